@@ -1,0 +1,79 @@
+# Every target is one line of the list that bare `make` prints: the text after its `##`.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+
+# The stamp is named after the folder, so that a copied or moved tree is set up again.
+STAMP := .venv/.setup-$(shell pwd -P | cksum | cut -d ' ' -f 1)
+
+# Two workers; the tests of one file share a worker, and so its fixtures.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+
+.PHONY: help
+help: ## List the targets
+	@echo "usage: make TARGET"
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+.PHONY: setup
+setup: $(STAMP) ## Create .venv with the pinned dependencies; instant when nothing changed
+	@:
+
+$(STAMP): requirements/runtime.txt requirements/dev.txt pyproject.toml scripts/setup
+	@scripts/setup
+	@touch $@
+
+.PHONY: demo
+demo: setup ## Watch a simulated network lose messages and deliver every one of them
+	@$(BIN)/gapless sim --demo
+
+.PHONY: test
+test: lint types ## Everything that must pass: lint, types and all tests
+	@$(PYTEST)
+
+.PHONY: check
+check: lint types ## The fast part of `make test`: lint, types and the tests that are not slow
+	@$(PYTEST) -m "not slow"
+
+.PHONY: lint
+lint: setup ## Ruff: rules and formatting
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "lint: not formatted; run: make format" >&2; exit 1; }
+
+.PHONY: types
+types: setup ## Mypy, strict, on src
+	@$(BIN)/mypy --no-error-summary
+
+.PHONY: sim
+sim: setup ## Simulate: make sim [SEED=0x5f3a] [COMMIT=9c1e2d7] [ARGS="..."]
+	@[ -z "$(COMMIT)" ] || git rev-parse HEAD 2>/dev/null | grep -q "^$(COMMIT)" || \
+		echo "sim: this tree is not at commit $(COMMIT), so the run may differ" >&2
+	@$(BIN)/gapless sim $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+.PHONY: mutants
+mutants: setup ## Break the protocol on purpose and see that the tests notice
+	@$(BIN)/python -m tests.mutants
+
+.PHONY: bench
+bench: setup ## Measure the core path
+	@$(BIN)/python benchmarks/core_path.py
+
+.PHONY: golden
+golden: setup ## Rewrite the expectations of the scenarios; review the difference like code
+	@$(BIN)/pytest tests/scenarios --golden
+
+.PHONY: lock
+lock: ## Pin the dependencies of pyproject.toml anew (needs uv)
+	@scripts/lock
+
+.PHONY: format
+format: setup ## Format the code and mend what ruff can mend by itself
+	@$(BIN)/ruff check --fix --quiet || true
+	@$(BIN)/ruff format --quiet
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build results
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov build dist
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

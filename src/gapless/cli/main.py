@@ -1,0 +1,72 @@
+"""What can a person do with Gapless from a terminal?
+
+This file holds what all commands share: the entry point, the version, the help, and the one way in which a
+mistake is reported. Each command is a function in a file of its own; `COMMANDS` is where it joins.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from gapless import __version__
+from gapless.errors import GaplessError
+
+#: Every command, in the order that the help lists them: its name and the function that runs it.
+#: The first line of the function's docstring is its line in `gapless --help`.
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = ()
+
+#: The exit status of a run that was refused. A bug ends in a traceback and status 1.
+EXIT_REFUSED = 2
+
+HELP = """Publish/subscribe that never skips.
+
+Subscribers say what content they want and get every matching event exactly once, in order, through crashes
+of brokers, links and stores.
+"""
+
+EPILOG = """Each command explains itself: gapless COMMAND --help.
+
+Exit status: 0 when the command did what was asked; 2 when it was refused, with the reason on one line of
+standard error, such as "error: E101 ...".
+"""
+
+app = typer.Typer(
+    name="gapless",
+    help=HELP,
+    epilog=EPILOG,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    # A bug shows Python's own traceback, which is what a bug report needs.
+    pretty_exceptions_enable=False,
+)
+for _name, _command in COMMANDS:
+    app.command(_name)(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gapless {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _shared_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; report a refusal as one line and exit status 2."""
+    try:
+        app()
+    except GaplessError as error:
+        text = " ".join(str(error).splitlines())
+        typer.echo(f"error: {text}", err=True)
+        sys.exit(EXIT_REFUSED)

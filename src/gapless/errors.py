@@ -1,0 +1,77 @@
+"""What went wrong, and whose mistake was it?
+
+```
+GaplessError                        everything Gapless raises on purpose
+├── UsageError                E1xx  the caller broke the contract; raised before any state changes
+│   ├── SchemaError                 a schema, or a value that does not fit its schema
+│   ├── NetworkDescriptionError     a description of nodes, links and topics that cannot be run
+│   └── ParameterError              one argument or option outside its allowed values
+└── PeerError                 E2xx  a peer broke the protocol; close that link, serve the others
+```
+
+A mistake of our own is neither: it is a failed `assert`, and is not to be caught.
+
+Every error carries a code such as `E101`. A code means the same for ever: programs may compare it, people
+may look it up in `docs/operating.md`. The text after it may be reworded at any time. It says what is wrong,
+where, and the way out.
+"""
+
+import re
+
+__all__ = [
+    "GaplessError",
+    "NetworkDescriptionError",
+    "ParameterError",
+    "PeerError",
+    "SchemaError",
+    "UsageError",
+]
+
+
+class GaplessError(Exception):
+    """The root of the tree: catch it to catch everything Gapless raises on purpose.
+
+    >>> str(UsageError("E101", "no topic 'trade': did you mean 'trades'?"))
+    "E101 no topic 'trade': did you mean 'trades'?"
+    """
+
+    #: The codes that this branch of the tree may use.
+    code_pattern = re.compile(r"E[1-9][0-9]{2}")
+
+    def __init__(self, code: str, message: str, *, retry: bool = False) -> None:
+        """`retry` says whether the very same request may succeed later."""
+        assert self.code_pattern.fullmatch(code), f"{type(self).__name__} cannot have the code {code!r}"
+        super().__init__(code, message)
+        #: Stable for ever: `E` and three digits, the first of which names the branch of the tree.
+        self.code = code
+        #: What is wrong, where, and the way out. For people; may be reworded.
+        self.message = message
+        #: Whether the very same request may succeed later.
+        self.retry = retry
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.message}"
+
+
+class UsageError(GaplessError):
+    """The caller broke the contract. Nothing has changed; mend the call and make it again."""
+
+    code_pattern = re.compile(r"E1[0-9]{2}")
+
+
+class SchemaError(UsageError):
+    """A schema that cannot be, or a value that does not fit its schema."""
+
+
+class NetworkDescriptionError(UsageError):
+    """A description of nodes, links and topics that contradicts itself or cannot be run."""
+
+
+class ParameterError(UsageError):
+    """One argument or option is outside its allowed values."""
+
+
+class PeerError(GaplessError):
+    """A peer broke the protocol. The link to it is closed; the other links are not affected."""
+
+    code_pattern = re.compile(r"E2[0-9]{2}")

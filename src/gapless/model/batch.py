@@ -1,0 +1,108 @@
+"""What is a batch of events? Ticks beside Arrow columns, cut and joined without touching single rows.
+
+The batch is the unit of work everywhere: it is published, logged, filtered and delivered as a whole.
+An optional opaque body is just one more column. Batches are immutable.
+
+Implements docs/protocol.md, section 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gapless.model.ticks import Tick, TickArray
+
+
+class EventBatch:
+    """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`."""
+
+    __slots__ = ("_arrays", "columns", "nbytes", "ticks")
+
+    def __init__(self, ticks: TickArray, columns: pa.RecordBatch) -> None:
+        assert len(ticks) == columns.num_rows, f"{len(ticks)} ticks for {columns.num_rows} rows"
+        #: Strictly ascending.
+        self.ticks = ticks
+        self.columns = columns
+        #: What the batch weighs in memory, for bounds.
+        self.nbytes: int = columns.nbytes + ticks.nbytes
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    @staticmethod
+    def of(ticks: Sequence[Tick], columns: Mapping[str, Sequence[object]]) -> EventBatch:
+        """A batch from plain lists, for tests and examples."""
+        return EventBatch(np.asarray(ticks, dtype=np.int64), pa.RecordBatch.from_pydict(dict(columns)))
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EventBatch):
+            return NotImplemented
+        return bool(np.array_equal(self.ticks, other.ticks)) and self.columns.equals(other.columns)
+
+    __hash__ = None  # type: ignore[assignment]  # a batch is a value, but too big a one to hash
+
+    @property
+    def first(self) -> Tick:
+        """The tick of the first event; the batch must not be empty."""
+        return int(self.ticks[0])
+
+    @property
+    def last(self) -> Tick:
+        """The tick of the last event; the batch must not be empty."""
+        return int(self.ticks[-1])
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A column as a NumPy array, converted once. Nulls become NaN or None, as Arrow defines."""
+        found = self._arrays.get(name)
+        if found is None:
+            found = self._arrays[name] = self.columns.column(name).to_numpy(zero_copy_only=False)
+        return found
+
+    def between(self, start: Tick, stop: Tick) -> EventBatch:
+        """The events with ticks in `start..stop`; shares memory with this batch."""
+        if len(self.ticks) and start <= self.ticks[0] and self.ticks[-1] < stop:
+            return self
+        low, high = np.searchsorted(self.ticks, (start, stop))
+        return self.slice(int(low), int(high))
+
+    def slice(self, start: int, stop: int) -> EventBatch:
+        """The rows `start..stop` by position; shares memory with this batch."""
+        stop = max(start, stop)
+        return EventBatch(self.ticks[start:stop], self.columns.slice(start, stop - start))
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> EventBatch:
+        """The rows that `mask` marks; the batch itself when it marks them all."""
+        if mask.all():
+            return self
+        at = np.flatnonzero(mask)
+        return EventBatch(self.ticks[at], self.columns.take(pa.array(at)))
+
+    def pieces(self, rows_max: int) -> list[EventBatch]:
+        """The same events in order, in batches of at most `rows_max` rows."""
+        return [self.slice(at, min(len(self), at + rows_max)) for at in range(0, len(self), rows_max)]
+
+    @staticmethod
+    def joined(batches: Sequence[EventBatch]) -> EventBatch:
+        """One batch of all rows in tick order; of two rows with one tick, the first is kept."""
+        if len(batches) == 1:
+            return batches[0]
+        ticks = np.concatenate([batch.ticks for batch in batches])
+        columns = pa.concat_batches([batch.columns for batch in batches])
+        if np.all(ticks[1:] > ticks[:-1]):
+            return EventBatch(ticks, columns)
+        unique, at = np.unique(ticks, return_index=True)
+        return EventBatch(unique, columns.take(pa.array(at)))
+
+    def check(self) -> None:
+        """Raise if ticks are not strictly ascending."""
+        assert bool(np.all(self.ticks[1:] > self.ticks[:-1])), "ticks of a batch must ascend"
+
+    def __repr__(self) -> str:
+        span = f" {self.first}..{self.last + 1}" if len(self) else ""
+        return f"EventBatch({len(self)} events{span})"

@@ -1,0 +1,142 @@
+"""Under which subscriptions was this silence made? Epoch stamps and their lattice.
+
+An edge numbers every change of its subscription set with an *epoch*. Whoever turns an event into
+silence because a filter rejects it writes down, per edge, the epoch of the filter it used. A stamp
+{s1: 7} on a tick says: of all subscriptions that s1 had at its epoch 7, none needs this tick. So a
+subscription of s1 that is younger than epoch 7 is not covered, and treats the tick as unknown.
+
+Silence that no filter made (nothing was published) is true for everybody, now and later: `ALWAYS`.
+Joining two stamps of one tick takes the larger epoch of each edge (both statements are true);
+combining the stamps of neighbouring ticks into one takes the smaller (only that is true of all).
+
+Implements docs/protocol.md, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+from gapless.model.ids import BrokerId
+
+Epoch: TypeAlias = int
+
+#: An edge we have not heard of: no statement is made about its subscriptions.
+EPOCH_NONE: Epoch = -1
+#: True for every epoch that will ever be.
+EPOCH_ALL: Epoch = 2**63 - 1
+_INCARNATION_BITS = 32
+
+
+def first_epoch(incarnation: int) -> Epoch:
+    """The epoch of a freshly started edge: above all epochs of its earlier incarnations."""
+    return incarnation << _INCARNATION_BITS
+
+
+def epoch_text(epoch: Epoch) -> str:
+    """An epoch as people read it: `incarnation.number`.
+
+    >>> epoch_text(first_epoch(2) + 5)
+    '2.5'
+    """
+    if epoch == EPOCH_NONE:
+        return "none"
+    if epoch == EPOCH_ALL:
+        return "all"
+    return f"{epoch >> _INCARNATION_BITS}.{epoch & (2**_INCARNATION_BITS - 1)}"
+
+
+class Epochs:
+    """An immutable stamp: an epoch for every edge, with one default for those not named."""
+
+    __slots__ = ("_by_edge", "_default", "_hash")
+
+    def __init__(self, by_edge: Mapping[BrokerId, Epoch], default: Epoch = EPOCH_NONE) -> None:
+        self._by_edge = {edge: by_edge[edge] for edge in sorted(by_edge) if by_edge[edge] != default}
+        self._default = default
+        self._hash = hash((tuple(self._by_edge.items()), default))
+
+    def get(self, edge: BrokerId) -> Epoch:
+        """The epoch of `edge` that this stamp speaks for."""
+        return self._by_edge.get(edge, self._default)
+
+    def items(self) -> Iterable[tuple[BrokerId, Epoch]]:
+        """The edges that differ from the default, sorted, with their epochs."""
+        return self._by_edge.items()
+
+    @property
+    def default(self) -> Epoch:
+        """The epoch of every edge that `items` does not name."""
+        return self._default
+
+    def join(self, other: Epochs) -> Epochs:
+        """The larger epoch of each edge: two true statements about the same tick."""
+        return self if self is other else _joined(self, other)
+
+    def meet(self, other: Epochs) -> Epochs:
+        """The smaller epoch of each edge: what holds for the ticks of both."""
+        return self if self is other else _met(self, other)
+
+    def restrict(self, edges: frozenset[BrokerId]) -> Epochs:
+        """The same statement, about `edges` alone. ALWAYS stays: it needs no edge to be true."""
+        return _restricted(self, edges)
+
+    def covers(self, other: Epochs) -> bool:
+        """Whether this stamp says at least as much as `other` about every edge."""
+        return self is other or _covers(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Epochs):
+            return NotImplemented
+        return self._default == other._default and self._by_edge == other._by_edge
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        if self == ALWAYS:
+            return "always"
+        named = " ".join(f"{edge}:{epoch_text(epoch)}" for edge, epoch in self._by_edge.items())
+        return named or "never"
+
+    def __repr__(self) -> str:
+        return f"Epochs({self})"
+
+
+def _edges(a: Epochs, b: Epochs) -> set[BrokerId]:
+    return {edge for edge, _ in a.items()} | {edge for edge, _ in b.items()}
+
+
+@lru_cache(maxsize=4096)
+def _joined(a: Epochs, b: Epochs) -> Epochs:
+    by_edge = {edge: max(a.get(edge), b.get(edge)) for edge in _edges(a, b)}
+    return Epochs(by_edge, max(a.default, b.default))
+
+
+@lru_cache(maxsize=4096)
+def _met(a: Epochs, b: Epochs) -> Epochs:
+    by_edge = {edge: min(a.get(edge), b.get(edge)) for edge in _edges(a, b)}
+    return Epochs(by_edge, min(a.default, b.default))
+
+
+@lru_cache(maxsize=4096)
+def _restricted(a: Epochs, edges: frozenset[BrokerId]) -> Epochs:
+    if a.default == EPOCH_ALL:
+        return a
+    return Epochs({edge: a.get(edge) for edge in edges})
+
+
+@lru_cache(maxsize=4096)
+def _covers(a: Epochs, b: Epochs) -> bool:
+    if a.default < b.default:
+        return False
+    return all(a.get(edge) >= b.get(edge) for edge in _edges(a, b))
+
+
+#: Nothing was published here: true for every subscription there is or will be.
+ALWAYS = Epochs({}, EPOCH_ALL)
+#: Made under no subscriptions that we know of: worth nothing to anybody.
+NEVER = Epochs({})

@@ -1,0 +1,185 @@
+"""What does a stream know? Knowledge of all ticks as runs, with the data rows beside them.
+
+A knowledge stream is two things: the ticks that are *known* (data or final), as runs that carry the
+epochs their silence was made under, and the data rows, by tick. A known tick without a row is F.
+So a filter that rejects a row only has to take the row away, a batch of 500 events is one run, and
+an acknowledged history of any length is one run too.
+
+Accumulating joins knowledge: it is commutative and idempotent, so duplicates and reordering are
+harmless. `forget` lowers ticks to Q, and `finalise` turns data that nobody needs any more into F.
+
+Implements docs/protocol.md, section 2.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import Epochs
+from gapless.model.tickmap import TickMap
+from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
+
+#: Known ticks of a message or an answer: (start, stop, the epochs its silence was made under).
+Run: TypeAlias = tuple[Tick, Tick, Epochs]
+
+
+class Rows:
+    """The data rows of a stream in tick order, as chunks whose tick spans never overlap."""
+
+    __slots__ = ("_chunks", "_firsts", "nbytes", "rows")
+
+    def __init__(self) -> None:
+        self._firsts: list[Tick] = []
+        self._chunks: list[EventBatch] = []
+        self.rows = 0
+        self.nbytes = 0
+
+    def add(self, batch: EventBatch) -> None:
+        """Insert rows whose ticks are not here yet."""
+        if not len(batch):
+            return
+        low, high = self._touching(batch.first, batch.last + 1)
+        if low < high:
+            batch = EventBatch.joined([*self._chunks[low:high], batch])
+        self._replace(low, high, [batch])
+
+    def between(self, start: Tick, stop: Tick) -> list[EventBatch]:
+        """The rows with ticks in `start..stop`, as batches in order, none of them empty."""
+        low, high = self._touching(start, stop)
+        parts = [chunk.between(start, stop) for chunk in self._chunks[low:high]]
+        return [part for part in parts if len(part)]
+
+    def has(self, batch: EventBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which rows of `batch` have a tick that is here already."""
+        low, high = self._touching(batch.first, batch.last + 1)
+        mask = np.zeros(len(batch), dtype=np.bool_)
+        for chunk in self._chunks[low:high]:
+            mask |= np.isin(batch.ticks, chunk.ticks, assume_unique=True)
+        return mask
+
+    def drop(self, start: Tick, stop: Tick) -> int:
+        """Remove the rows with ticks in `start..stop`; says how many there were."""
+        low, high = self._touching(start, stop)
+        if low >= high:
+            return 0
+        before = self.rows
+        kept: list[EventBatch] = []
+        for chunk in self._chunks[low:high]:
+            if chunk.first < start:
+                kept.append(chunk.between(TICK_MIN, start))
+            if chunk.last >= stop:
+                kept.append(chunk.between(stop, TICK_MAX))
+        self._replace(low, high, kept)
+        return before - self.rows
+
+    @property
+    def first(self) -> Tick | None:
+        """The lowest tick with a row."""
+        return self._firsts[0] if self._firsts else None
+
+    def lowest(self) -> tuple[Tick, Tick]:
+        """The tick span of the first chunk; there must be one."""
+        return self._chunks[0].first, self._chunks[0].last + 1
+
+    def highest(self) -> tuple[Tick, Tick]:
+        """The tick span of the last chunk; there must be one."""
+        return self._chunks[-1].first, self._chunks[-1].last + 1
+
+    def _touching(self, start: Tick, stop: Tick) -> tuple[int, int]:
+        low = bisect_right(self._firsts, start) - 1
+        if low < 0 or self._chunks[low].last < start:
+            low += 1
+        high = low
+        while high < len(self._firsts) and self._firsts[high] < stop:
+            high += 1
+        return low, high
+
+    def _replace(self, low: int, high: int, chunks: list[EventBatch]) -> None:
+        for chunk in self._chunks[low:high]:
+            self.rows -= len(chunk)
+            self.nbytes -= chunk.nbytes
+        for chunk in chunks:
+            self.rows += len(chunk)
+            self.nbytes += chunk.nbytes
+        self._firsts[low:high] = [chunk.first for chunk in chunks]
+        self._chunks[low:high] = chunks
+
+
+@dataclass(slots=True)
+class KnowledgeStream:
+    """Knowledge of every tick of one pubend. Only `forget` ever lowers it."""
+
+    #: The ticks that are D or F, with the epochs under which the silence among them was made.
+    known: TickMap[Epochs] = field(default_factory=TickMap)
+    #: The D ticks. Invariant: every row's tick is known.
+    rows: Rows = field(default_factory=Rows)
+
+    def accumulate(self, runs: list[Run], batch: EventBatch | None) -> tuple[list[Run], EventBatch | None]:
+        """Join new knowledge; returns what of it was news: runs that say more, rows that were not here."""
+        fresh: list[Run] = []
+        for start, stop, stamp in runs:
+            fresh += self._news(start, stop, stamp)
+        if not fresh:
+            return [], None
+        news = self._fresh_rows(fresh, batch) if batch is not None and len(batch) else None
+        for start, stop, stamp in fresh:
+            self.known.update(start, stop, lambda old, stamp=stamp: stamp if old is None else old.join(stamp))  # type: ignore[misc]
+        if news is not None:
+            self.rows.add(news)
+        return fresh, news
+
+    def resolved(self, start: Tick, stop: Tick, need: Epochs) -> TickSet:
+        """The ticks of `start..stop` whose silence speaks for all of `need`."""
+        return self.known.where(start, stop, lambda stamp: stamp.covers(need))
+
+    def finalise(self, start: Tick, stop: Tick, stamp: Epochs) -> None:
+        """Nobody needs `start..stop` any more, as of `stamp`: turn data into F and free it."""
+        if start >= stop:
+            return
+        if self.rows.drop(start, stop):
+            # The rows were D whatever the stamp of the silence around them; now they are F, and
+            # only as of `stamp`. Keeping an older, larger stamp would claim too much for them.
+            self.known.set_range(start, stop, stamp)
+        else:
+            self.known.update(start, stop, lambda old: stamp if old is None else old.join(stamp))
+
+    def forget(self, start: Tick, stop: Tick) -> None:
+        """Lower `start..stop` to Q. Curiosity will bring it back if anybody needs it."""
+        self.rows.drop(start, stop)
+        self.known.clear(start, stop)
+
+    def check(self) -> None:
+        """Raise if a row has an unknown tick, or ticks do not ascend."""
+        self.known.check()
+        for batch in self.rows.between(TICK_MIN, TICK_MAX):
+            batch.check()
+            missing = self.known.missing(batch.first, batch.last + 1)
+            for hole in missing:
+                assert not len(batch.between(hole.start, hole.stop)), f"rows in unknown ticks {hole}"
+
+    def _news(self, start: Tick, stop: Tick, stamp: Epochs) -> list[Run]:
+        if start >= stop:
+            return []
+        stale = EMPTY
+        if self.known and start < self.known.stop:
+            stale = self.known.where(start, stop, lambda old: old.covers(stamp))
+        if not stale:
+            return [(start, stop, stamp)]
+        return [(a, b, stamp) for a, b in (TickSet.between(start, stop) - stale).pairs()]
+
+    def _fresh_rows(self, fresh: list[Run], batch: EventBatch) -> EventBatch | None:
+        parts = [batch.between(start, stop) for start, stop, _ in fresh]
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return None
+        news = parts[0] if len(parts) == 1 else EventBatch.joined(parts)
+        if self.rows.rows:
+            here = self.rows.has(news)
+            if here.any():
+                news = news.where(~here)
+        return news if len(news) else None

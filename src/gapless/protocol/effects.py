@@ -1,0 +1,149 @@
+"""What can a broker ask of its host? Everything that `Broker.step` may return.
+
+The effects of one step have no order among themselves: what must wait for another thing waits for
+the event that reports it.
+
+Implements docs/protocol.md, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gapless.content.filters import Positions
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import Epoch
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.ticks import Tick, TickArray, TickRange
+from gapless.protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """Log record: events with their ticks."""
+
+    batch: EventBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveRecord:
+    """Log record: no tick below `before` will be given to a new event after a restart."""
+
+    before: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRecord:
+    """Log record: `edge` was promised everything from `start` on for its subscriptions of `epoch`."""
+
+    edge: BrokerId
+    epoch: Epoch
+    start: Tick
+
+
+Record: TypeAlias = BatchRecord | ReserveRecord | StartRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMessage:
+    """Send to a neighbour. It may be lost, and repeating it is harmless."""
+
+    to: BrokerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRecord:
+    """Append to the pubend's log and flush; answered by `RecordDurable` or `RecordFailed`.
+
+    Tokens ascend. Records become durable in the order of their tokens. Must not be repeated.
+    """
+
+    pubend: PubendId
+    token: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRecords:
+    """Read the rows of `ticks` from the log, the lowest `rows_max` of them; answered by `RecordsRead`."""
+
+    pubend: PubendId
+    ticks: TickRange
+    rows_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimLog:
+    """Nobody needs the events below `before` any more: the log may release them. Repeating is harmless."""
+
+    pubend: PubendId
+    before: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptPublish:
+    """The rows of that request are durable and have these ticks: they will be delivered."""
+
+    pubend: PubendId
+    token: int
+    ticks: TickArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusePublish:
+    """The rows of that request were not published and never will be."""
+
+    pubend: PubendId
+    token: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmSubscription:
+    """From `start` on, the subscription gets every matching event of `pubend`, once and in order."""
+
+    subscription: SubscriptionId
+    #: The small number that names the subscription in deliveries; used again only after it has ended.
+    slot: int
+    pubend: PubendId
+    start: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Hand rows to subscribers: row `rows[i]` of `batch` goes to slot `slots[i]`, in this order.
+
+    Answered by `DeliveryTaken` once all of them have taken theirs. In total order one delivery
+    may carry events of several pubends, ordered by tick and then pubend.
+    """
+
+    serial: int
+    batch: EventBatch
+    rows: Positions
+    slots: Positions
+    pubends: tuple[PubendId, ...]
+    #: Row r of `batch` is an event of `pubends[source[r]]`; None when there is only one pubend.
+    source: Positions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTimer:
+    """Feed `TimerFired` at `at_ms`, or up to `spread_ms` later. Replaces the timer asked for before."""
+
+    at_ms: int
+    spread_ms: int = 0
+
+
+Effect: TypeAlias = (
+    SendMessage
+    | AppendRecord
+    | ReadRecords
+    | TrimLog
+    | AcceptPublish
+    | RefusePublish
+    | ConfirmSubscription
+    | Deliver
+    | StartTimer
+)

@@ -1,0 +1,162 @@
+"""What can happen to a broker? Everything a host may feed into `Broker.step`.
+
+Implements docs/protocol.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from gapless.content.filters import Filter
+from gapless.model.batch import EventBatch
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import Tick, TickRange
+from gapless.protocol.messages import Message
+
+
+class Now(NamedTuple):
+    """The time of a step, read by the host: the machines have no clock."""
+
+    #: Monotonic milliseconds, for timers. Never compared between brokers.
+    ms: int
+    #: The wall clock in ticks, for the ticks of new events. It may jump.
+    clock: Tick
+
+
+class Order(Enum):
+    """In which order a subscription gets its events."""
+
+    #: Each pubend's events in tick order; those of different pubends in any interleaving.
+    PUBLISHER = "publisher"
+    #: All events of the topic by tick and then pubend: the same for every such subscription.
+    TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStarted:
+    """The first event of a broker's life. All its links are down until `LinkUp` says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequested:
+    """A publisher hands over rows. Answered by `AcceptPublish` or `RefusePublish` with the token."""
+
+    pubend: PubendId
+    token: int
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordDurable:
+    """The log of `pubend` has flushed every record up to and including `token`."""
+
+    pubend: PubendId
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFailed:
+    """The record was not written and never will be (disk full, I/O error)."""
+
+    pubend: PubendId
+    token: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsRead:
+    """Answer to `ReadRecords`: all rows with ticks in `ticks`, which may be less than was asked for."""
+
+    pubend: PubendId
+    ticks: TickRange
+    batch: EventBatch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReceived:
+    """A neighbour sent a message."""
+
+    sender: BrokerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUp:
+    """The link to `neighbour` works, perhaps again; it may have forgotten everything."""
+
+    neighbour: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDown:
+    """The link to `neighbour` is gone."""
+
+    neighbour: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribeRequested:
+    """A subscriber wants the events of `topic` that `condition` accepts.
+
+    Answered by one `ConfirmSubscription` per pubend of the topic.
+    """
+
+    subscription: SubscriptionId
+    topic: TopicId
+    condition: Filter
+    order: Order = Order.PUBLISHER
+    #: The earliest tick that is wanted, None for "from now on".
+    start: Tick | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsubscribeRequested:
+    """The subscriber is gone: nothing is owed to it any more."""
+
+    subscription: SubscriptionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryTaken:
+    """All subscribers of the `Deliver` with this serial have taken it, or were reported slow since."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberSlow:
+    """A subscriber's queue is full; what it had not taken has been thrown away.
+
+    It gets no live deliveries until it has caught up by curiosity from `positions` on.
+    """
+
+    subscription: SubscriptionId
+    #: Per pubend, the tick below which it has taken all its events; pubends not named: all that was handed out.
+    positions: Mapping[PubendId, Tick]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """The moment of the last `StartTimer` has come. An early or extra firing is harmless."""
+
+
+Event: TypeAlias = (
+    BrokerStarted
+    | PublishRequested
+    | RecordDurable
+    | RecordFailed
+    | RecordsRead
+    | MessageReceived
+    | LinkUp
+    | LinkDown
+    | SubscribeRequested
+    | UnsubscribeRequested
+    | DeliveryTaken
+    | SubscriberSlow
+    | TimerFired
+)

@@ -1,0 +1,139 @@
+"""What do brokers say to each other? Every message that crosses a link.
+
+Any message may be lost, repeated, delayed or overtaken. Knowledge and acknowledgements are joined in
+a lattice, curiosity is repeated until it is answered, and advertisements are versioned, so none of
+that does harm.
+
+Implements docs/protocol.md, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gapless.content.filters import Filter
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import Epoch, Epochs
+from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.stream import Run
+from gapless.model.ticks import Tick, TickRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeMessage:
+    """Downstream: the ticks of `runs` are known; those of `batch` are data, all others final."""
+
+    pubend: PubendId
+    runs: tuple[Run, ...]
+    batch: EventBatch | None
+    #: First-time knowledge goes to everybody who may need it, a retransmission only to the curious.
+    first_time: bool
+    #: No tick below this one is needed by anybody any more.
+    final_before: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckMessage:
+    """Upstream: the ticks up to each stop are not needed by the subscriptions of that stamp.
+
+    The stops ascend; the first run begins with time itself, each other where the one before stops.
+    """
+
+    pubend: PubendId
+    runs: tuple[tuple[Tick, Epochs], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NackMessage:
+    """Upstream: somebody below lacks `ticks` and asks for them."""
+
+    pubend: PubendId
+    ticks: TickRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckExpectedMessage:
+    """Downstream: the pubend expected every tick below `before` to be acked by now."""
+
+    pubend: PubendId
+    before: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvertisementMessage:
+    """Towards a root: what the brokers and subscribers below `origin` want, as a change or as a whole."""
+
+    #: The cell of the pubends that the advertisement travels to.
+    root: CellId
+    origin: BrokerId
+    #: Counts the changes of `origin`, above all versions of its earlier incarnations.
+    version: int
+    #: The version that `added` and `removed` change; None when `added` is the whole set.
+    base: int | None
+    added: frozenset[tuple[TopicId, Filter]]
+    removed: frozenset[tuple[TopicId, Filter]]
+    #: The epoch of every edge at or below `origin` that the whole set speaks for.
+    epochs: Epochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvertisementAckMessage:
+    """Answer to an advertisement: the version that is held now, None when a whole one is needed."""
+
+    root: CellId
+    origin: BrokerId
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequestMessage:
+    """Upstream: `edge` asks from which tick on its subscriptions of `epoch` are gapless."""
+
+    pubend: PubendId
+    edge: BrokerId
+    epoch: Epoch
+    #: The earliest tick that is wanted, None for "from now on".
+    wanted: Tick | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartGrantMessage:
+    """Downstream: nothing from `start` on that `edge` needs at `epoch` will be released unacked."""
+
+    pubend: PubendId
+    edge: BrokerId
+    epoch: Epoch
+    start: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStatusMessage:
+    """To every neighbour, now and then: which cells the sender has a working link to."""
+
+    reaches: frozenset[CellId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidewaysMessage:
+    """To a broker of the own cell: pass `message` on to a broker of `cell`, which I cannot reach."""
+
+    cell: CellId
+    message: CellMessage
+
+
+CellMessage: TypeAlias = (
+    KnowledgeMessage
+    | AckMessage
+    | NackMessage
+    | AckExpectedMessage
+    | StartRequestMessage
+    | StartGrantMessage
+)
+Message: TypeAlias = (
+    CellMessage
+    | AdvertisementMessage
+    | AdvertisementAckMessage
+    | LinkStatusMessage
+    | SidewaysMessage
+)

@@ -1,0 +1,95 @@
+"""Which numbers steer the protocol? Every parameter, with its unit, default and bounds.
+
+The names of the paper stand in the comments. Durations are in milliseconds; 0 never means
+"infinite": where a duration may be infinite, it may be None, written "infinite" in a description.
+
+Implements docs/protocol.md, section 11.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from gapless.errors import ParameterError
+
+#: The parameters that may be None, which is written "infinite".
+_MAY_BE_INFINITE = frozenset({"delay_curiosity_ms"})
+_VALUE_MAX = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """The liveness parameters and the bounds of one network."""
+
+    #: GCT: how long a subend waits for a gap to close by itself before it asks.
+    gap_curiosity_ms: int = 200
+    #: The least time between two nacks for one tick, and the first guess of NRT.
+    nack_repeat_min_ms: int = 600
+    #: NRT never backs off beyond this.
+    nack_repeat_max_ms: int = 20_000
+    #: DCT: how far a doubt horizon may trail the clock before the subend asks. None: for ever.
+    delay_curiosity_ms: int | None = None
+    #: AET: how old an unacked tick may be before the pubend asks for its ack.
+    ack_expected_ms: int = 10_000
+    #: How long a pubend may publish nothing before it turns the time since into silence.
+    idle_silence_ms: int = 1_000
+    #: How many milliseconds of ticks a pubend reserves in its log ahead of its silence.
+    reserve_ms: int = 1_000
+    #: Acks are not sent more often than this.
+    ack_delay_ms: int = 50
+    #: How often brokers tell their neighbours which cells they reach.
+    link_status_ms: int = 1_000
+    #: A neighbour that said nothing for so long is taken for dead.
+    link_silent_ms: int = 5_000
+    #: How long an advertisement or a start request waits for its answer before it is repeated.
+    advertise_repeat_ms: int = 500
+    #: A nack is cut into ranges of about so many ticks, ...
+    nack_ticks_max: int = 500_000
+    #: ... but into no more than so many.
+    nack_parts_max: int = 16
+    #: How many rows one message, one read of the log or one delivery may carry.
+    message_rows_max: int = 4_096
+    #: How many bytes of data rows one stream of a broker keeps; beyond, it forgets.
+    stream_bytes_max: int = 64 * 2**20
+    #: How many runs one stream keeps; beyond, it forgets.
+    stream_runs_max: int = 4_096
+    #: How many deliveries of one pubend may wait to be taken before the edge stops handing out more.
+    deliveries_waiting_max: int = 256
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None and each.name in _MAY_BE_INFINITE:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ParameterError("E120", f"parameter '{each.name}' must be a whole number, got {value!r}")
+            if not 1 <= value <= _VALUE_MAX:
+                raise ParameterError(
+                    "E121", f"parameter '{each.name}' must be from 1 to {_VALUE_MAX}, got {value}"
+                )
+        if self.nack_repeat_max_ms < self.nack_repeat_min_ms:
+            raise ParameterError(
+                "E121",
+                f"parameter 'nack_repeat_max_ms' ({self.nack_repeat_max_ms}) is below "
+                f"'nack_repeat_min_ms' ({self.nack_repeat_min_ms})",
+            )
+
+    @staticmethod
+    def parse(values: Mapping[str, object]) -> Parameters:
+        """Parameters from names and values; those not named keep their defaults.
+
+        Raises ParameterError naming the parameter.
+        """
+        known = {each.name for each in fields(Parameters)}
+        for name in values:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f": did you mean '{close[0]}'?" if close else f": there are {', '.join(sorted(known))}"
+                raise ParameterError("E122", f"unknown parameter '{name}'{hint}")
+        given = {
+            name: None if value == "infinite" and name in _MAY_BE_INFINITE else value
+            for name, value in values.items()
+        }
+        return Parameters(**given)  # type: ignore[arg-type]  # __post_init__ checks the types
