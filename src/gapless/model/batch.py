@@ -58,10 +58,15 @@ class EventBatch:
         return int(self.ticks[-1])
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """A column as a NumPy array, converted once. Nulls become NaN or None, as Arrow defines."""
+        """A column as a read-only NumPy array, converted once.
+
+        Nulls become NaN or None, as Arrow defines. So a null turns its whole column of integers into
+        floats, and integers beyond 2**53 are rounded then: compare such columns with Arrow.
+        """
         found = self._arrays.get(name)
         if found is None:
             found = self._arrays[name] = self.columns.column(name).to_numpy(zero_copy_only=False)
+            found.flags.writeable = False
         return found
 
     def between(self, start: Tick, stop: Tick) -> EventBatch:
@@ -78,6 +83,7 @@ class EventBatch:
 
     def where(self, mask: npt.NDArray[np.bool_]) -> EventBatch:
         """The rows that `mask` marks; the batch itself when it marks them all."""
+        assert len(mask) == len(self), f"a mask of {len(mask)} rows for a batch of {len(self)}"
         if mask.all():
             return self
         at = np.flatnonzero(mask)
@@ -89,7 +95,11 @@ class EventBatch:
 
     @staticmethod
     def joined(batches: Sequence[EventBatch]) -> EventBatch:
-        """One batch of all rows in tick order; of two rows with one tick, the first is kept."""
+        """One batch of all rows in tick order; of two rows with one tick, the first is kept.
+
+        There must be at least one batch, even if an empty one: it says which columns there are.
+        """
+        assert batches, "no batches to join"
         if len(batches) == 1:
             return batches[0]
         ticks = np.concatenate([batch.ticks for batch in batches])

@@ -99,8 +99,10 @@ class Epochs:
     def __str__(self) -> str:
         if self == ALWAYS:
             return "always"
-        named = " ".join(f"{edge}:{epoch_text(epoch)}" for edge, epoch in self._by_edge.items())
-        return named or "never"
+        named = [f"{edge}:{epoch_text(epoch)}" for edge, epoch in self._by_edge.items()]
+        if self._default != EPOCH_NONE:
+            named.append(f"others:{epoch_text(self._default)}")
+        return " ".join(named) or "never"
 
     def __repr__(self) -> str:
         return f"Epochs({self})"

@@ -78,9 +78,7 @@ _CURIOSITY_ORDER = [Curiosity.NEUTRAL, Curiosity.CURIOUS, Curiosity.ACKED]
 _ABOVE: dict[Knowledge, frozenset[Knowledge]] = {
     Knowledge.UNKNOWN: frozenset(Knowledge),
     Knowledge.DATA: frozenset({Knowledge.DATA, Knowledge.DELIVERED, Knowledge.ERROR}),
-    Knowledge.FINAL: frozenset(
-        {Knowledge.FINAL, Knowledge.SILENCE, Knowledge.DELIVERED, Knowledge.ERROR}
-    ),
+    Knowledge.FINAL: frozenset({Knowledge.FINAL, Knowledge.SILENCE, Knowledge.DELIVERED, Knowledge.ERROR}),
     Knowledge.DELIVERED: frozenset({Knowledge.DELIVERED, Knowledge.ERROR}),
     Knowledge.SILENCE: frozenset({Knowledge.SILENCE, Knowledge.ERROR}),
     Knowledge.ERROR: frozenset({Knowledge.ERROR}),

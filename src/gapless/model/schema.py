@@ -68,9 +68,7 @@ class Schema:
 
     def arrow(self) -> pa.Schema:
         """The same columns as an Arrow schema."""
-        return pa.schema(
-            [pa.field(c.name, COLUMN_TYPES[c.type], nullable=c.nullable) for c in self.columns]
-        )
+        return pa.schema([pa.field(c.name, COLUMN_TYPES[c.type], nullable=c.nullable) for c in self.columns])
 
     def checked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows in this schema's column order and types.
@@ -81,7 +79,7 @@ class Schema:
         for name in rows.schema.names:
             if name not in known:
                 wanted = ", ".join(column.name for column in self.columns)
-                raise SchemaError("E111", f"topic '{self.topic}' has no column '{name}': it has {wanted}")
+                raise SchemaError("E111", f"topic '{self.topic}' has no column {name!r}: it has {wanted}")
         arrays = [self._checked_column(rows, column) for column in self.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow())
 
@@ -107,19 +105,44 @@ class Schema:
             return array.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).splitlines()[0]
+            row = _first_bad_row(array, wanted)
             raise SchemaError(
                 "E114",
                 f"topic '{self.topic}': column '{column.name}' must be {column.type}, "
-                f"got {array.type}: {reason}",
+                f"got {array.type}{'' if row is None else f' in row {row}'}: {reason}",
             ) from error
+
+
+def _first_bad_row(array: pa.Array, wanted: pa.DataType) -> int | None:
+    """Which row cannot be cast, though the rows before it can; None when no row is to blame but the type."""
+    if not _can_cast(array.slice(0, 0), wanted):
+        return None
+    good, bad = 0, len(array)  # the first `good` rows can be cast, the first `bad` cannot
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _can_cast(array.slice(good, middle - good), wanted):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _can_cast(array: pa.Array, wanted: pa.DataType) -> bool:
+    try:
+        array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
 
 
 def _parsed(topic: TopicId, name: str, text: str) -> Column:
     if not name.isidentifier():
-        raise SchemaError("E110", f"topic '{topic}': '{name}' is not a column name: use letters, digits and _")
+        raise SchemaError(
+            "E110", f"topic '{topic}': {name!r} is not a column name: use letters, digits and _"
+        )
     nullable = text.endswith("?")
     kind = text.removesuffix("?")
     if kind not in COLUMN_TYPES:
         names = ", ".join(COLUMN_TYPES)
-        raise SchemaError("E110", f"topic '{topic}': column '{name}' has unknown type '{kind}': use {names}")
+        raise SchemaError("E110", f"topic '{topic}': column '{name}' has unknown type {kind!r}: use {names}")
     return Column(name, kind, nullable)

@@ -14,6 +14,7 @@ Implements docs/protocol.md, section 2.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -56,14 +57,18 @@ class Rows:
 
     def has(self, batch: EventBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which rows of `batch` have a tick that is here already."""
-        low, high = self._touching(batch.first, batch.last + 1)
         mask = np.zeros(len(batch), dtype=np.bool_)
+        if not len(batch):
+            return mask
+        low, high = self._touching(batch.first, batch.last + 1)
         for chunk in self._chunks[low:high]:
             mask |= np.isin(batch.ticks, chunk.ticks, assume_unique=True)
         return mask
 
     def drop(self, start: Tick, stop: Tick) -> int:
         """Remove the rows with ticks in `start..stop`; says how many there were."""
+        if start >= stop:
+            return 0
         low, high = self._touching(start, stop)
         if low >= high:
             return 0
@@ -76,6 +81,11 @@ class Rows:
                 kept.append(chunk.between(stop, TICK_MAX))
         self._replace(low, high, kept)
         return before - self.rows
+
+    def span(self, start: Tick, stop: Tick) -> tuple[Tick, Tick]:
+        """The least part of `start..stop` that holds all its rows; `(stop, stop)` when it has none."""
+        parts = self.between(start, stop)
+        return (parts[0].first, parts[-1].last + 1) if parts else (stop, stop)
 
     @property
     def first(self) -> Tick | None:
@@ -120,18 +130,29 @@ class KnowledgeStream:
     rows: Rows = field(default_factory=Rows)
 
     def accumulate(self, runs: list[Run], batch: EventBatch | None) -> tuple[list[Run], EventBatch | None]:
-        """Join new knowledge; returns what of it was news: runs that say more, rows that were not here."""
+        """Join new knowledge; returns the runs that say more than before, and all data rows inside them.
+
+        Rows that were here already count too: whoever passes on the better stamp of a run must put
+        every row of it through the filter again, or would call data silent. Where `runs` overlap each
+        other, so do the runs that are returned.
+        """
         fresh: list[Run] = []
         for start, stop, stamp in runs:
             fresh += self._news(start, stop, stamp)
         if not fresh:
             return [], None
-        news = self._fresh_rows(fresh, batch) if batch is not None and len(batch) else None
+        rows = rows_inside(batch, fresh) if batch is not None and len(batch) else None
+        before = [part for start, stop, _ in fresh for part in self.rows.between(start, stop)]
+        if before and rows is not None:
+            self.rows.add(rows.where(~self.rows.has(rows)))
+            rows = rows_inside(EventBatch.joined([*before, rows]), fresh)
+        elif rows is not None:
+            self.rows.add(rows)
+        elif before:
+            rows = EventBatch.joined(before)
         for start, stop, stamp in fresh:
-            self.known.update(start, stop, lambda old, stamp=stamp: stamp if old is None else old.join(stamp))  # type: ignore[misc]
-        if news is not None:
-            self.rows.add(news)
-        return fresh, news
+            self.known.update(start, stop, joining(stamp))
+        return fresh, rows
 
     def resolved(self, start: Tick, stop: Tick, need: Epochs) -> TickSet:
         """The ticks of `start..stop` whose silence speaks for all of `need`."""
@@ -139,14 +160,15 @@ class KnowledgeStream:
 
     def finalise(self, start: Tick, stop: Tick, stamp: Epochs) -> None:
         """Nobody needs `start..stop` any more, as of `stamp`: turn data into F and free it."""
-        if start >= stop:
-            return
-        if self.rows.drop(start, stop):
+        low, high = self.rows.span(start, stop)
+        self.known.update(start, low, joining(stamp))
+        if low < high:
             # The rows were D whatever the stamp of the silence around them; now they are F, and
-            # only as of `stamp`. Keeping an older, larger stamp would claim too much for them.
-            self.known.set_range(start, stop, stamp)
-        else:
-            self.known.update(start, stop, lambda old: stamp if old is None else old.join(stamp))
+            # only as of `stamp`. Keeping an older, larger stamp would claim too much for them. The
+            # silence between the first and the last of them is lowered too: one run, not one per row.
+            self.rows.drop(low, high)
+            self.known.set_range(low, high, stamp)
+        self.known.update(high, stop, joining(stamp))
 
     def forget(self, start: Tick, stop: Tick) -> None:
         """Lower `start..stop` to Q. Curiosity will bring it back if anybody needs it."""
@@ -172,14 +194,14 @@ class KnowledgeStream:
             return [(start, stop, stamp)]
         return [(a, b, stamp) for a, b in (TickSet.between(start, stop) - stale).pairs()]
 
-    def _fresh_rows(self, fresh: list[Run], batch: EventBatch) -> EventBatch | None:
-        parts = [batch.between(start, stop) for start, stop, _ in fresh]
-        parts = [part for part in parts if len(part)]
-        if not parts:
-            return None
-        news = parts[0] if len(parts) == 1 else EventBatch.joined(parts)
-        if self.rows.rows:
-            here = self.rows.has(news)
-            if here.any():
-                news = news.where(~here)
-        return news if len(news) else None
+
+def joining(stamp: Epochs) -> Callable[[Epochs | None], Epochs]:
+    """The change of a tick's stamp that also knows `stamp` to be true."""
+    return lambda old: stamp if old is None else old.join(stamp)
+
+
+def rows_inside(batch: EventBatch, runs: list[Run]) -> EventBatch | None:
+    """The rows of `batch` with ticks in any of `runs`, None when there is none."""
+    parts = [batch.between(start, stop) for start, stop, _ in runs]
+    parts = [part for part in parts if len(part)]
+    return EventBatch.joined(parts) if parts else None

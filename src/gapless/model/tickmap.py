@@ -59,10 +59,10 @@ class TickMap(Generic[V]):
 
     def runs(self, start: Tick, stop: Tick) -> list[tuple[Tick, Tick, V]]:
         """The runs inside `start..stop`, clipped to it, in order."""
+        if start >= stop:
+            return []
         low, high = self._touching(start, stop)
-        out = list(
-            zip(self._starts[low:high], self._stops[low:high], self._values[low:high], strict=True)
-        )
+        out = list(zip(self._starts[low:high], self._stops[low:high], self._values[low:high], strict=True))
         if out:
             first, last = out[0], out[-1]
             if first[0] < start:

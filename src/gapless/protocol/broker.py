@@ -1,40 +1,115 @@
 """How do the machines of one node work together? One `step`: events in, effects out.
 
-Interface only for the moment.
+Per pubend a broker has a *path*: the istream, an ostream per downstream cell, the pubend itself where
+it lives, and the local subends where there are any. Knowledge enters a path from upstream or from the
+pubend and flows to the ostreams and the subends; curiosity and acks flow the other way.
+
+The simulator and the real node host this very object; nothing in it knows which one it is in.
+
+Implements docs/protocol.md, sections 4 to 10.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import assert_never
 
-from gapless.model.ids import BrokerId, PubendId
-from gapless.model.ticks import Tick
-from gapless.protocol.effects import Effect, StartRecord
-from gapless.protocol.events import Event, Now
-from gapless.protocol.network import Network
+from gapless.errors import PeerError, UsageError
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import Epochs, first_epoch
+from gapless.model.ids import BrokerId, CellId, PubendId
+from gapless.model.stream import Run
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
+from gapless.protocol.acks import AckRuns, folded
+from gapless.protocol.edge import Edge
+from gapless.protocol.effects import Effect, StartTimer
+from gapless.protocol.events import (
+    BrokerStarted,
+    DeliveryTaken,
+    Event,
+    LinkDown,
+    LinkUp,
+    MessageReceived,
+    Now,
+    PublishRequested,
+    RecordDurable,
+    RecordFailed,
+    RecordsRead,
+    SubscribeRequested,
+    SubscriberSlow,
+    TimerFired,
+    UnsubscribeRequested,
+)
+from gapless.protocol.istream import Istream
+from gapless.protocol.links import Links
+from gapless.protocol.marks import mark, reached
+from gapless.protocol.messages import (
+    AckExpectedMessage,
+    AckMessage,
+    AdvertisementAckMessage,
+    AdvertisementMessage,
+    CellMessage,
+    KnowledgeMessage,
+    LinkStatusMessage,
+    Message,
+    NackMessage,
+    SidewaysMessage,
+    StartGrantMessage,
+    StartRequestMessage,
+)
+from gapless.protocol.network import Network, Tree
+from gapless.protocol.ostream import CellFilter, Ostream
+from gapless.protocol.pubend import Pubend, Recovered
+from gapless.protocol.routing import Routing
 
+FIRST_TIME_TWICE = mark(
+    "first_time_twice", "first-time knowledge of known ticks was treated as a retransmission"
+)
+ACK_EXPECTED_PASSED = mark("ack_expected_passed", "AckExpected was passed on to a cell that had not acked")
+ACK_EXPECTED_ANSWERED = mark("ack_expected_answered", "AckExpected was answered with an ack by a router")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What the log of one pubend still says after a restart. A new log: all defaults."""
-
-    #: One past the highest tick of any event in the log.
-    next_tick: Tick = 0
-    #: The largest `before` of any ReserveRecord.
-    reserved: Tick = 0
-    #: Events below this tick were released by TrimLog.
-    released: Tick = 0
-    starts: tuple[StartRecord, ...] = ()
+__all__ = ["Broker", "Memory", "Recovered"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """How much one broker holds, for bounds."""
 
+    #: How many streams (istreams) it has.
+    streams: int
     rows: int
     row_bytes: int
     runs: int
+
+
+@dataclass(slots=True)
+class _Path:
+    """Everything a broker has for one pubend."""
+
+    tree: Tree
+    istream: Istream
+    ostreams: dict[CellId, Ostream]
+    #: The next cell towards the pubend; None at the pubend's own cell.
+    upstream: CellId | None
+    pubend: Pubend | None = None
+    #: The broker of the upstream cell that last sent knowledge.
+    last_sender: BrokerId | None = None
+    #: The ack that was last sent, and when.
+    ack_sent: AckRuns = ()
+    ack_sent_ms: int | None = None
+    #: Something happened that may change the ack.
+    ack_dirty: bool = False
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step collects."""
+
+    now: Now
+    effects: list[Effect] = field(default_factory=list)
+    #: The pubends whose streams or readers changed.
+    touched: set[PubendId] = field(default_factory=set)
 
 
 class Broker:
@@ -43,13 +118,443 @@ class Broker:
     def __init__(
         self, network: Network, broker: BrokerId, incarnation: int, recovered: Mapping[PubendId, Recovered]
     ) -> None:
-        raise NotImplementedError
+        """A broker with nothing but its logs; `incarnation` grows with every start and is kept by the host."""
+        self.network = network
+        self.broker = broker
+        self._cell = network.cell_of[broker]
+        self._recovered = dict(recovered)
+        self._links = Links(network, broker)
+        self._routing = Routing(network, broker, first_epoch(incarnation))
+        self._paths = {pubend: self._path(pubend) for pubend in sorted(network.pubends)}
+        istreams = {pubend: path.istream for pubend, path in self._paths.items()}
+        self._edge = Edge(network, broker, incarnation, istreams) if broker in network.edges else None
+        self._timer_ms: int | None = None
 
     def step(self, event: Event, now: Now) -> list[Effect]:
-        raise NotImplementedError
+        """Apply one event and return what the host must do. The only way state changes.
+
+        Raises UsageError, before anything changes, when the caller broke the contract, and PeerError
+        when a neighbour broke the protocol.
+        """
+        step = _Step(now)
+        self._apply(event, step)
+        self._settle(step)
+        return step.effects
 
     def check(self) -> None:
-        raise NotImplementedError
+        """Raise if an invariant is broken. Runs after every step in tests and simulation."""
+        for path in self._paths.values():
+            path.istream.check()
+            for ostream in path.ostreams.values():
+                ostream.check()
+            if path.pubend is not None:
+                path.pubend.check()
+        if self._edge is not None:
+            self._edge.check()
 
     def memory(self) -> Memory:
-        raise NotImplementedError
+        """How much the broker holds."""
+        streams = [path.istream.stream for path in self._paths.values()]
+        ostreams = [o for path in self._paths.values() for o in path.ostreams.values()]
+        return Memory(
+            streams=len(streams),
+            rows=sum(stream.rows.rows for stream in streams),
+            row_bytes=sum(stream.rows.nbytes for stream in streams),
+            runs=sum(len(stream.known) for stream in streams)
+            + sum(len(ostream.passed) + len(ostream.curious) for ostream in ostreams),
+        )
+
+    def _path(self, pubend: PubendId) -> _Path:
+        tree = self.network.tree_of(pubend)
+        runs_max = self.network.parameters.stream_runs_max
+        return _Path(
+            tree,
+            Istream(pubend, self.network.parameters),
+            {
+                cell: Ostream(cell, tree.edges[cell], runs_max)
+                for cell in tree.children[self._cell]
+                if tree.edges[cell]
+            },
+            tree.parent.get(self._cell),
+        )
+
+    def _apply(self, event: Event, step: _Step) -> None:
+        match event:
+            case BrokerStarted():
+                self._started(step)
+            case PublishRequested():
+                self._publish(event, step)
+            case RecordDurable():
+                self._durable(event, step)
+            case RecordFailed():
+                pubend = self._hosted(event.pubend)
+                step.effects += pubend.failed(event.token, event.reason)
+            case RecordsRead():
+                effects, knowledge = self._hosted(event.pubend).read(event)
+                step.effects += effects
+                self._tell(event.pubend, knowledge, step)
+            case MessageReceived():
+                self._links.heard(event.sender, step.now)
+                self._received(event.sender, event.message, step)
+            case LinkUp():
+                self._links.up(event.neighbour, step.now)
+                step.effects += self._routing.link_up(event.neighbour)
+            case LinkDown():
+                self._links.down(event.neighbour, step.now)
+            case SubscribeRequested():
+                self._subends().subscribe(event)
+                self._subscriptions_changed(step)
+            case UnsubscribeRequested():
+                self._subends().unsubscribe(event.subscription)
+                self._subscriptions_changed(step)
+            case DeliveryTaken():
+                self._subends().taken(event.serial)
+                step.touched.update(self._paths)
+            case SubscriberSlow():
+                self._subends().slow(event)
+                step.touched.update(self._paths)
+            case TimerFired():
+                self._woken(step)
+            case _:
+                assert_never(event)
+
+    def _started(self, step: _Step) -> None:
+        for pubend, place in sorted(self.network.pubends.items()):
+            if place.broker == self.broker:
+                log = self._recovered.get(pubend, Recovered())
+                source = Pubend.recover(pubend, self.network.parameters, log, step.now)
+                self._paths[pubend].pubend = source
+                # The past below the first event, and all that was released, is silent for ever.
+                self._spread(pubend, (), None, first_time=False, final_before=source.released, step=step)
+        if self._edge is not None:
+            self._subscriptions_changed(step)
+
+    def _publish(self, event: PublishRequested, step: _Step) -> None:
+        pubend = self._hosted(event.pubend)
+        schema = self.network.topics[self.network.pubends[event.pubend].topic]
+        step.effects += pubend.publish(schema.checked(event.rows), event.token, step.now)
+
+    def _durable(self, event: RecordDurable, step: _Step) -> None:
+        effects, knowledge, grants = self._hosted(event.pubend).durable(event.token, step.now)
+        step.effects += effects
+        self._tell(event.pubend, knowledge, step)
+        for grant in grants:
+            self._grant(grant, step)
+
+    def _received(self, sender: BrokerId, message: Message, step: _Step) -> None:
+        match message:
+            case KnowledgeMessage():
+                path = self._from_upstream(sender, message.pubend)
+                path.last_sender = sender
+                self._spread(
+                    message.pubend,
+                    message.runs,
+                    message.batch,
+                    first_time=message.first_time,
+                    final_before=message.final_before,
+                    step=step,
+                )
+            case AckMessage():
+                self._from_downstream(sender, message.pubend).acked_by_cell(message.runs)
+                self._paths[message.pubend].ack_dirty = True
+                step.touched.add(message.pubend)
+            case NackMessage():
+                self._nacked(sender, message, step)
+            case AckExpectedMessage():
+                path = self._from_upstream(sender, message.pubend)
+                path.last_sender = sender
+                self._ack_expected(message.pubend, message.before, step)
+            case StartRequestMessage():
+                self._from_downstream(sender, message.pubend)
+                self._start_requested(message, step)
+            case StartGrantMessage():
+                self._from_upstream(sender, message.pubend)
+                self._grant(message, step)
+            case AdvertisementMessage():
+                self._advertised(sender, message, step)
+            case AdvertisementAckMessage():
+                self._routing.acknowledged(sender, message)
+            case LinkStatusMessage():
+                self._links.status(sender, message)
+            case SidewaysMessage():
+                step.effects += self._links.pass_on(message.message.pubend, message)
+            case _:
+                assert_never(message)
+
+    def _tell(self, pubend: PubendId, knowledge: list[KnowledgeMessage], step: _Step) -> None:
+        for message in knowledge:
+            self._spread(
+                pubend,
+                message.runs,
+                message.batch,
+                first_time=message.first_time,
+                final_before=message.final_before,
+                step=step,
+            )
+
+    def _spread(
+        self,
+        pubend: PubendId,
+        runs: tuple[Run, ...],
+        batch: EventBatch | None,
+        *,
+        first_time: bool,
+        final_before: Tick,
+        step: _Step,
+    ) -> None:
+        """Knowledge has come: join it, and pass the news on to every cell that may need it."""
+        path = self._paths[pubend]
+        if first_time and self._known_before(path, runs):
+            reached(FIRST_TIME_TWICE)
+            first_time = False
+        fresh, rows = path.istream.accumulate(runs, batch, final_before)
+        step.touched.add(pubend)
+        if not fresh:
+            return
+        path.ack_dirty = True
+        for cell, ostream in path.ostreams.items():
+            news = ostream.pass_on(fresh, rows, self._wants(path, pubend, cell), first_time=first_time)
+            if news is not None:
+                out_runs, out_rows = news
+                self._send_knowledge(path, pubend, cell, out_runs, [out_rows], first_time, step)
+
+    def _known_before(self, path: _Path, runs: tuple[Run, ...]) -> bool:
+        known = path.istream.stream.known
+        return any(bool(known.runs(start, stop)) for start, stop, _ in runs)
+
+    def _send_knowledge(
+        self,
+        path: _Path,
+        pubend: PubendId,
+        cell: CellId,
+        runs: list[Run],
+        rows: list[EventBatch | None],
+        first_time: bool,
+        step: _Step,
+    ) -> None:
+        for part_runs, part_rows in _split(runs, rows, self.network.parameters.message_rows_max):
+            message = KnowledgeMessage(
+                pubend=pubend,
+                runs=tuple(part_runs),
+                batch=part_rows,
+                first_time=first_time,
+                final_before=path.istream.final_before,
+            )
+            self._send_down(path, pubend, cell, message, step)
+
+    def _nacked(self, sender: BrokerId, message: NackMessage, step: _Step) -> None:
+        path = self._paths[message.pubend]
+        ostream = self._from_downstream(sender, message.pubend)
+        wants = self._wants(path, message.pubend, ostream.cell)
+        runs, rows, unknown = ostream.answer(message.ticks, path.istream.stream, wants)
+        if runs:
+            self._send_knowledge(path, message.pubend, ostream.cell, runs, [*rows], False, step)
+        if unknown:
+            self._ask(message.pubend, unknown, step)
+        step.touched.add(message.pubend)
+
+    def _ask(self, pubend: PubendId, ticks: TickSet, step: _Step) -> None:
+        """Ask upstream, or the pubend itself, for ticks that were not asked for just now."""
+        path = self._paths[pubend]
+        if path.pubend is not None:
+            effects, knowledge = path.pubend.asked(ticks, step.now)
+            step.effects += effects
+            self._tell(pubend, knowledge, step)
+            return
+        parameters = self.network.parameters
+        fresh = path.istream.ask(ticks, step.now.ms)
+        for part in fresh.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
+            self._send_up(path, pubend, NackMessage(pubend=pubend, ticks=part), step)
+
+    def _ack_expected(self, pubend: PubendId, before: Tick, step: _Step) -> None:
+        path = self._paths[pubend]
+        step.touched.add(pubend)
+        passed = False
+        for cell, ostream in path.ostreams.items():
+            if ostream.acked_under(self._wants(path, pubend, cell)) < before:
+                reached(ACK_EXPECTED_PASSED)
+                passed = True
+                self._send_down(path, pubend, cell, AckExpectedMessage(pubend=pubend, before=before), step)
+        if self._edge is not None:
+            self._edge.ack_expected(pubend, before, step.now)
+        elif not passed:
+            reached(ACK_EXPECTED_ANSWERED)
+        # Whatever we can ack, the pubend has not heard of it: say it again.
+        path.ack_sent, path.ack_sent_ms, path.ack_dirty = (), None, True
+
+    def _start_requested(self, message: StartRequestMessage, step: _Step) -> None:
+        path = self._paths[message.pubend]
+        if path.pubend is None:
+            self._send_up(path, message.pubend, message, step)
+            return
+        known = self._routing.epochs_known(path.tree.root)
+        effects, grants = path.pubend.start_requested(message, known.get(message.edge))
+        step.effects += effects
+        for grant in grants:
+            self._grant(grant, step)
+
+    def _grant(self, message: StartGrantMessage, step: _Step) -> None:
+        path = self._paths[message.pubend]
+        if message.edge == self.broker:
+            step.effects += self._subends().granted(message)
+            step.touched.add(message.pubend)
+            path.ack_dirty = True
+            return
+        cell = path.tree.towards(self._cell, self.network.cell_of[message.edge])
+        if cell is not None:
+            self._send_down(path, message.pubend, cell, message, step)
+
+    def _advertised(self, sender: BrokerId, message: AdvertisementMessage, step: _Step) -> None:
+        step.effects += self._routing.received(sender, message)
+        for path in self._paths.values():
+            if path.pubend is not None:
+                effects, grants = path.pubend.advertised(self._routing.epochs_known(path.tree.root))
+                step.effects += effects
+                for grant in grants:
+                    self._grant(grant, step)
+
+    def _subscriptions_changed(self, step: _Step) -> None:
+        edge = self._subends()
+        self._routing.wanted_here(edge.wants(), edge.epochs())
+        step.touched.update(self._paths)
+        for path in self._paths.values():
+            path.ack_dirty = True
+
+    def _woken(self, step: _Step) -> None:
+        step.touched.update(self._paths)
+        for pubend, path in self._paths.items():
+            if path.pubend is not None and step.now.ms >= path.pubend.deadline_ms():
+                effects, knowledge, expected = path.pubend.woken(step.now)
+                step.effects += effects
+                self._tell(pubend, knowledge, step)
+                if expected is not None:
+                    self._ack_expected(pubend, expected, step)
+
+    def _settle(self, step: _Step) -> None:
+        """After every event: deliver, ask, ack, advertise, forget down to the bounds, set the timer."""
+        if self._edge is not None:
+            self._serve_subends(self._edge, step)
+        for pubend in sorted(step.touched):
+            self._ack(pubend, step)
+            self._forget_to_bounds(pubend)
+        up = frozenset(b for b in self.network.neighbours(self.broker) if self._links.is_up(b))
+        step.effects += self._links.woken(step.now)
+        step.effects += self._routing.woken(up, step.now)
+        self._set_timer(up, step)
+
+    def _serve_subends(self, edge: Edge, step: _Step) -> None:
+        # Asking the own pubend may bring knowledge at once, which may let subends advance again: the
+        # second round has nothing left to ask for that was not asked in the first.
+        for _ in range(2):
+            before = len(step.effects)
+            step.effects += edge.advance(set(step.touched))
+            for pubend in sorted(step.touched):
+                for request in edge.start_requests(pubend, step.now):
+                    self._start_requested(request, step)
+                questions = edge.questions(pubend, step.now)
+                if questions:
+                    self._ask(pubend, questions, step)
+            if len(step.effects) == before:
+                break
+
+    def _ack(self, pubend: PubendId, step: _Step) -> None:
+        path = self._paths[pubend]
+        if not path.ack_dirty and self._edge is None:
+            return
+        delay_ms = self.network.parameters.ack_delay_ms
+        if path.ack_sent_ms is not None and step.now.ms < path.ack_sent_ms + delay_ms:
+            path.ack_dirty = True
+            return
+        path.ack_dirty = False
+        runs = self._folded(path, pubend)
+        if not runs or runs == path.ack_sent:
+            return
+        path.ack_sent, path.ack_sent_ms = runs, step.now.ms
+        path.istream.settle(runs)
+        if path.pubend is not None:
+            step.effects += path.pubend.acked(runs)
+            self._spread(pubend, (), None, first_time=False, final_before=path.pubend.released, step=step)
+        else:
+            self._send_up(path, pubend, AckMessage(pubend=pubend, runs=runs), step)
+
+    def _folded(self, path: _Path, pubend: PubendId) -> AckRuns:
+        parts: list[list[tuple[Tick, Epochs]]] = [ostream.acked() for ostream in path.ostreams.values()]
+        if self._edge is not None:
+            acked = self._edge.acked(pubend)
+            parts.append([(acked, self._edge.ack_stamp(pubend))] if acked > TICK_MIN else [])
+        return folded(parts)
+
+    def _forget_to_bounds(self, pubend: PubendId) -> None:
+        path = self._paths[pubend]
+        position = self._edge.position(pubend) if self._edge is not None else TICK_MAX
+        for start, stop in path.istream.forget_to_bounds(position):
+            for ostream in path.ostreams.values():
+                ostream.forget(start, stop)
+
+    def _set_timer(self, up: frozenset[BrokerId], step: _Step) -> None:
+        at: list[int | None] = [self._links.deadline_ms(), self._routing.deadline_ms(up)]
+        for pubend, path in self._paths.items():
+            if path.pubend is not None:
+                at.append(path.pubend.deadline_ms())
+            if path.ack_dirty and path.ack_sent_ms is not None:
+                at.append(path.ack_sent_ms + self.network.parameters.ack_delay_ms)
+            if self._edge is not None:
+                at.append(self._edge.deadline_ms(pubend))
+        earliest = max(step.now.ms + 1, min(each for each in at if each is not None))
+        if self._timer_ms != earliest:
+            self._timer_ms = earliest
+            step.effects.append(StartTimer(at_ms=earliest))
+
+    def _send_down(
+        self, path: _Path, pubend: PubendId, cell: CellId, message: CellMessage, step: _Step
+    ) -> None:
+        further = path.tree.children[cell]
+        step.effects += self._links.send_down(pubend, cell, further, message)
+
+    def _send_up(self, path: _Path, pubend: PubendId, message: CellMessage, step: _Step) -> None:
+        assert path.upstream is not None, f"{self.broker} hosts {pubend} and has nothing upstream"
+        step.effects += self._links.send_up(pubend, path.upstream, path.last_sender, message)
+
+    def _wants(self, path: _Path, pubend: PubendId, cell: CellId) -> CellFilter:
+        return self._routing.wants(path.tree.root, cell, self.network.pubends[pubend].topic)
+
+    def _from_upstream(self, sender: BrokerId, pubend: PubendId) -> _Path:
+        path = self._paths.get(pubend)
+        if path is None or self.network.cell_of.get(sender) != path.upstream or path.upstream is None:
+            raise PeerError("E201", f"'{sender}' sent knowledge of '{pubend}' but is not upstream of it")
+        return path
+
+    def _from_downstream(self, sender: BrokerId, pubend: PubendId) -> Ostream:
+        path = self._paths.get(pubend)
+        cell = self.network.cell_of.get(sender)
+        if path is None or cell is None or cell not in path.ostreams:
+            raise PeerError("E202", f"'{sender}' sent curiosity for '{pubend}' but is not downstream of it")
+        return path.ostreams[cell]
+
+    def _hosted(self, pubend: PubendId) -> Pubend:
+        path = self._paths.get(pubend)
+        if path is None or path.pubend is None:
+            raise UsageError("E143", f"'{self.broker}' hosts no pubend '{pubend}'")
+        return path.pubend
+
+    def _subends(self) -> Edge:
+        if self._edge is None:
+            raise UsageError("E144", f"'{self.broker}' is no edge: it takes no subscribers")
+        return self._edge
+
+
+def _split(
+    runs: list[Run], rows: list[EventBatch | None], rows_max: int
+) -> list[tuple[list[Run], EventBatch | None]]:
+    """Cut an answer into messages of at most `rows_max` rows; each says all about its own ticks."""
+    batches = [batch for batch in rows if batch is not None and len(batch)]
+    if sum(len(batch) for batch in batches) <= rows_max:
+        return [(runs, EventBatch.joined(batches) if batches else None)]
+    pieces = EventBatch.joined(batches).pieces(rows_max)
+    out: list[tuple[list[Run], EventBatch | None]] = []
+    start = TICK_MIN
+    for at, piece in enumerate(pieces):
+        stop = piece.last + 1 if at + 1 < len(pieces) else TICK_MAX
+        out.append(([(max(a, start), min(b, stop), s) for a, b, s in runs if a < stop and b > start], piece))
+        start = stop
+    return out

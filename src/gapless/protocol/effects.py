@@ -39,6 +39,8 @@ class StartRecord:
 
     edge: BrokerId
     epoch: Epoch
+    #: What the edge asked for: None for "from now on".
+    wanted: Tick | None
     start: Tick
 
 

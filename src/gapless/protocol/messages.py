@@ -104,6 +104,8 @@ class StartGrantMessage:
     pubend: PubendId
     edge: BrokerId
     epoch: Epoch
+    #: What the request wanted: the answer to one request is no answer to another.
+    wanted: Tick | None
     start: Tick
 
 
@@ -123,17 +125,8 @@ class SidewaysMessage:
 
 
 CellMessage: TypeAlias = (
-    KnowledgeMessage
-    | AckMessage
-    | NackMessage
-    | AckExpectedMessage
-    | StartRequestMessage
-    | StartGrantMessage
+    KnowledgeMessage | AckMessage | NackMessage | AckExpectedMessage | StartRequestMessage | StartGrantMessage
 )
 Message: TypeAlias = (
-    CellMessage
-    | AdvertisementMessage
-    | AdvertisementAckMessage
-    | LinkStatusMessage
-    | SidewaysMessage
+    CellMessage | AdvertisementMessage | AdvertisementAckMessage | LinkStatusMessage | SidewaysMessage
 )

@@ -65,17 +65,27 @@ class Network:
 
     @staticmethod
     def load(text: str, name: str = "network") -> Network:
-        """A network from the text of a TOML file. Raises NetworkDescriptionError naming the place."""
+        """A network from the text of a TOML file called `name`.
+
+        Raises NetworkDescriptionError, or SchemaError or ParameterError for those parts, naming the place.
+
+        >>> network = Network.load('cells = {p = ["p1"], s = ["s1"]}\\nlinks = ["p--s"]')
+        >>> network.neighbours(BrokerId("p1"))
+        ('s1',)
+        """
         try:
-            return Network.parse(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
+            description = tomllib.loads(text)
+        # A number of thousands of digits is a plain ValueError, and so is TOMLDecodeError.
+        except (ValueError, RecursionError) as error:
             raise NetworkDescriptionError("E130", f"{name}: not TOML: {error}") from error
+        try:
+            return Network.parse(description)
         except GaplessError as error:
             raise type(error)(error.code, f"{name}: {error.message}") from error
 
     @staticmethod
     def parse(description: Mapping[str, object]) -> Network:
-        """A network from plain dictionaries. Raises NetworkDescriptionError naming the place."""
+        """A network from plain dictionaries. Raises as `load` does."""
         return _parsed(description)
 
     @cached_property
@@ -146,37 +156,60 @@ def _tree(network: Network, root: CellId) -> Tree:
 _SECTIONS = ("cells", "links", "topics", "pubends", "edges", "parameters")
 
 
+#: How much of a wrong value an error shows.
+_SHOWN_CHARACTERS_MAX = 80
+
+
 def _wrong(place: str, text: str) -> NetworkDescriptionError:
     return NetworkDescriptionError("E131", f"{place}: {text}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
+
+
+def _name(value: str, place: str) -> str:
+    # Names stand in errors, in traces of one line per event and between the blanks of stamps.
+    if not value or not value.isprintable() or " " in value:
+        raise _wrong(place, f"{_shown(value)} is not a name: use printable characters without blanks")
+    return value
 
 
 def _table(description: Mapping[str, object], place: str) -> Mapping[str, object]:
     value = description.get(place, {})
     if not isinstance(value, Mapping):
-        raise _wrong(place, f"must be a table, got {value!r}")
+        raise _wrong(place, f"must be a table, got {_shown(value)}")
     return value
 
 
+def _named(description: Mapping[str, object], place: str) -> Mapping[str, object]:
+    table = _table(description, place)
+    for name in table:
+        _name(name, place)
+    return table
+
+
 def _strings(value: object, place: str) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
-        raise _wrong(place, f"must be a list of names, got {value!r}")
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise _wrong(place, f"must be a list of names, got {_shown(value)}")
     return tuple(value)
 
 
 def _parsed(description: Mapping[str, object]) -> Network:
     for section in description:
         if section not in _SECTIONS:
-            raise _wrong(section, f"unknown section: there are {', '.join(_SECTIONS)}")
-    cells = _cells(_table(description, "cells"))
+            raise _wrong(_shown(section), f"unknown section: there are {', '.join(_SECTIONS)}")
+    cells = _cells(_named(description, "cells"))
     brokers = {broker: cell for cell, members in cells.items() for broker in members}
     links = _links(_strings(description.get("links", []), "links"), cells)
     topics = {
         TopicId(name): Schema.parse(TopicId(name), _columns(name, columns))
-        for name, columns in _table(description, "topics").items()
+        for name, columns in _named(description, "topics").items()
     }
     pubends = {
         PubendId(name): _pubend(name, place, topics, brokers)
-        for name, place in _table(description, "pubends").items()
+        for name, place in _named(description, "pubends").items()
     }
     edges = _edges(description, cells, brokers)
     network = Network(
@@ -197,10 +230,15 @@ def _cells(table: Mapping[str, object]) -> dict[CellId, tuple[BrokerId, ...]]:
     cells: dict[CellId, tuple[BrokerId, ...]] = {}
     seen: dict[str, str] = {}
     for name, members in table.items():
+        if "--" in name:
+            raise _wrong(
+                f"cells.{name}", "a cell's name cannot have '--' in it: that is how links are written"
+            )
         brokers = _strings(members, f"cells.{name}")
         if not brokers:
             raise _wrong(f"cells.{name}", "a cell needs at least one broker")
         for broker in brokers:
+            _name(broker, f"cells.{name}")
             if broker in seen:
                 raise _wrong(f"cells.{name}", f"broker '{broker}' is already in cell '{seen[broker]}'")
             seen[broker] = name
@@ -212,22 +250,26 @@ def _links(
     texts: tuple[str, ...], cells: Mapping[CellId, tuple[BrokerId, ...]]
 ) -> tuple[tuple[CellId, CellId], ...]:
     links: list[tuple[CellId, CellId]] = []
+    seen: set[frozenset[str]] = set()
     for at, text in enumerate(texts):
         one, dash, other = text.partition("--")
         if not dash:
-            raise _wrong(f"links[{at}]", f"write it as 'cell--cell', got '{text}'")
+            raise _wrong(f"links[{at}]", f"write it as 'cell--cell', got {_shown(text)}")
         for cell in (one, other):
             if CellId(cell) not in cells:
-                raise _wrong(f"links[{at}]", f"there is no cell '{cell}'")
+                raise _wrong(f"links[{at}]", f"there is no cell {_shown(cell)}")
         if one == other:
             raise _wrong(f"links[{at}]", f"cell '{one}' is linked to itself")
+        if frozenset((one, other)) in seen:
+            raise _wrong(f"links[{at}]", f"cells '{one}' and '{other}' are linked already")
+        seen.add(frozenset((one, other)))
         links.append((CellId(one), CellId(other)))
     return tuple(links)
 
 
 def _columns(topic: str, value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(kind, str) for kind in value.values()):
-        raise _wrong(f"topics.{topic}", f"must name columns and their types, got {value!r}")
+        raise _wrong(f"topics.{topic}", f"must name columns and their types, got {_shown(value)}")
     return value
 
 
@@ -236,12 +278,14 @@ def _pubend(
 ) -> PubendPlace:
     place = f"pubends.{name}"
     if not isinstance(value, Mapping) or set(value) != {"topic", "broker"}:
-        raise _wrong(place, f"must give exactly 'topic' and 'broker', got {value!r}")
-    topic, broker = str(value["topic"]), str(value["broker"])
+        raise _wrong(place, f"must give exactly 'topic' and 'broker', got {_shown(value)}")
+    topic, broker = value["topic"], value["broker"]
+    if not isinstance(topic, str) or not isinstance(broker, str):
+        raise _wrong(place, f"'topic' and 'broker' must be names, got {_shown(value)}")
     if TopicId(topic) not in topics:
-        raise _wrong(place, f"there is no topic '{topic}'")
+        raise _wrong(place, f"there is no topic {_shown(topic)}")
     if BrokerId(broker) not in brokers:
-        raise _wrong(place, f"there is no broker '{broker}'")
+        raise _wrong(place, f"there is no broker {_shown(broker)}")
     return PubendPlace(PubendId(name), TopicId(topic), BrokerId(broker))
 
 
@@ -255,16 +299,15 @@ def _edges(
     edges = frozenset(BrokerId(name) for name in _strings(description["edges"], "edges"))
     for broker in sorted(edges):
         if broker not in brokers:
-            raise _wrong("edges", f"there is no broker '{broker}'")
+            raise _wrong("edges", f"there is no broker {_shown(broker)}")
     return edges
 
 
 def _check_shape(network: Network) -> None:
     for place in network.pubends.values():
         if len(network.cells[network.cell_of[place.broker]]) > 1:
-            raise _wrong(
-                f"pubends.{place.pubend}", f"broker '{place.broker}' must be alone in its cell to host pubends"
-            )
+            where = f"pubends.{place.pubend}"
+            raise _wrong(where, f"broker '{place.broker}' must be alone in its cell to host pubends")
     for edge in sorted(network.edges):
         if len(network.cells[network.cell_of[edge]]) > 1:
             raise _wrong("edges", f"broker '{edge}' must be alone in its cell to host subends")

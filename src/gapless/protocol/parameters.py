@@ -87,7 +87,7 @@ class Parameters:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f": did you mean '{close[0]}'?" if close else f": there are {', '.join(sorted(known))}"
-                raise ParameterError("E122", f"unknown parameter '{name}'{hint}")
+                raise ParameterError("E122", f"unknown parameter {name!r}{hint}")
         given = {
             name: None if value == "infinite" and name in _MAY_BE_INFINITE else value
             for name, value in values.items()

@@ -1,0 +1,151 @@
+"""When does a subend ask for what it lacks? Gap timers, repetition and the estimate of NRT.
+
+A missing tick is asked for once it has been missing for the gap curiosity threshold (GCT), because
+a gap that only comes from reordering closes by itself; what somebody waits for is asked for at once.
+A question that is not answered is repeated after the nack repetition threshold (NRT), which is
+estimated from answered questions the way TCP estimates its retransmission timeout, and doubles with
+every repetition.
+
+Implements docs/protocol.md, section 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gapless.model.tickmap import TickMap
+from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, TickSet
+from gapless.protocol.marks import mark, reached
+from gapless.protocol.parameters import Parameters
+
+GAP_CLOSED_BY_ITSELF = mark("gap_closed_by_itself", "a gap closed before it was old enough to be asked for")
+NACK_REPEATED = mark("nack_repeated", "a nack was repeated because nobody answered in time")
+NACK_BACKED_OFF = mark("nack_backed_off", "a nack was repeated for at least the third time")
+NACK_TIMED = mark("nack_timed", "an answered nack taught the estimate of the repetition interval")
+
+
+@dataclass(slots=True)
+class RepeatEstimate:
+    """The nack repetition threshold: smoothed response time plus four times its deviation."""
+
+    smoothed_ms: float | None = None
+    deviation_ms: float = 0.0
+
+    def learn(self, response_ms: int) -> None:
+        """A question that was asked once was answered after `response_ms`."""
+        if self.smoothed_ms is None:
+            self.smoothed_ms, self.deviation_ms = float(response_ms), response_ms / 2
+            return
+        error = response_ms - self.smoothed_ms
+        self.smoothed_ms += error / 8
+        self.deviation_ms += (abs(error) - self.deviation_ms) / 4
+
+    def repeat_ms(self, parameters: Parameters) -> int:
+        """How long to wait for an answer before asking again."""
+        guess = 0.0 if self.smoothed_ms is None else self.smoothed_ms + 4 * self.deviation_ms
+        return int(min(max(guess, parameters.nack_repeat_min_ms), parameters.nack_repeat_max_ms))
+
+
+class Asked(NamedTuple):
+    """When a tick was last asked for, how long to wait for the answer, and how often it was asked."""
+
+    at_ms: int
+    repeat_ms: int
+    times: int
+
+
+@dataclass(slots=True)
+class NackClock:
+    """Decides, for one pubend at one edge, which missing ticks to ask for now."""
+
+    parameters: Parameters
+    estimate: RepeatEstimate = field(default_factory=RepeatEstimate)
+    #: Since when each gap tick has been missing, in milliseconds.
+    noticed: TickMap[int] = field(default_factory=TickMap)
+    #: The questions that wait for an answer.
+    asked: TickMap[Asked] = field(default_factory=TickMap)
+
+    def update(self, gaps: TickSet, urgent: TickSet, now_ms: int) -> TickSet:
+        """Given all ticks that are missing now, return those to ask for.
+
+        `gaps` may close by themselves; somebody waits for `urgent`.
+        """
+        if not (gaps or urgent or self.noticed or self.asked):
+            return EMPTY
+        self._forget_answered(gaps | urgent, now_ms)
+        self._notice(gaps, now_ms)
+        old_enough = now_ms - self.parameters.gap_curiosity_ms
+        due = urgent | self.noticed.where(TICK_MIN, TICK_MAX, lambda since: since <= old_enough)
+        return self._ask(due, now_ms)
+
+    def hurry(self, now_ms: int) -> None:
+        """The pubend is known to be there: ask again now for everything that was not asked just now."""
+        self.noticed = _all_set(self.noticed, now_ms - self.parameters.gap_curiosity_ms)
+        old = now_ms - self.parameters.nack_repeat_min_ms
+        for start, stop, asked in self.asked:
+            if asked.at_ms <= old:
+                self.asked.clear(start, stop)
+
+    def deadline_ms(self) -> int | None:
+        """When `update` must be called again even if nothing happens."""
+        gaps = [since + self.parameters.gap_curiosity_ms for since in self._waiting_gaps()]
+        repeats = [asked.at_ms + asked.repeat_ms for _, _, asked in self.asked]
+        return min(gaps + repeats, default=None)
+
+    def _waiting_gaps(self) -> list[int]:
+        return [
+            since
+            for start, stop, since in self.noticed
+            if TickSet.between(start, stop) - self.asked.ticks(start, stop)
+        ]
+
+    def _forget_answered(self, missing: TickSet, now_ms: int) -> None:
+        for start, stop, asked in self.asked:
+            answered = TickSet.between(start, stop) - missing.clip(start, stop)
+            if not answered:
+                continue
+            if asked.times == 1:
+                # Karn's rule: after a repetition nobody can say which question was answered.
+                reached(NACK_TIMED)
+                self.estimate.learn(now_ms - asked.at_ms)
+            for low, high in answered.pairs():
+                self.asked.clear(low, high)
+
+    def _notice(self, gaps: TickSet, now_ms: int) -> None:
+        for start, stop, _ in self.noticed:
+            closed = TickSet.between(start, stop) - gaps.clip(start, stop)
+            for low, high in closed.pairs():
+                if not self.asked.ticks(low, high):
+                    reached(GAP_CLOSED_BY_ITSELF)
+                self.noticed.clear(low, high)
+        for start, stop in gaps.pairs():
+            for low, high in self.noticed.missing(start, stop).pairs():
+                self.noticed.set_range(low, high, now_ms)
+
+    def _ask(self, due: TickSet, now_ms: int) -> TickSet:
+        ask: list[tuple[int, int]] = []
+        first = Asked(now_ms, self.estimate.repeat_ms(self.parameters), 1)
+        for start, stop in due.pairs():
+            for low, high in self.asked.missing(start, stop).pairs():
+                ask.append((low, high))
+                self.asked.set_range(low, high, first)
+            for low, high, asked in self.asked.runs(start, stop):
+                if asked.at_ms + asked.repeat_ms <= now_ms and asked is not first:
+                    ask.append((low, high))
+                    self.asked.set_range(low, high, self._repeated(asked, now_ms))
+        return TickSet.from_pairs(ask)
+
+    def _repeated(self, asked: Asked, now_ms: int) -> Asked:
+        reached(NACK_REPEATED)
+        if asked.times >= 2:
+            reached(NACK_BACKED_OFF)
+        repeat_ms = min(asked.repeat_ms * 2, self.parameters.nack_repeat_max_ms)
+        return Asked(now_ms, repeat_ms, asked.times + 1)
+
+
+def _all_set(ticks: TickMap[int], value: int) -> TickMap[int]:
+    changed: TickMap[int] = TickMap()
+    for start, stop, old in ticks:
+        changed.set_range(start, stop, min(old, value))
+    return changed

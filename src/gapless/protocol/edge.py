@@ -1,0 +1,317 @@
+"""How does one edge serve all its subscribers? Subscriptions, start ticks, deliveries and questions.
+
+The edge numbers its subscription set with epochs, asks every pubend of a topic from which tick on a
+new subscription is gapless, places confirmed subends into groups, and after each step lets the
+groups advance and collects what they lack.
+
+Implements docs/protocol.md, sections 8, 9 and 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+from gapless.errors import UsageError
+from gapless.model.epochs import Epoch, Epochs, first_epoch
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
+from gapless.protocol.curiosity import NackClock
+from gapless.protocol.effects import ConfirmSubscription, Effect
+from gapless.protocol.events import Now, Order, SubscribeRequested, SubscriberSlow
+from gapless.protocol.istream import Istream
+from gapless.protocol.lane import Lane
+from gapless.protocol.marks import mark, reached
+from gapless.protocol.messages import StartGrantMessage, StartRequestMessage
+from gapless.protocol.network import Network
+from gapless.protocol.routing import Wants
+from gapless.protocol.subend import Group, Subend
+
+START_REQUESTED_AGAIN = mark("start_requested_again", "a start request was repeated because no grant came")
+DELAY_CURIOUS = mark("delay_curious", "a doubt horizon trailed the clock by more than DCT")
+LEFT_LIVE_PATH = mark("left_live_path", "a slow subscriber left the live path")
+ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the pubend expected to be acked")
+
+
+@dataclass(slots=True)
+class _Request:
+    """A start request that waits for its grant."""
+
+    epoch: Epoch
+    wanted: Tick | None
+    sent_ms: int
+
+
+@dataclass(slots=True)
+class _Door:
+    """What the edge keeps per pubend: its lane, its groups, and who waits for a start tick."""
+
+    lane: Lane
+    topic: TopicId
+    groups: list[Group] = field(default_factory=list)
+    pending: dict[SubscriptionId, Subend] = field(default_factory=dict)
+    request: _Request | None = None
+    delay_at_ms: int = 0
+
+
+class Edge:
+    """All subends of one broker."""
+
+    def __init__(
+        self, network: Network, broker: BrokerId, incarnation: int, istreams: dict[PubendId, Istream]
+    ) -> None:
+        self.broker = broker
+        self.epoch: Epoch = first_epoch(incarnation)
+        self._parameters = network.parameters
+        self._serials = count(1)
+        self._slots = count(0)
+        self._subends: dict[SubscriptionId, Subend] = {}
+        self._doors = {
+            pubend: _Door(
+                Lane(pubend, broker, istream, NackClock(network.parameters)), network.pubends[pubend].topic
+            )
+            for pubend, istream in istreams.items()
+        }
+        self._publisher: dict[PubendId, Group] = {}
+        self._total: dict[TopicId, Group] = {}
+        #: Deliveries that were not taken, with the group, and the laggard if it was for one alone.
+        self._waiting: dict[int, tuple[Group, Subend | None]] = {}
+        for pubend, door in self._doors.items():
+            self._publisher[pubend] = self._group((pubend,))
+            door.groups.append(self._publisher[pubend])
+        for topic in network.topics:
+            pubends = network.pubends_of(topic)
+            if pubends:
+                self._total[topic] = self._group(pubends)
+                for pubend in pubends:
+                    self._doors[pubend].groups.append(self._total[topic])
+
+    def subscribe(self, event: SubscribeRequested) -> None:
+        """Begin a new subscription under a new epoch. Raises UsageError before anything changes."""
+        if event.subscription in self._subends:
+            raise UsageError("E140", f"subscription '{event.subscription}' exists already at '{self.broker}'")
+        if event.topic not in self._total:
+            raise UsageError("E141", f"there is no topic '{event.topic}' with a pubend")
+        self.epoch += 1
+        subend = Subend(
+            event.subscription,
+            next(self._slots),
+            event.topic,
+            event.condition,
+            event.order,
+            birth=self.epoch,
+            wanted=event.start,
+        )
+        self._subends[event.subscription] = subend
+        for pubend in self._total[event.topic].pubends:
+            self._doors[pubend].pending[event.subscription] = subend
+
+    def unsubscribe(self, subscription: SubscriptionId) -> None:
+        """End a subscription under a new epoch. Raises UsageError when there is none of that name."""
+        subend = self._subends.pop(subscription, None)
+        if subend is None:
+            raise UsageError("E142", f"there is no subscription '{subscription}' at '{self.broker}'")
+        self.epoch += 1
+        for pubend in self._total[subend.topic].pubends:
+            door = self._doors[pubend]
+            door.pending.pop(subscription, None)
+        for group in self._groups_of(subend):
+            group.remove(subend)
+
+    def wants(self) -> Wants:
+        """All that is wanted here."""
+        return frozenset((subend.topic, subend.condition) for subend in self._subends.values())
+
+    def epochs(self) -> Epochs:
+        """The stamp of the current subscription set."""
+        return Epochs({self.broker: self.epoch})
+
+    def granted(self, message: StartGrantMessage) -> list[Effect]:
+        """A pubend says from which tick on the subscriptions of an epoch are gapless."""
+        door = self._doors[message.pubend]
+        request = door.request
+        if request is not None and request.wanted == message.wanted and request.epoch <= message.epoch:
+            door.request = None
+        effects: list[Effect] = []
+        for subend in list(door.pending.values()):
+            if subend.birth <= message.epoch and subend.wanted == message.wanted:
+                subend.granted.setdefault(message.pubend, message.start)
+                effects += self._place(subend, message.pubend)
+        return effects
+
+    def taken(self, serial: int) -> None:
+        """A delivery was taken by all who were to get it."""
+        group, subend = self._waiting.pop(serial, (None, None))
+        if group is None:
+            return
+        group.taken(serial, subend)
+        if subend is not None:
+            subend.outstanding = max(0, subend.outstanding - 1)
+            subend.slow = False
+
+    def slow(self, event: SubscriberSlow) -> None:
+        """A subscriber's queue overflowed: take it off the live path."""
+        subend = self._subends.get(event.subscription)
+        if subend is None:
+            return
+        reached(LEFT_LIVE_PATH)
+        subend.slow = True
+        subend.outstanding = 0
+        self._waiting = {
+            serial: (group, one) for serial, (group, one) in self._waiting.items() if one is not subend
+        }
+        for group in self._groups_of(subend):
+            if all(subend.subscription not in self._doors[p].pending for p in group.pubends):
+                group.fall_behind(subend, dict(event.positions))
+
+    def ack_expected(self, pubend: PubendId, before: Tick, now: Now) -> None:
+        """The pubend misses acks below `before`: ask at once for everything that is unknown there."""
+        door = self._doors[pubend]
+        if before > self.acked(pubend):
+            reached(ACK_EXPECTED_HEARD)
+        door.lane.expected = max(door.lane.expected, before)
+        door.lane.clock.hurry(now.ms)
+
+    def advance(self, pubends: set[PubendId]) -> list[Effect]:
+        """Hand out what can be handed out on these pubends."""
+        effects: list[Effect] = []
+        groups = {id(g): g for pubend in sorted(pubends) for g in self._doors[pubend].groups}
+        for group in groups.values():
+            for deliver in group.advance(self._serials):
+                self._waiting[deliver.serial] = (group, None)
+                effects.append(deliver)
+            for subend in [lag.subend for lag in group.laggards.values()]:
+                effects += self._catch_up(group, subend)
+        for pubend in pubends:
+            door = self._doors[pubend]
+            door.lane.settled_below(self._position(door))
+        return effects
+
+    def questions(self, pubend: PubendId, now: Now) -> TickSet:
+        """The ticks of a pubend to ask for now."""
+        door = self._doors[pubend]
+        self._delay_curiosity(door, now)
+        gaps = urgent = TickSet()
+        for group in door.groups:
+            if group.has_readers:
+                gaps |= group.gaps(door.lane)
+                urgent |= group.wanted(door.lane)
+        return door.lane.clock.update(gaps, urgent, now.ms)
+
+    def start_requests(self, pubend: PubendId, now: Now) -> list[StartRequestMessage]:
+        """The start request to send now, if one is due."""
+        door = self._doors[pubend]
+        ungranted = [s for s in door.pending.values() if pubend not in s.granted]
+        if not ungranted:
+            door.request = None
+            return []
+        if door.request is not None:
+            if now.ms < door.request.sent_ms + self._parameters.advertise_repeat_ms:
+                return []
+            reached(START_REQUESTED_AGAIN)
+        first = ungranted[0]
+        alike = [s.birth for s in ungranted if s.wanted == first.wanted]
+        door.request = _Request(max(alike), first.wanted, now.ms)
+        return [
+            StartRequestMessage(
+                pubend=pubend, edge=self.broker, epoch=door.request.epoch, wanted=first.wanted
+            )
+        ]
+
+    def acked(self, pubend: PubendId) -> Tick:
+        """The tick below which no subend needs anything of this pubend; TICK_MIN for none."""
+        door = self._doors[pubend]
+        reading = [group.acked(pubend) for group in door.groups if group.has_readers]
+        if reading:
+            return min(reading)
+        return max(door.lane.istream.frontier, door.lane.expected)
+
+    def ack_stamp(self, pubend: PubendId) -> Epochs:
+        """The subscriptions that `acked` speaks for: not yet those that wait for their start tick."""
+        births = [subend.birth for subend in self._doors[pubend].pending.values()]
+        return Epochs({self.broker: min(births, default=self.epoch + 1) - 1})
+
+    def position(self, pubend: PubendId) -> Tick:
+        """The lowest horizon of the groups that read a pubend; TICK_MAX when none does."""
+        return self._position(self._doors[pubend])
+
+    def deadline_ms(self, pubend: PubendId) -> int | None:
+        """When this pubend must be looked at again even if nothing happens."""
+        door = self._doors[pubend]
+        waiting = [door.lane.clock.deadline_ms()]
+        if door.request is not None:
+            waiting.append(door.request.sent_ms + self._parameters.advertise_repeat_ms)
+        if self._parameters.delay_curiosity_ms is not None and any(g.has_readers for g in door.groups):
+            waiting.append(door.delay_at_ms)
+        return min((at for at in waiting if at is not None), default=None)
+
+    def check(self) -> None:
+        """Raise if an invariant is broken."""
+        for group in [*self._publisher.values(), *self._total.values()]:
+            for lag in group.laggards.values():
+                for pubend, tick in lag.taken.items():
+                    assert tick <= lag.handed[pubend], f"taken {tick} beyond handed {lag.handed[pubend]}"
+        for door in self._doors.values():
+            door.lane.requires.check()
+            door.lane.clock.asked.check()
+            door.lane.clock.noticed.check()
+
+    def _group(self, pubends: tuple[PubendId, ...]) -> Group:
+        return Group(tuple(self._doors[pubend].lane for pubend in pubends), self._parameters)
+
+    def _groups_of(self, subend: Subend) -> list[Group]:
+        total = self._total[subend.topic]
+        if subend.order is Order.TOTAL:
+            return [total]
+        return [self._publisher[pubend] for pubend in total.pubends]
+
+    def _place(self, subend: Subend, pubend: PubendId) -> list[Effect]:
+        in_total = subend.order is Order.TOTAL
+        group = self._total[subend.topic] if in_total else self._publisher[pubend]
+        pubends = group.pubends
+        if any(each not in subend.granted for each in pubends):
+            return []
+        start = max(subend.granted[each] for each in pubends)
+        if subend.wanted is not None:
+            start = max(start, subend.wanted)
+        start = group.place(subend, start)
+        for each in pubends:
+            del self._doors[each].pending[subend.subscription]
+        return [
+            ConfirmSubscription(subscription=subend.subscription, slot=subend.slot, pubend=each, start=start)
+            for each in pubends
+        ]
+
+    def _catch_up(self, group: Group, subend: Subend) -> list[Effect]:
+        effects: list[Effect] = []
+        if not (subend.slow and subend.outstanding):
+            deliver = group.catch_up(subend, self._serials)
+            if deliver is not None:
+                subend.outstanding += 1
+                self._waiting[deliver.serial] = (group, subend)
+                effects.append(deliver)
+        if subend.slow and not subend.outstanding and self._has_caught_up(subend):
+            # Its queue was emptied and there is nothing to put into it: it is in step again.
+            subend.slow = False
+        group.rejoin(subend)
+        return effects
+
+    def _has_caught_up(self, subend: Subend) -> bool:
+        return all(
+            min(group.laggards[subend.subscription].handed.values()) >= group.horizon
+            for group in self._groups_of(subend)
+            if subend.subscription in group.laggards
+        )
+
+    def _position(self, door: _Door) -> Tick:
+        return min((group.horizon for group in door.groups if group.has_readers), default=TICK_MAX)
+
+    def _delay_curiosity(self, door: _Door, now: Now) -> None:
+        delay_ms = self._parameters.delay_curiosity_ms
+        if delay_ms is None or now.ms < door.delay_at_ms:
+            return
+        door.delay_at_ms = now.ms + delay_ms
+        position = self._position(door)
+        if TICK_MIN < position < now.clock - delay_ms * TICKS_PER_MS:
+            reached(DELAY_CURIOUS)
+            door.lane.expected = max(door.lane.expected, now.clock)

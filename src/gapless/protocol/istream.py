@@ -1,0 +1,127 @@
+"""What does this broker know of one pubend, and what has it asked for? The input stream.
+
+One istream per pubend holds the knowledge that came from upstream (from the pubend itself at its
+own broker), for all ostreams and subends below. Curiosity from below is consolidated here: a tick
+that was asked for a moment ago is not asked for again, whoever else lacks it. Asked ticks are
+forgotten after the minimum repetition interval, so that a repeated nack is fresh.
+
+All of it is soft state. When a bound is reached the stream forgets, and curiosity heals it.
+
+Implements docs/protocol.md, section 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import ALWAYS, Epochs
+from gapless.model.ids import PubendId
+from gapless.model.stream import KnowledgeStream, Run
+from gapless.model.tickmap import TickMap
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
+from gapless.protocol.marks import mark, reached
+from gapless.protocol.parameters import Parameters
+
+NACK_CONSOLIDATED = mark(
+    "nack_consolidated", "a nack was held back because the same ticks were just asked for"
+)
+NACK_FRESH_AGAIN = mark("nack_fresh_again", "a repeated nack went up because the first was forgotten here")
+KNOWLEDGE_REPEATED = mark("knowledge_repeated", "knowledge arrived that said nothing new")
+ROWS_FORGOTTEN = mark("rows_forgotten", "a stream reached its byte bound and forgot rows")
+RUNS_FORGOTTEN = mark("runs_forgotten", "a stream reached its bound of runs and forgot some")
+
+
+@dataclass(slots=True)
+class Istream:
+    """Knowledge from upstream of one pubend, and the curiosity that was sent back."""
+
+    pubend: PubendId
+    parameters: Parameters
+    stream: KnowledgeStream = field(default_factory=KnowledgeStream)
+    #: No tick below is needed by anybody. Only grows; said by the pubend.
+    final_before: Tick = TICK_MIN
+    #: When each tick was last asked for upstream, in milliseconds. Invariant: never a settled tick.
+    asked: TickMap[int] = field(default_factory=TickMap)
+
+    def accumulate(
+        self, runs: tuple[Run, ...], batch: EventBatch | None, final_before: Tick
+    ) -> tuple[list[Run], EventBatch | None]:
+        """Join what upstream said; returns the part that was news."""
+        fresh: list[Run] = []
+        if final_before > self.final_before:
+            self.final_before = final_before
+            self.stream.finalise(TICK_MIN, final_before, ALWAYS)
+            self.asked.clear(TICK_MIN, final_before)
+            fresh.append((TICK_MIN, final_before, ALWAYS))
+        news, rows = self.stream.accumulate(list(runs), batch)
+        for start, stop, _ in news:
+            self.asked.clear(start, stop)
+        if not news:
+            reached(KNOWLEDGE_REPEATED)
+        return fresh + news, rows
+
+    def ask(self, ticks: TickSet, now_ms: int) -> TickSet:
+        """Somebody below lacks `ticks`; returns those to ask upstream for now."""
+        fresh_since = now_ms - self.parameters.nack_repeat_min_ms
+        held = TickSet()
+        for start, stop in ticks.pairs():
+            recent = self.asked.where(start, stop, lambda at_ms: at_ms > fresh_since)
+            if recent:
+                reached(NACK_CONSOLIDATED)
+                held |= recent
+            elif self.asked.ticks(start, stop):
+                reached(NACK_FRESH_AGAIN)
+        fresh = ticks - held
+        for start, stop in fresh.pairs():
+            self.asked.set_range(start, stop, now_ms)
+        if len(self.asked) > self.parameters.stream_runs_max:
+            # The oldest questions go first: if nobody answered them, they will be asked again.
+            keep = list(self.asked)[len(self.asked) // 2]
+            self.asked.clear(TICK_MIN, keep[0])
+        return fresh
+
+    def settle(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:
+        """Everything below has acked up to these stops: the data is not needed here any more."""
+        start = TICK_MIN
+        for stop, stamp in runs:
+            self.stream.finalise(start, stop, stamp)
+            start = stop
+        self.asked.clear(TICK_MIN, start)
+
+    def forget_to_bounds(self, position: Tick) -> list[tuple[Tick, Tick]]:
+        """Forget until the bounds hold; returns the forgotten ranges.
+
+        Ticks below `position` have been passed on by all who are in step, so they go first, oldest
+        first. Above it the farthest go first: what comes next is needed next.
+        """
+        forgotten: list[tuple[Tick, Tick]] = []
+        rows = self.stream.rows
+        while rows.nbytes > self.parameters.stream_bytes_max and rows.rows:
+            low, stop = rows.lowest()
+            high, _ = rows.highest()
+            start, stop = (low, stop) if stop <= position else (high, TICK_MAX)
+            reached(ROWS_FORGOTTEN)
+            self.stream.forget(start, stop)
+            forgotten.append((start, stop))
+        if len(self.stream.known) > self.parameters.stream_runs_max:
+            runs = list(self.stream.known)
+            keep = len(runs) // 2
+            below = runs[keep][0] <= position
+            # The first run is the settled prefix: it costs nothing and is worth most.
+            start, stop = (runs[0][1], runs[keep][0]) if below else (runs[keep][0], TICK_MAX)
+            reached(RUNS_FORGOTTEN)
+            self.stream.forget(start, stop)
+            forgotten.append((start, stop))
+        return forgotten
+
+    @property
+    def frontier(self) -> Tick:
+        """One past the last tick that anything is known of."""
+        return self.stream.known.stop if self.stream.known else TICK_MIN
+
+    def check(self) -> None:
+        """Raise if an invariant is broken."""
+        self.stream.check()
+        self.asked.check()
+        assert len(self.asked) <= self.parameters.stream_runs_max, "asked for too many runs"

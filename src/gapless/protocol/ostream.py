@@ -1,0 +1,260 @@
+"""What is owed to one downstream cell? The output stream behind its filter edge.
+
+An ostream does not copy the istream. It keeps what is peculiar to its cell: which ticks are settled
+or on their way (with the epochs their silence was made under), which data ticks the cell has not
+acked, and which ticks the cell is curious about. The data itself is looked up in the istream and
+put through the cell's filter when it is needed.
+
+First-time data goes down when the filter accepts it. First-time silence goes down only where the
+cell is curious, and so do retransmissions. What the filter rejects is final for this cell, and
+therefore acked on the spot, without waiting for anybody below.
+
+Implements docs/protocol.md, sections 6 and 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gapless.content.filters import NOTHING, FilterSet
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
+from gapless.model.ids import BrokerId, CellId
+from gapless.model.stream import KnowledgeStream, Run, joining, rows_inside
+from gapless.model.tickmap import TickMap
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray, TickRange, TickSet
+from gapless.protocol.marks import mark, reached
+
+SILENCE_WITHHELD = mark("silence_withheld", "first-time silence was not sent to a cell that is not curious")
+SILENCE_SENT = mark("silence_sent", "first-time silence was sent to a curious cell")
+RETRANSMISSION_WITHHELD = mark("retransmission_withheld", "a retransmission did not go to an incurious cell")
+NACK_SATISFIED = mark("nack_satisfied", "a nack was answered from what this broker still knew")
+NACK_NEWER_EPOCH = mark(
+    "nack_newer_epoch", "known silence was no answer: its epochs are older than the cell's"
+)
+ACK_OLDER_EPOCH = mark("ack_older_epoch", "an ack made under older epochs covered data of newer ones")
+FILTERED_TO_FINAL = mark("filtered_to_final", "a data tick became final because the filter rejected it")
+CURIOSITY_FORGOTTEN = mark(
+    "curiosity_forgotten", "an ostream reached its bound of curious runs and forgot some"
+)
+
+#: An ack carries at most so many runs; the epochs of the later ones are met into one.
+ACK_RUNS_MAX = 8
+
+
+class TickQueue:
+    """Ticks of data that was passed on and is not acked, ascending."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[TickArray] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    @property
+    def first(self) -> Tick:
+        """The lowest tick, TICK_MAX when there is none."""
+        return int(self._parts[0][0]) if self._parts else TICK_MAX
+
+    def add(self, ticks: TickArray) -> None:
+        """Insert ticks, which ascend."""
+        if not len(ticks):
+            return
+        if self._parts and self._parts[-1][-1] >= ticks[0]:
+            self._parts = [np.union1d(np.concatenate(self._parts), ticks)]
+        else:
+            self._parts.append(ticks)
+
+    def drop(self, start: Tick, stop: Tick) -> None:
+        """Remove the ticks of `start..stop`."""
+        while self._parts and start <= self._parts[0][0] and self._parts[0][-1] < stop:
+            self._parts.pop(0)
+        if not self._parts or self._parts[0][0] >= stop or self._parts[-1][-1] < start:
+            return
+        parts = []
+        for part in self._parts:
+            low, high = np.searchsorted(part, (start, stop))
+            parts += [part[:low], part[high:]] if low < high else [part]
+        self._parts = [part for part in parts if len(part)]
+
+
+@dataclass(slots=True)
+class CellFilter:
+    """What a downstream cell wants, and which epochs of its edges that speaks for."""
+
+    accepts: FilterSet = NOTHING
+    epochs: Epochs = NEVER
+
+
+@dataclass(slots=True)
+class Ostream:
+    """Knowledge owed to one downstream cell for one pubend."""
+
+    cell: CellId
+    #: The edges in and below the cell: stamps for this cell speak of these alone.
+    edges: frozenset[BrokerId]
+    runs_max: int
+    #: Ticks whose knowledge passed here or that were acked, with the epochs of their silence.
+    passed: TickMap[Epochs] = field(default_factory=TickMap)
+    #: Data ticks that the filter accepted and the cell has not acked.
+    unacked: TickQueue = field(default_factory=TickQueue)
+    #: Ticks the cell asked for and that were not known when it did; the value is not used.
+    curious: TickMap[bool] = field(default_factory=TickMap)
+
+    def pass_on(
+        self, fresh: list[Run], rows: EventBatch | None, wants: CellFilter, *, first_time: bool
+    ) -> tuple[list[Run], EventBatch | None] | None:
+        """Put news through the filter; returns what to send to the cell now, None for nothing."""
+        accepted, runs = self._filtered(fresh, rows, wants)
+        for start, stop, stamp in runs:
+            self.passed.update(start, stop, joining(stamp))
+        if accepted is not None:
+            self.unacked.add(accepted.ticks)
+        if first_time:
+            if accepted is None and not self._is_curious(runs):
+                reached(SILENCE_WITHHELD)
+                return None
+            if accepted is None:
+                reached(SILENCE_SENT)
+        else:
+            runs = self._where_curious(runs)
+            if not runs:
+                reached(RETRANSMISSION_WITHHELD)
+                return None
+            accepted = None if accepted is None else rows_inside(accepted, runs)
+        self._no_longer_curious(runs, wants)
+        return runs, accepted
+
+    def answer(
+        self, asked: TickRange, stream: KnowledgeStream, wants: CellFilter
+    ) -> tuple[list[Run], list[EventBatch], TickSet]:
+        """The cell nacks `asked`: returns runs and rows that are known, and the ticks that are not."""
+        need = self._need(wants)
+        runs: list[Run] = []
+        rows: list[EventBatch] = []
+        unknown = TickSet.between(asked.start, asked.stop)
+        for start, stop, stamp in stream.known.runs(asked.start, asked.stop):
+            if not stamp.covers(need):
+                reached(NACK_NEWER_EPOCH)
+                continue
+            unknown -= TickSet.between(start, stop)
+            told = stamp.restrict(self.edges)
+            for batch in stream.rows.between(start, stop):
+                accepted, filtered = self._filtered([(start, stop, stamp)], batch, wants)
+                told = told.meet(filtered[0][2])
+                if accepted is not None:
+                    rows.append(accepted)
+            runs.append((start, stop, told))
+        if runs:
+            reached(NACK_SATISFIED)
+        self._no_longer_curious(runs, wants)
+        for start, stop in unknown.pairs():
+            self.curious.set_range(start, stop, True)
+        if len(self.curious) > self.runs_max:
+            reached(CURIOSITY_FORGOTTEN)
+            self.curious.clear(TICK_MIN, list(self.curious)[len(self.curious) // 2][0])
+        return runs, rows, unknown
+
+    def acked_by_cell(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:
+        """The cell acked: those ticks are not needed by the subscriptions of those epochs."""
+        start = TICK_MIN
+        for stop, stamp in runs:
+            stamp = stamp.restrict(self.edges)
+            first = max(start, self.unacked.first)
+            self.passed.update(start, min(stop, first), joining(stamp))
+            if first < stop:
+                self._settle_data(first, stop, stamp)
+            start = max(start, stop)
+        self.unacked.drop(TICK_MIN, start)
+        self.curious.clear(TICK_MIN, start)
+
+    def acked(self) -> list[tuple[Tick, Epochs]]:
+        """The settled prefix as ascending (stop, epochs) runs; empty when not even the past is settled."""
+        limit = self.unacked.first
+        out: list[tuple[Tick, Epochs]] = []
+        at = TICK_MIN
+        while at < limit:
+            run = self.passed.run_at(at)
+            if run is None:
+                break
+            at = min(run[0], limit)
+            if len(out) == ACK_RUNS_MAX:
+                out[-1] = (at, out[-1][1].meet(run[1]))
+            else:
+                out.append((at, run[1]))
+        return out
+
+    def acked_under(self, wants: CellFilter) -> Tick:
+        """Up to where the prefix is settled for the newest subscriptions that we know of."""
+        need = wants.epochs.restrict(self.edges)
+        at = TICK_MIN
+        for stop, stamp in self.acked():
+            if not stamp.covers(need):
+                break
+            at = stop
+        return at
+
+    def forget(self, start: Tick, stop: Tick) -> None:
+        """The istream forgot these ticks: we do not know any more whether the cell has them."""
+        self.passed.clear(start, stop)
+        self.unacked.drop(start, stop)
+
+    def check(self) -> None:
+        """Raise if an invariant is broken."""
+        self.passed.check()
+        self.curious.check()
+        assert len(self.curious) <= self.runs_max, f"{self.cell} is curious about too many runs"
+
+    def _filtered(
+        self, fresh: list[Run], rows: EventBatch | None, wants: CellFilter
+    ) -> tuple[EventBatch | None, list[Run]]:
+        accepted = rows
+        rejected = False
+        if rows is not None:
+            accepted = rows.where(wants.accepts.mask(rows))
+            rejected = len(accepted) < len(rows)
+        if rejected:
+            reached(FILTERED_TO_FINAL)
+        local = wants.epochs.restrict(self.edges)
+        runs = []
+        for start, stop, stamp in fresh:
+            stamp = stamp.restrict(self.edges)
+            runs.append((start, stop, stamp.meet(local) if rejected else stamp))
+        return (accepted if accepted is not None and len(accepted) else None), runs
+
+    def _need(self, wants: CellFilter) -> Epochs:
+        # An edge that never advertised here is owed an answer that we cannot give: its filter is unknown.
+        local = wants.epochs
+        return Epochs(
+            {edge: local.get(edge) if local.get(edge) != EPOCH_NONE else EPOCH_ALL for edge in self.edges}
+        )
+
+    def _is_curious(self, runs: list[Run]) -> bool:
+        return bool(self.curious) and any(self.curious.ticks(start, stop) for start, stop, _ in runs)
+
+    def _where_curious(self, runs: list[Run]) -> list[Run]:
+        if not self.curious:
+            return []
+        return [
+            (a, b, stamp) for start, stop, stamp in runs for a, b in self.curious.ticks(start, stop).pairs()
+        ]
+
+    def _no_longer_curious(self, runs: list[Run], wants: CellFilter) -> None:
+        if not self.curious:
+            return
+        need = wants.epochs.restrict(self.edges)
+        for start, stop, stamp in runs:
+            if stamp.covers(need):
+                self.curious.clear(start, stop)
+
+    def _settle_data(self, start: Tick, stop: Tick, stamp: Epochs) -> None:
+        for _, _, old in self.passed.runs(start, stop):
+            if not stamp.covers(old):
+                reached(ACK_OLDER_EPOCH)
+        # Rows in here were data for newer subscriptions than the ack speaks of. The ack is all that is
+        # known of them now, so its epochs replace what the silence around them had.
+        self.passed.set_range(start, stop, stamp)

@@ -1,0 +1,428 @@
+"""Where does knowledge come from? The pubend: it gives each event its tick, and only it never forgets.
+
+A pubend knows its whole past: the events in its log, and silence everywhere else. It assigns ticks
+that ascend whatever the clock does, tells nobody of an event before the log has flushed it, answers
+curiosity from the log, turns idle time into silence, grants start ticks to new subscriptions, and
+releases what nobody needs any more.
+
+Two promises must survive a crash, so they are logged before they are made: that no new event gets a
+tick below announced silence (`ReserveRecord`), and that nothing an edge was granted will be released
+without its ack (`StartRecord`).
+
+Implements docs/protocol.md, sections 5, 7 and 9.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import ALWAYS, EPOCH_NONE, Epoch, Epochs
+from gapless.model.ids import BrokerId, PubendId
+from gapless.model.stream import Run
+from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
+from gapless.protocol.acks import AckRuns
+from gapless.protocol.effects import (
+    AcceptPublish,
+    AppendRecord,
+    BatchRecord,
+    Effect,
+    ReadRecords,
+    RefusePublish,
+    ReserveRecord,
+    StartRecord,
+    TrimLog,
+)
+from gapless.protocol.events import Now, RecordsRead
+from gapless.protocol.marks import mark, reached
+from gapless.protocol.messages import KnowledgeMessage, StartGrantMessage, StartRequestMessage
+from gapless.protocol.parameters import Parameters
+
+IDLE_SILENCE = mark("idle_silence", "a pubend turned idle time into silence")
+CLOCK_HELD = mark("clock_held", "the clock was behind the last tick, and ticks went on ascending")
+GRANT_REPEATED = mark("grant_repeated", "a start request was repeated and got the same answer")
+GRANT_EARLY = mark("grant_early", "a start request came before the advertisement it speaks of, and waited")
+GRANT_IN_PAST = mark("grant_in_past", "a start tick in the past was granted")
+ACK_CAPPED = mark("ack_capped", "an ack made under older epochs was not believed beyond a newer start tick")
+ACK_EXPECTED = mark("ack_expected", "a pubend missed acks and said so")
+CURIOSITY_IN_LOG = mark("curiosity_in_log", "curiosity was answered by reading the log")
+CURIOSITY_RELEASED = mark("curiosity_released", "curiosity about released ticks was answered with silence")
+PUBLISH_FAILED = mark("publish_failed", "a record could not be written and its events were refused")
+RECOVERED = mark("pubend_recovered", "a pubend started from a log with history")
+
+#: Start ticks kept per edge; beyond, the two oldest become one that is at least as careful.
+STARTS_MAX = 64
+#: Grants remembered per edge for repeated requests.
+GRANTS_MAX = 256
+#: Start requests that wait for their advertisement; beyond, they are dropped and the edge repeats them.
+EARLY_MAX = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What the log of one pubend still says after a restart. A new log: all defaults."""
+
+    #: One past the highest tick of any event in the log.
+    next_tick: Tick = 0
+    #: The largest `before` of any ReserveRecord.
+    reserved: Tick = 0
+    #: Events below this tick were released by TrimLog.
+    released: Tick = 0
+    starts: tuple[StartRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An appended record that is not durable yet."""
+
+    token: int
+    record: BatchRecord | ReserveRecord | StartRecord
+    publish_token: int = -1
+
+
+@dataclass(slots=True)
+class Starts:
+    """From which tick on one edge may only be believed under which epoch."""
+
+    #: Ascending epochs with their start ticks.
+    entries: list[tuple[Epoch, Tick]] = field(default_factory=list)
+    #: Acks of older epochs than this one are worth nothing any more.
+    oldest: Epoch = EPOCH_NONE
+
+    def add(self, epoch: Epoch, start: Tick) -> None:
+        """Remember a promise: nothing from `start` on is released by an ack older than `epoch`."""
+        self.entries = sorted([*self.entries, (epoch, start)])
+        while len(self.entries) > STARTS_MAX:
+            (_, one), (newer, other) = self.entries[:2]
+            self.entries[:2] = [(newer, min(one, other))]
+
+    def limit(self, epoch: Epoch) -> Tick:
+        """Up to which tick an ack of this epoch may be believed."""
+        if epoch < self.oldest:
+            return TICK_MIN
+        return min((start for other, start in self.entries if other > epoch), default=TICK_MAX)
+
+    def prune(self, acked: Tick) -> None:
+        """Drop entries that no longer matter: all they protect is acked under a newer epoch."""
+        while len(self.entries) > 1 and self.entries[1][1] <= acked:
+            self.entries.pop(0)
+            self.oldest = self.entries[0][0]
+
+
+@dataclass(slots=True)
+class Pubend:
+    """The source of one stream of knowledge."""
+
+    pubend: PubendId
+    parameters: Parameters
+    #: Every tick below is known: an event in the log, or silence for ever. Only grows.
+    told: Tick = 0
+    #: The next event gets this tick or a later one. Invariant: never below `told`.
+    next_tick: Tick = 0
+    #: Silence may be told up to here without further logging. Durable.
+    reserved: Tick = 0
+    #: The events below are not needed by anybody. Only grows.
+    released: Tick = 0
+    #: One past the last durable event.
+    events_stop: Tick = TICK_MIN
+    pending: deque[_Pending] = field(default_factory=deque)
+    starts: dict[BrokerId, Starts] = field(default_factory=dict)
+    granted: dict[tuple[BrokerId, Epoch, Tick | None], Tick] = field(default_factory=dict)
+    #: Start requests whose advertisement has not arrived yet.
+    early: dict[tuple[BrokerId, Epoch, Tick | None], StartRequestMessage] = field(default_factory=dict)
+    #: Asked for and to be read from the log.
+    owed: TickSet = EMPTY
+    reading: bool = False
+    #: Up to here somebody is curious about ticks that are not told yet.
+    curious_until: Tick = TICK_MIN
+    #: Pairs (ms, told): what had been told when, for AckExpected. At most a few per AET.
+    milestones: deque[tuple[int, Tick]] = field(default_factory=deque)
+    ack_expected_at_ms: int = 0
+    idle_at_ms: int = 0
+    token: int = 0
+    #: The pubend's own time: never behind the clock, never running backwards.
+    time_tick: Tick = 0
+    time_ms: int = 0
+
+    @staticmethod
+    def recover(pubend: PubendId, parameters: Parameters, log: Recovered, now: Now) -> Pubend:
+        """A pubend that goes on where its log ends."""
+        floor = max([log.next_tick, log.reserved, log.released, *(s.start for s in log.starts)])
+        self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
+        self.released = log.released
+        self.events_stop = log.next_tick
+        for record in log.starts:
+            self._promise(record)
+            self._remember_grant(record)
+        self.time_tick, self.time_ms = max(floor, now.clock), now.ms
+        # Whatever was told before the crash is as old as AET: ask for its acks at once.
+        self.milestones.append((now.ms - parameters.ack_expected_ms, floor))
+        self.ack_expected_at_ms = now.ms
+        self.idle_at_ms = now.ms + parameters.idle_silence_ms
+        if log.next_tick > 0:
+            reached(RECOVERED)
+        return self
+
+    def publish(self, rows: pa.RecordBatch, publish_token: int, now: Now) -> list[Effect]:
+        """Give the rows their ticks and log them. Nobody hears of them before they are durable."""
+        first = max(self.next_tick, self._time(now))
+        if now.clock < self.next_tick:
+            reached(CLOCK_HELD)
+        ticks = np.arange(first, first + rows.num_rows, dtype=np.int64)
+        self.next_tick = first + rows.num_rows
+        record = BatchRecord(batch=EventBatch(ticks, rows))
+        return [self._append(record, publish_token)]
+
+    def durable(
+        self, token: int, now: Now
+    ) -> tuple[list[Effect], list[KnowledgeMessage], list[StartGrantMessage]]:
+        """All records up to `token` are flushed: now, and only now, tell."""
+        effects: list[Effect] = []
+        batches: list[EventBatch] = []
+        grants: list[StartGrantMessage] = []
+        while self.pending and self.pending[0].token <= token:
+            done = self.pending.popleft()
+            match done.record:
+                case BatchRecord(batch=batch):
+                    batches.append(batch)
+                    effects.append(
+                        AcceptPublish(pubend=self.pubend, token=done.publish_token, ticks=batch.ticks)
+                    )
+                case ReserveRecord(before=before):
+                    self.reserved = max(self.reserved, before)
+                case StartRecord():
+                    self._remember_grant(done.record)
+                    grants.append(self._grant(done.record))
+        knowledge = [self._first_time(EventBatch.joined(batches), now)] if batches else []
+        if self.curious_until > self.told:
+            knowledge += self._silence(now)
+        return effects, knowledge, grants
+
+    def failed(self, token: int, reason: str) -> list[Effect]:
+        """A record was not written: its events were never published, its promise never made."""
+        effects: list[Effect] = []
+        for pending in list(self.pending):
+            if pending.token == token:
+                self.pending.remove(pending)
+                if isinstance(pending.record, BatchRecord):
+                    reached(PUBLISH_FAILED)
+                    effects.append(
+                        RefusePublish(pubend=self.pubend, token=pending.publish_token, reason=reason)
+                    )
+        return effects
+
+    def asked(self, ticks: TickSet, now: Now) -> tuple[list[Effect], list[KnowledgeMessage]]:
+        """Somebody below is curious: answer from the log, or with silence up to now."""
+        knowledge: list[KnowledgeMessage] = []
+        released = ticks.clip(TICK_MIN, self.released)
+        if released:
+            reached(CURIOSITY_RELEASED)
+            knowledge.append(self._retransmission(released, None))
+        self.owed |= ticks.clip(self.released, self.told)
+        if len(self.owed) > self.parameters.stream_runs_max:
+            self.owed = TickSet.of(*list(self.owed)[: self.parameters.stream_runs_max // 2])
+        effects = self._read_next()
+        if ticks.stop > self.told:
+            self.curious_until = max(self.curious_until, ticks.stop)
+            knowledge += self._silence(now)
+            effects += self._reserve(now)
+        return effects, knowledge
+
+    def read(self, event: RecordsRead) -> tuple[list[Effect], list[KnowledgeMessage]]:
+        """The log answered: pass it on to whoever is curious, and read on."""
+        self.reading = False
+        done = TickSet.between(event.ticks.start, event.ticks.stop)
+        self.owed -= done
+        reached(CURIOSITY_IN_LOG)
+        return self._read_next(), [self._retransmission(done, event.batch)]
+
+    def start_requested(
+        self, request: StartRequestMessage, known_epoch: Epoch
+    ) -> tuple[list[Effect], list[StartGrantMessage]]:
+        """An edge asks for a start tick; granted once its subscriptions have arrived here."""
+        key = (request.edge, request.epoch, request.wanted)
+        if key in self.granted:
+            reached(GRANT_REPEATED)
+            record = StartRecord(
+                edge=request.edge, epoch=request.epoch, wanted=request.wanted, start=self.granted[key]
+            )
+            return [], [self._grant(record)]
+        if known_epoch < request.epoch:
+            reached(GRANT_EARLY)
+            if len(self.early) < EARLY_MAX:
+                self.early[key] = request
+            return [], []
+        self.early.pop(key, None)
+        if any(isinstance(p.record, StartRecord) and _key(p.record) == key for p in self.pending):
+            return [], []
+        start = self.next_tick
+        if request.wanted is not None:
+            start = max(request.wanted, self.released)
+            if start < self.next_tick:
+                reached(GRANT_IN_PAST)
+        record = StartRecord(edge=request.edge, epoch=request.epoch, wanted=request.wanted, start=start)
+        # The promise binds from here on, even though it is made only when the record is durable.
+        self._promise(record)
+        return [self._append(record)], []
+
+    def advertised(self, known: Epochs) -> tuple[list[Effect], list[StartGrantMessage]]:
+        """Subscriptions have arrived here: requests that came before them can be granted."""
+        effects: list[Effect] = []
+        grants: list[StartGrantMessage] = []
+        for request in [r for r in self.early.values() if known.get(r.edge) >= r.epoch]:
+            more_effects, more_grants = self.start_requested(request, known.get(request.edge))
+            effects += more_effects
+            grants += more_grants
+        return effects, grants
+
+    def acked(self, runs: AckRuns) -> list[Effect]:
+        """Everybody below has acked these runs: release what no promise protects."""
+        acked = min(self._believed(runs), self.told)
+        for starts in self.starts.values():
+            starts.prune(acked)
+        if acked <= self.released:
+            return []
+        self.released = acked
+        self.owed = self.owed.clip(acked, TICK_MAX)
+        return [TrimLog(pubend=self.pubend, before=acked)]
+
+    def woken(self, now: Now) -> tuple[list[Effect], list[KnowledgeMessage], Tick | None]:
+        """Time has passed: idle silence, reservations, and the tick whose ack is expected, if any."""
+        effects: list[Effect] = []
+        knowledge: list[KnowledgeMessage] = []
+        if now.ms >= self.idle_at_ms:
+            self.idle_at_ms = now.ms + self.parameters.idle_silence_ms
+            knowledge += self._silence(now)
+            effects += self._reserve(now)
+            if knowledge:
+                reached(IDLE_SILENCE)
+        return effects, knowledge, self._ack_expected(now)
+
+    def deadline_ms(self) -> int:
+        """When `woken` wants to be called."""
+        return min(self.idle_at_ms, self.ack_expected_at_ms)
+
+    def check(self) -> None:
+        """Raise if an invariant is broken."""
+        assert self.told <= self.next_tick, f"told {self.told} beyond next tick {self.next_tick}"
+        assert self.released <= self.told, f"released {self.released} beyond told {self.told}"
+        tokens = [pending.token for pending in self.pending]
+        assert tokens == sorted(tokens), "pending records out of order"
+
+    def _first_time(self, batch: EventBatch, now: Now) -> KnowledgeMessage:
+        stop = batch.last + 1
+        message = self._knowledge(((self.told, stop, ALWAYS),), batch, first_time=True)
+        self.told = stop
+        self.events_stop = stop
+        self.idle_at_ms = now.ms + self.parameters.idle_silence_ms
+        return message
+
+    def _silence(self, now: Now) -> list[KnowledgeMessage]:
+        stop = min(self._time(now), self.reserved)
+        for pending in self.pending:
+            if isinstance(pending.record, BatchRecord):
+                stop = min(stop, pending.record.batch.first)
+                break
+        if stop <= self.told:
+            return []
+        message = self._knowledge(((self.told, stop, ALWAYS),), None, first_time=True)
+        self.told = stop
+        self.next_tick = max(self.next_tick, stop)
+        return [message]
+
+    def _reserve(self, now: Now) -> list[Effect]:
+        time = self._time(now)
+        if time < self.reserved or any(isinstance(p.record, ReserveRecord) for p in self.pending):
+            return []
+        before = max(time, self.told) + self.parameters.reserve_ms * TICKS_PER_MS
+        return [self._append(ReserveRecord(before=before))]
+
+    def _retransmission(self, ticks: TickSet, batch: EventBatch | None) -> KnowledgeMessage:
+        runs = tuple((start, stop, ALWAYS) for start, stop in ticks.pairs())
+        return self._knowledge(runs, batch, first_time=False)
+
+    def _knowledge(
+        self, runs: tuple[Run, ...], batch: EventBatch | None, *, first_time: bool
+    ) -> KnowledgeMessage:
+        return KnowledgeMessage(
+            pubend=self.pubend,
+            runs=runs,
+            batch=batch if batch is not None and len(batch) else None,
+            first_time=first_time,
+            final_before=self.released,
+        )
+
+    def _append(
+        self, record: BatchRecord | ReserveRecord | StartRecord, publish_token: int = -1
+    ) -> AppendRecord:
+        self.token += 1
+        self.pending.append(_Pending(self.token, record, publish_token))
+        return AppendRecord(pubend=self.pubend, token=self.token, record=record)
+
+    def _read_next(self) -> list[Effect]:
+        if self.reading or not self.owed:
+            return []
+        self.reading = True
+        first = next(iter(self.owed))
+        return [ReadRecords(pubend=self.pubend, ticks=first, rows_max=self.parameters.message_rows_max)]
+
+    def _promise(self, record: StartRecord) -> None:
+        self.starts.setdefault(record.edge, Starts()).add(record.epoch, record.start)
+
+    def _remember_grant(self, record: StartRecord) -> None:
+        self.granted[_key(record)] = record.start
+        mine = [key for key in self.granted if key[0] == record.edge]
+        for key in mine[: max(0, len(mine) - GRANTS_MAX)]:
+            del self.granted[key]
+
+    def _grant(self, record: StartRecord) -> StartGrantMessage:
+        return StartGrantMessage(
+            pubend=self.pubend,
+            edge=record.edge,
+            epoch=record.epoch,
+            wanted=record.wanted,
+            start=record.start,
+        )
+
+    def _believed(self, runs: AckRuns) -> Tick:
+        acked = TICK_MIN
+        for stop, stamp in runs:
+            limit = min(
+                (starts.limit(stamp.get(edge)) for edge, starts in self.starts.items()), default=TICK_MAX
+            )
+            if limit < stop:
+                reached(ACK_CAPPED)
+                return max(acked, limit)
+            acked = stop
+        return acked
+
+    def _ack_expected(self, now: Now) -> Tick | None:
+        if now.ms < self.ack_expected_at_ms:
+            return None
+        aet_ms = self.parameters.ack_expected_ms
+        expected = TICK_MIN
+        while self.milestones and self.milestones[0][0] + aet_ms <= now.ms:
+            expected = self.milestones.popleft()[1]
+        self.milestones.append((now.ms, self.told))
+        if expected > TICK_MIN:
+            # What was expected once stays expected until it is acked.
+            self.milestones.appendleft((now.ms - aet_ms, expected))
+        self.ack_expected_at_ms = now.ms + max(1, aet_ms // 4)
+        expected = min(expected, self.events_stop)
+        if self.released >= expected:
+            return None
+        reached(ACK_EXPECTED)
+        return expected
+
+    def _time(self, now: Now) -> Tick:
+        self.time_tick = max(now.clock, self.time_tick + (now.ms - self.time_ms) * TICKS_PER_MS)
+        self.time_ms = now.ms
+        return self.time_tick
+
+
+def _key(record: StartRecord) -> tuple[BrokerId, Epoch, Tick | None]:
+    return (record.edge, record.epoch, record.wanted)

@@ -1,0 +1,350 @@
+"""How do subscribers get their events in order, without gaps, once? Subends and their groups.
+
+Subends that are in step share everything: a *group* has one doubt horizon, and each time it advances,
+all new rows are matched against all members at once. There is a group per pubend for publisher
+order, and one per topic for total order, whose horizon is the lowest of all its pubends: a merge
+edge, ordered by tick and then pubend.
+
+A subend that falls behind (or starts in the past) is a *laggard*: it leaves the group, what it has not
+taken is forgotten, and it catches up through curiosity at its own pace, one delivery at a time. When
+it has reached the group's horizon, it is a member again. It never slows the others down.
+
+Implements docs/protocol.md, sections 8 and 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.content.filters import Filter, Matcher, Positions
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import Epoch
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import EMPTY, TICK_MIN, Tick, TickSet
+from gapless.protocol.effects import Deliver
+from gapless.protocol.events import Order
+from gapless.protocol.lane import Lane
+from gapless.protocol.marks import mark, reached
+from gapless.protocol.parameters import Parameters
+
+BEYOND_DOUBT_HELD = mark("beyond_doubt_held", "data beyond the doubt horizon waited for a gap to be filled")
+LAGGARD_DELIVERED = mark("laggard_delivered", "a laggard was handed events from its past")
+LAGGARD_REJOINED = mark("laggard_rejoined", "a laggard caught up and rejoined its group")
+LATE_START_HELD = mark(
+    "late_start_held", "an event below a subscription's start tick was not delivered to it"
+)
+MERGE_HELD = mark("merge_held", "total order waited for a pubend that lagged behind the others")
+DELIVERIES_FULL = mark("deliveries_full", "a group stopped handing out because too many deliveries wait")
+
+_WINDOW_MIN = 1_000
+_WINDOW_MAX = 2**50
+
+
+@dataclass(slots=True)
+class Subend:
+    """One subscription at this edge."""
+
+    subscription: SubscriptionId
+    slot: int
+    topic: TopicId
+    condition: Filter
+    order: Order
+    #: The epoch of the subscription set that first had it.
+    birth: Epoch
+    #: The start tick the subscriber asked for.
+    wanted: Tick | None
+    #: The start ticks that pubends granted so far.
+    granted: dict[PubendId, Tick] = field(default_factory=dict)
+    #: It was reported slow and has taken nothing since.
+    slow: bool = False
+    #: Deliveries handed to it as a laggard that it has not taken.
+    outstanding: int = 0
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """How far a laggard is."""
+
+    subend: Subend
+    #: Per pubend, the tick below which everything was handed out.
+    handed: dict[PubendId, Tick]
+    #: Per pubend, the tick below which everything was taken.
+    taken: dict[PubendId, Tick]
+    #: The delivery that waits to be taken, if any.
+    serial: int | None = None
+    #: How many ticks to ask for at once; grows when they hold little, shrinks when they hold much.
+    window: int = 0
+
+
+@dataclass(slots=True)
+class Merged:
+    """Rows of one or several pubends in delivery order."""
+
+    batch: EventBatch
+    source: Positions | None
+
+    def where(self, rows: Positions) -> Merged:
+        """The rows at these positions."""
+        if len(rows) == len(self.batch):
+            return self
+        batch = EventBatch(self.batch.ticks[rows], self.batch.columns.take(pa.array(rows)))
+        return Merged(batch, None if self.source is None else self.source[rows])
+
+
+@dataclass(slots=True)
+class Group:
+    """The subends that are in step on the same pubends, and the laggards that want to be."""
+
+    lanes: tuple[Lane, ...]
+    parameters: Parameters
+    #: Everything below was handed to all members.
+    horizon: Tick = TICK_MIN
+    matcher: Matcher = field(default_factory=Matcher)
+    #: Members whose start tick the horizon has not passed yet.
+    late_starts: dict[int, Tick] = field(default_factory=dict)
+    #: Deliveries that were not taken yet, with the lowest tick they hold.
+    waiting: dict[int, Tick] = field(default_factory=dict)
+    laggards: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
+
+    @property
+    def pubends(self) -> tuple[PubendId, ...]:
+        """The pubends whose events the group gets, sorted."""
+        return tuple(lane.pubend for lane in self.lanes)
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether anybody waits for events here."""
+        return bool(len(self.matcher) or self.laggards)
+
+    def place(self, subend: Subend, start: Tick) -> Tick:
+        """Let a confirmed subend in; returns the tick from which on it is gapless."""
+        if not self.has_readers:
+            # Nobody looked at this stream for a while: begin where the newcomer begins.
+            self.horizon = start
+        elif subend.wanted is None:
+            start = max(start, self.horizon)
+        if start < self.horizon:
+            positions = dict.fromkeys(self.pubends, start)
+            self.laggards[subend.subscription] = CatchUp(
+                subend, dict(positions), dict(positions), window=self.parameters.nack_ticks_max
+            )
+        else:
+            self._join(subend, start)
+        return start
+
+    def remove(self, subend: Subend) -> None:
+        """The subscription has ended."""
+        self.laggards.pop(subend.subscription, None)
+        self.matcher.remove(subend.slot)
+        self.late_starts.pop(subend.slot, None)
+
+    def fall_behind(self, subend: Subend, positions: dict[PubendId, Tick]) -> None:
+        """The subscriber has thrown away what it had not taken: go on from `positions`."""
+        old = self.laggards.get(subend.subscription)
+        start = self.late_starts.get(subend.slot, TICK_MIN)
+        if old is None and start > self.horizon:
+            return
+        handed = {
+            pubend: max(start, positions.get(pubend, old.handed[pubend] if old else self.horizon))
+            for pubend in self.pubends
+        }
+        self.remove(subend)
+        self.laggards[subend.subscription] = CatchUp(
+            subend, handed, dict(handed), window=old.window if old else self.parameters.nack_ticks_max
+        )
+
+    def taken(self, serial: int, subend: Subend | None) -> None:
+        """A delivery was taken by all who were to get it."""
+        self.waiting.pop(serial, None)
+        if subend is not None:
+            catch_up = self.laggards.get(subend.subscription)
+            if catch_up is not None and catch_up.serial == serial:
+                catch_up.serial = None
+                catch_up.taken = dict(catch_up.handed)
+
+    def advance(self, serials: Iterator[int]) -> list[Deliver]:
+        """Hand out everything up to the doubt horizon to the members."""
+        out: list[Deliver] = []
+        if not self.has_readers:
+            return out
+        # With laggards alone the horizon goes on too: it is what they chase.
+        reach = min(lane.resolved(self.horizon) for lane in self.lanes)
+        self._mark_held(reach)
+        for merged, stop in self._pieces({lane.pubend: self.horizon for lane in self.lanes}, reach):
+            if len(self.waiting) >= self.parameters.deliveries_waiting_max:
+                reached(DELIVERIES_FULL)
+                return out
+            if merged is not None:
+                deliver = self._matched(merged, serials)
+                if deliver is not None:
+                    self.waiting[deliver.serial] = self.horizon
+                    out.append(deliver)
+            self._move_to(stop)
+        return out
+
+    def catch_up(self, subend: Subend, serials: Iterator[int]) -> Deliver | None:
+        """Hand the next part of its past to a laggard that has taken the part before."""
+        lag = self.laggards[subend.subscription]
+        while lag.serial is None and not self._caught_up(lag):
+            low = min(lag.handed.values())
+            known = [lane.resolved_under(lag.handed[lane.pubend], subend.birth) for lane in self.lanes]
+            reach = min(*known, self.horizon, low + lag.window)
+            if reach <= low:
+                return None
+            merged, stop = next(self._pieces(lag.handed, reach))
+            lag.handed = {pubend: max(at, stop) for pubend, at in lag.handed.items()}
+            self._adapt_window(lag, 0 if merged is None else len(merged.batch))
+            deliver = None if merged is None else self._accepted(merged, subend, serials)
+            if deliver is None:
+                lag.taken = dict(lag.handed)
+                continue
+            reached(LAGGARD_DELIVERED)
+            lag.serial = deliver.serial
+            return deliver
+        return None
+
+    def rejoin(self, subend: Subend) -> bool:
+        """Make a laggard that has caught up a member again; says whether it did."""
+        lag = self.laggards[subend.subscription]
+        if subend.slow or not self._caught_up(lag):
+            return False
+        reached(LAGGARD_REJOINED)
+        del self.laggards[subend.subscription]
+        if lag.serial is not None:
+            self.waiting[lag.serial] = min(lag.taken.values())
+        self._join(subend, max(lag.handed.values()))
+        return True
+
+    def acked(self, pubend: PubendId) -> Tick:
+        """The tick below which all readers have taken their events of this pubend."""
+        lagging = [lag.taken[pubend] for lag in self.laggards.values()]
+        return min([self.horizon, *self.waiting.values(), *lagging])
+
+    def gaps(self, lane: Lane) -> TickSet:
+        """Ticks of a lane that hold the members back, and may yet come by themselves."""
+        if not self.has_readers:
+            return EMPTY
+        stop = max(lane.istream.frontier, self._last_row() if len(self.lanes) > 1 else TICK_MIN)
+        if lane.resolved(self.horizon) >= stop:
+            return EMPTY
+        return lane.gaps(self.horizon, stop)
+
+    def wanted(self, lane: Lane) -> TickSet:
+        """Ticks of a lane that somebody waits for: expected ones, and those laggards are ready for."""
+        if not self.has_readers:
+            return EMPTY
+        wanted = lane.gaps(self.horizon, lane.expected)
+        for lag in self.laggards.values():
+            if lag.serial is None and not (lag.subend.slow and lag.subend.outstanding):
+                start = lag.handed[lane.pubend]
+                wanted |= lane.gaps_under(start, min(self.horizon, start + lag.window), lag.subend.birth)
+        return wanted
+
+    def _join(self, subend: Subend, start: Tick) -> None:
+        self.matcher.add(subend.slot, subend.condition)
+        if start > self.horizon:
+            self.late_starts[subend.slot] = start
+        for lane in self.lanes:
+            lane.require(start, subend.birth)
+
+    def _caught_up(self, lag: CatchUp) -> bool:
+        return min(lag.handed.values()) >= self.horizon
+
+    def _move_to(self, stop: Tick) -> None:
+        self.horizon = stop
+        if self.late_starts:
+            self.late_starts = {slot: start for slot, start in self.late_starts.items() if start > stop}
+
+    def _adapt_window(self, lag: CatchUp, rows: int) -> None:
+        if rows * 4 < self.parameters.message_rows_max:
+            lag.window = min(lag.window * 2, _WINDOW_MAX)
+        elif rows >= self.parameters.message_rows_max:
+            lag.window = max(lag.window // 2, _WINDOW_MIN)
+
+    def _mark_held(self, reach: Tick) -> None:
+        if any(lane.istream.frontier > reach for lane in self.lanes):
+            reached(MERGE_HELD if len(self.lanes) > 1 else BEYOND_DOUBT_HELD)
+
+    def _last_row(self) -> Tick:
+        spans = [
+            lane.istream.stream.rows.highest()[1] for lane in self.lanes if lane.istream.stream.rows.rows
+        ]
+        return max(spans, default=TICK_MIN)
+
+    def _pieces(self, start: dict[PubendId, Tick], stop: Tick) -> Iterator[tuple[Merged | None, Tick]]:
+        """The rows from `start` on below `stop` in delivery order, in bounded pieces."""
+        rows_max = self.parameters.message_rows_max
+        if len(self.lanes) == 1:
+            lane = self.lanes[0]
+            for chunk in lane.istream.stream.rows.between(start[lane.pubend], stop):
+                for piece in chunk.pieces(rows_max):
+                    yield Merged(piece, None), piece.last + 1
+        else:
+            merged = self._merged(start, stop)
+            at = 0
+            while merged is not None and at < len(merged.batch):
+                cut = _cut(merged.batch, at, rows_max)
+                yield merged.where(np.arange(at, cut)), int(merged.batch.ticks[cut - 1]) + 1
+                at = cut
+        if stop > min(start.values()):
+            yield None, stop
+
+    def _merged(self, start: dict[PubendId, Tick], stop: Tick) -> Merged | None:
+        parts = [
+            (at, batch)
+            for at, lane in enumerate(self.lanes)
+            for batch in lane.istream.stream.rows.between(start[lane.pubend], stop)
+        ]
+        if not parts:
+            return None
+        ticks = np.concatenate([batch.ticks for _, batch in parts])
+        source = np.concatenate([np.full(len(batch), at, dtype=np.int64) for at, batch in parts])
+        columns = pa.concat_batches([batch.columns for _, batch in parts])
+        order = np.lexsort((source, ticks))
+        return Merged(EventBatch(ticks[order], columns.take(pa.array(order))), source[order])
+
+    def _matched(self, merged: Merged, serials: Iterator[int]) -> Deliver | None:
+        rows, slots = self.matcher.match(merged.batch)
+        if self.late_starts and len(rows):
+            rows, slots = self._started(merged, rows, slots)
+        if not len(rows):
+            return None
+        return self._deliver(merged, rows, slots, serials)
+
+    def _started(self, merged: Merged, rows: Positions, slots: Positions) -> tuple[Positions, Positions]:
+        late = np.fromiter(self.late_starts.keys(), dtype=np.int64, count=len(self.late_starts))
+        late.sort()
+        starts = np.asarray([self.late_starts[int(slot)] for slot in late], dtype=np.int64)
+        at = np.minimum(np.searchsorted(late, slots), len(late) - 1)
+        keep = (late[at] != slots) | (merged.batch.ticks[rows] >= starts[at])
+        if not keep.all():
+            reached(LATE_START_HELD)
+        return rows[keep], slots[keep]
+
+    def _accepted(self, merged: Merged, subend: Subend, serials: Iterator[int]) -> Deliver | None:
+        rows = np.flatnonzero(subend.condition.mask(merged.batch))
+        if not len(rows):
+            return None
+        return self._deliver(merged, rows, np.full(len(rows), subend.slot, dtype=np.int64), serials)
+
+    def _deliver(self, merged: Merged, rows: Positions, slots: Positions, serials: Iterator[int]) -> Deliver:
+        return Deliver(
+            serial=next(serials),
+            batch=merged.batch,
+            rows=rows,
+            slots=slots,
+            pubends=self.pubends,
+            source=merged.source,
+        )
+
+
+def _cut(batch: EventBatch, start: int, rows_max: int) -> int:
+    """Where to end a piece that begins at `start`: rows of one tick stay together."""
+    cut = min(len(batch), start + rows_max)
+    while cut < len(batch) and batch.ticks[cut] == batch.ticks[cut - 1]:
+        cut += 1
+    return cut

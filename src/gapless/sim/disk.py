@@ -1,0 +1,172 @@
+"""What is still on the disk after a crash? The log of one pubend, with all the ways a disk has to lie.
+
+Records are appended, then flushed in groups. A crash keeps what was flushed, perhaps some of what was
+not, and may leave one record half written: it must be found and cut before the log is used again.
+What is durable here is the ground truth that every checker compares with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from random import Random
+
+from gapless.model.batch import EventBatch
+from gapless.model.ticks import TICK_MAX, Tick, TickRange
+from gapless.protocol.broker import Recovered
+from gapless.protocol.effects import BatchRecord, Record, ReserveRecord, StartRecord
+
+
+@dataclass(slots=True)
+class _Entry:
+    token: int
+    record: Record
+    #: Half of it reached the disk; its checksum cannot be right.
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """What a flush came to."""
+
+    #: All records up to this one are durable now; None when none is.
+    token: int | None
+    #: The records that were not written and never will be.
+    failed: tuple[int, ...]
+    #: The events that became durable, in order.
+    batches: tuple[EventBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """What a crash left behind."""
+
+    #: The events that survived although nobody had flushed them.
+    batches: tuple[EventBatch, ...]
+    records_lost: int
+    torn: bool
+
+
+@dataclass(slots=True)
+class Log:
+    """The records of one pubend."""
+
+    #: Events that are durable and not released, as batches in tick order.
+    _batches: list[EventBatch] = field(default_factory=list)
+    _firsts: list[Tick] = field(default_factory=list)
+    _unflushed: list[_Entry] = field(default_factory=list)
+    #: How many of `_unflushed` the flush under way will write; None when none is under way.
+    _flushing: int | None = None
+    _next_tick: Tick = 0
+    _reserved: Tick = 0
+    _starts: dict[StartRecord, None] = field(default_factory=dict)
+    #: What the broker released; it is on the disk only after the next flush.
+    _released: Tick = 0
+    _released_durable: Tick = 0
+
+    def append(self, token: int, record: Record) -> None:
+        """Write a record, without any promise that it stays."""
+        assert not self._unflushed or self._unflushed[-1].token < token, f"token {token} does not ascend"
+        self._unflushed.append(_Entry(token, record))
+
+    @property
+    def unflushed(self) -> int:
+        """How many records a crash may lose."""
+        return len(self._unflushed)
+
+    def begin_flush(self) -> bool:
+        """Start to flush all that was appended so far; False when there is nothing, or one is under way."""
+        if self._flushing is not None or not self._unflushed:
+            return False
+        self._flushing = len(self._unflushed)
+        return True
+
+    def end_flush(self, random: Random, disk_full: bool) -> Flushed:
+        """The flush is done; when the disk is full, only some of its records were written."""
+        assert self._flushing is not None, "no flush is under way"
+        group, self._unflushed = self._unflushed[: self._flushing], self._unflushed[self._flushing :]
+        self._flushing = None
+        written = random.randrange(len(group)) if disk_full else len(group)
+        batches = tuple(batch for entry in group[:written] for batch in self._keep(entry.record))
+        self._release()
+        return Flushed(
+            token=group[written - 1].token if written else None,
+            failed=tuple(entry.token for entry in group[written:]),
+            batches=batches,
+        )
+
+    def crash(self, random: Random, torn_odds: float) -> Crashed:
+        """Lose what was not flushed, except for a random prefix of it; the next record may be torn."""
+        survivors = random.randint(0, len(self._unflushed)) if self._unflushed else 0
+        lost = len(self._unflushed) - survivors
+        tail = self._unflushed[: survivors + 1]
+        if lost and random.random() < torn_odds:
+            tail[survivors].torn = True
+        else:
+            tail = tail[:survivors]
+        self._unflushed, self._flushing = [], None
+        batches = self._repair(tail)
+        self._released = self._released_durable
+        return Crashed(batches=batches, records_lost=lost, torn=len(tail) > survivors)
+
+    def _repair(self, tail: list[_Entry]) -> tuple[EventBatch, ...]:
+        batches: list[EventBatch] = []
+        for entry in tail:
+            if entry.torn:
+                break
+            batches += self._keep(entry.record)
+        return tuple(batches)
+
+    def recovered(self) -> Recovered:
+        """What the log says to a broker that starts."""
+        return Recovered(
+            next_tick=self._next_tick,
+            reserved=self._reserved,
+            released=self._released_durable,
+            starts=tuple(self._starts),
+        )
+
+    def trim(self, before: Tick) -> None:
+        """The events below `before` may go; they do with the next flush."""
+        self._released = max(self._released, before)
+
+    def read(self, ticks: TickRange, rows_max: int) -> tuple[TickRange, EventBatch | None]:
+        """The lowest rows of `ticks`, and the range for which they are all there are."""
+        low = max(0, bisect_right(self._firsts, ticks.start) - 1)
+        parts: list[EventBatch] = []
+        rows = 0
+        for batch in self._batches[low:]:
+            if batch.first >= ticks.stop or rows > rows_max:
+                break
+            part = batch.between(ticks.start, ticks.stop)
+            if len(part):
+                parts.append(part)
+                rows += len(part)
+        if not parts:
+            return ticks, None
+        joined = EventBatch.joined(parts)
+        if len(joined) > rows_max:
+            joined = joined.slice(0, rows_max)
+            ticks = TickRange(ticks.start, joined.last + 1)
+        return ticks, joined
+
+    def _keep(self, record: Record) -> list[EventBatch]:
+        match record:
+            case BatchRecord():
+                batch = record.batch
+                assert batch.first >= self._next_tick, f"{batch} is logged after tick {self._next_tick - 1}"
+                self._batches.append(batch)
+                self._firsts.append(batch.first)
+                self._next_tick = batch.last + 1
+                return [batch]
+            case ReserveRecord():
+                self._reserved = max(self._reserved, record.before)
+            case StartRecord():
+                self._starts[record] = None
+        return []
+
+    def _release(self) -> None:
+        before = self._released_durable = self._released
+        kept = [batch.between(before, TICK_MAX) for batch in self._batches]
+        self._batches = [batch for batch in kept if len(batch)]
+        self._firsts = [batch.first for batch in self._batches]

@@ -1,0 +1,284 @@
+"""What goes wrong, when, and with what odds?
+
+A profile says how often each kind of fault strikes; some runs have a single kind, some have all, some
+none. Every fault is counted under its name when it really happens, so that a set of runs can show that
+none was forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from gapless.model.ids import BrokerId
+from gapless.sim.network import Link
+from gapless.sim.subscribers import Subscriber
+from gapless.sim.workload import Workload
+from gapless.sim.world import SECOND_US, World
+
+#: The kinds that a profile may switch on, with the mean time between two faults of the whole network.
+#: Those of the weather strike single messages, by the odds in `_WEATHER_ODDS`.
+STRIKES_US: Mapping[str, int] = {
+    "delay_spike": 2 * SECOND_US,
+    "link_cut": 2 * SECOND_US,
+    "link_stall": 3 * SECOND_US,
+    "broker_stall": 5 * SECOND_US,
+    "broker_crash": 4 * SECOND_US,
+    "pubend_crash": 5 * SECOND_US,
+    "disk_full": 4 * SECOND_US,
+    "clock_forward": 3 * SECOND_US,
+    "clock_backward": 3 * SECOND_US,
+    "churn": SECOND_US // 4,
+    "slow_subscriber": SECOND_US,
+}
+_WEATHER_ODDS: Mapping[str, tuple[float, ...]] = {
+    "loss": (0.01, 0.05, 0.2),
+    "duplication": (0.02, 0.2),
+    "reordering": (0.02, 0.2),
+}
+#: Counted when they happen, as a consequence of the kinds above.
+CONSEQUENCES = ("unsynced_loss", "torn_write", "queue_overflow")
+KINDS = (*_WEATHER_ODDS, *STRIKES_US, *CONSEQUENCES)
+
+#: No clock is ever further off than this.
+CLOCK_OFFSET_MAX = 3 * SECOND_US
+#: How far clocks are off that nobody has tampered with.
+CLOCK_SKEW = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Which kinds of fault a run has, and how hard."""
+
+    kinds: tuple[str, ...]
+    #: The mean times of `STRIKES_US` are divided by this.
+    intensity: float
+
+    @staticmethod
+    def draw(random: Random) -> Profile:
+        """Nothing, one kind, a few, or everything."""
+        choices = [*_WEATHER_ODDS, *STRIKES_US]
+        luck = random.random()
+        if luck < 0.05:
+            count = 0
+        elif luck < 0.3:
+            count = 1
+        elif luck < 0.75:
+            count = random.randint(2, 6)
+        else:
+            count = len(choices)
+        kinds = random.sample(choices, count)
+        return Profile(tuple(kind for kind in choices if kind in kinds), random.choice((0.7, 1.0, 2.0)))
+
+
+class Faults:
+    """Strikes a world with the faults of a profile until it is told to stop."""
+
+    def __init__(self, world: World, workload: Workload, profile: Profile, random: Random) -> None:
+        self._world = world
+        self._workload = workload
+        self._profile = profile
+        self._random = random
+        self._on = False
+        self._strikes: dict[str, Callable[[], bool]] = {
+            "delay_spike": self._delay_spike,
+            "link_cut": self._link_cut,
+            "link_stall": self._link_stall,
+            "broker_stall": self._broker_stall,
+            "broker_crash": self._broker_crash,
+            "pubend_crash": self._pubend_crash,
+            "disk_full": self._disk_full,
+            "clock_forward": partial(self._clock_jump, 1),
+            "clock_backward": partial(self._clock_jump, -1),
+            "churn": self._churn,
+            "slow_subscriber": self._slow_subscriber,
+        }
+        assert set(self._strikes) == set(STRIKES_US), "a kind of fault that nobody strikes with"
+
+    def start(self) -> None:
+        """Let the faults begin."""
+        self._on = True
+        for node in self._world.nodes.values():
+            node.clock_offset = self._random.randint(-CLOCK_SKEW, CLOCK_SKEW)
+        weather = self._world.weather
+        for kind, odds in _WEATHER_ODDS.items():
+            if kind in self._profile.kinds:
+                setattr(weather, kind, self._random.choice(odds))
+        for kind in self._profile.kinds:
+            if kind in STRIKES_US:
+                self._plan(kind)
+
+    def heal(self) -> None:
+        """Stop all faults, mend all links, restart all brokers, and let everybody read again."""
+        self._on = False
+        world = self._world
+        world.weather.loss = world.weather.duplication = world.weather.reordering = 0.0
+        for link in world.links.values():
+            link.extra_us = 0
+            if link.stalled:
+                world.resume_link(*link.ends)
+            world.heal(*link.ends)
+        for node in world.nodes.values():
+            node.disk_full = False
+            node.clock_offset = 0
+            if node.broker is None:
+                world.start(node.name)
+            elif node.stalled:
+                world.resume(node.name)
+        for subscriber in world.subscribers():
+            world.pause(subscriber, paused=False)
+
+    def _plan(self, kind: str) -> None:
+        mean_us = STRIKES_US[kind] / self._profile.intensity
+        self._world.after(round(self._random.expovariate(1.0) * mean_us), partial(self._strike, kind))
+
+    def _strike(self, kind: str) -> None:
+        if self._on:
+            if self._strikes[kind]():
+                self._world.faults[kind] += kind != "disk_full"  # which the world counts by record
+            self._plan(kind)
+
+    def _later(self, low_s: float, high_s: float, action: Callable[[], None]) -> None:
+        """Do something after a while, unless everything is healed by then."""
+        delay = round(self._random.uniform(low_s, high_s) * SECOND_US)
+        self._world.after(delay, partial(self._if_on, action))
+
+    def _if_on(self, action: Callable[[], None]) -> None:
+        if self._on:
+            action()
+
+    # ---- links ---------------------------------------------------------------------------------------
+
+    def _some_link(self) -> Link | None:
+        links = [link for link in self._world.links.values() if link.up and not link.stalled]
+        return self._random.choice(links) if links else None
+
+    def _delay_spike(self) -> bool:
+        link = self._some_link()
+        if link is None:
+            return False
+        link.extra_us = self._random.randint(50_000, 800_000)
+        self._later(0.2, 2.0, partial(setattr, link, "extra_us", 0))
+        return True
+
+    def _link_cut(self) -> bool:
+        link = self._some_link()
+        if link is None:
+            return False
+        self._world.cut(*link.ends)
+        self._later(0.05, 4.0, partial(self._world.heal, *link.ends))
+        return True
+
+    def _link_stall(self) -> bool:
+        link = self._some_link()
+        if link is None:
+            return False
+        self._world.stall_link(*link.ends)
+        self._later(0.3, 3.0, partial(self._end_link_stall, link, link.generation))
+        return True
+
+    def _end_link_stall(self, link: Link, generation: int) -> None:
+        if link.generation != generation:
+            return
+        if self._random.random() < 0.3:
+            self._world.resume_link(*link.ends)
+        else:
+            self._world.cut(*link.ends)
+            self._later(0.05, 4.0, partial(self._world.heal, *link.ends))
+
+    # ---- brokers -------------------------------------------------------------------------------------
+
+    def _some_broker(self, hosts_pubend: bool) -> BrokerId | None:
+        up = [
+            node.name
+            for node in self._world.nodes.values()
+            if node.broker is not None and not node.stalled and (node.logs or not hosts_pubend)
+        ]
+        return self._random.choice(up) if up else None
+
+    def _broker_crash(self) -> bool:
+        broker = self._some_broker(hosts_pubend=False)
+        if broker is None:
+            return False
+        self._crash(broker)
+        return True
+
+    def _broker_stall(self) -> bool:
+        broker = self._some_broker(hosts_pubend=False)
+        if broker is None:
+            return False
+        self._world.stall(broker)
+        incarnation = self._world.nodes[broker].incarnation
+        self._later(0.3, 3.0, partial(self._end_broker_stall, broker, incarnation))
+        return True
+
+    def _end_broker_stall(self, broker: BrokerId, incarnation: int) -> None:
+        node = self._world.nodes[broker]
+        if not node.stalled or node.incarnation != incarnation:
+            return
+        if self._random.random() < 0.3:
+            self._world.resume(broker)
+        else:
+            self._crash(broker)
+
+    def _pubend_crash(self) -> bool:
+        broker = self._some_broker(hosts_pubend=True)
+        if broker is None:
+            return False
+        self._crash_unflushed(broker, self._world.nodes[broker].incarnation, 100)
+        return True
+
+    def _crash_unflushed(self, broker: BrokerId, incarnation: int, patience: int) -> None:
+        """Wait for a moment when the disk lags behind, because that is when a crash hurts."""
+        node = self._world.nodes[broker]
+        if not self._on or node.broker is None or node.incarnation != incarnation:
+            return
+        if patience and not any(log.unflushed for log in node.logs.values()):
+            again = partial(self._crash_unflushed, broker, incarnation, patience - 1)
+            self._world.after(self._random.randrange(5_000), again)
+        else:
+            self._crash(broker)
+
+    def _crash(self, broker: BrokerId) -> None:
+        self._world.crash(broker)
+        self._later(0.05, 3.0, partial(self._restart, broker))
+
+    def _restart(self, broker: BrokerId) -> None:
+        if self._world.nodes[broker].broker is None:
+            self._world.start(broker)
+
+    def _disk_full(self) -> bool:
+        broker = self._some_broker(hosts_pubend=True)
+        if broker is None:
+            return False
+        node = self._world.nodes[broker]
+        node.disk_full = True
+        self._later(0.05, 0.6, partial(setattr, node, "disk_full", False))
+        return True
+
+    def _clock_jump(self, direction: int) -> bool:
+        node = self._world.nodes[self._random.choice(list(self._world.nodes))]
+        jump = direction * self._random.choice((1_000, 100_000, SECOND_US, 3 * SECOND_US))
+        node.clock_offset = max(-CLOCK_OFFSET_MAX, min(CLOCK_OFFSET_MAX, node.clock_offset + jump))
+        return True
+
+    # ---- subscribers ---------------------------------------------------------------------------------
+
+    def _churn(self) -> bool:
+        self._workload.churn()
+        return True
+
+    def _slow_subscriber(self) -> bool:
+        awake: list[Subscriber] = [each for each in self._world.subscribers() if not each.paused]
+        if not awake:
+            return False
+        subscriber = self._random.choice(awake)
+        self._world.pause(subscriber, paused=True)
+        self._later(0.5, 4.0, partial(self._wake, subscriber))
+        return True
+
+    def _wake(self, subscriber: Subscriber) -> None:
+        if not subscriber.closed:
+            self._world.pause(subscriber, paused=False)

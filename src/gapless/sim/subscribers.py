@@ -1,0 +1,135 @@
+"""What does a host keep for its subscribers? A bounded queue each, and who has not taken which delivery yet.
+
+A subscriber whose queue is full when more arrives loses all that it had not taken: the host remembers
+where that began, and reports it to the broker before it counts those deliveries as done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gapless.model.ids import PubendId
+from gapless.model.ticks import Tick
+from gapless.protocol.effects import Deliver
+from gapless.sim.observer import Wish
+
+#: One event in a queue: the serial of its delivery, its name, and the id of its row.
+Waiting: TypeAlias = tuple[int, PubendId, Tick, int]
+
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """One subscription as its host sees it."""
+
+    wish: Wish
+    #: More arrivals overflow the queue once it holds so many rows.
+    queue_max: int
+    #: How long the subscriber takes to come back to its queue.
+    take_us_max: int
+    queue: deque[Waiting] = field(default_factory=deque)
+    #: It does not read at the moment.
+    paused: bool = False
+    #: It unsubscribed, or its broker crashed.
+    closed: bool = False
+    #: The broker knows that it is gone, and must not deliver to it any more.
+    forgotten: bool = False
+    #: A visit to the queue is planned.
+    visiting: bool = False
+    #: Per pubend the first tick that was thrown away since the last report.
+    dropped: dict[PubendId, Tick] = field(default_factory=dict)
+    #: The deliveries that were thrown away since the last report, in order.
+    dropped_serials: dict[int, None] = field(default_factory=dict)
+    #: How many rows of each delivery are still in the queue.
+    holding: dict[int, int] = field(default_factory=dict)
+    #: Per pubend, one past the last event it took.
+    positions: dict[PubendId, Tick] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Desk:
+    """All subscribers of one life of a broker."""
+
+    by_name: dict[str, Subscriber] = field(default_factory=dict)
+    by_slot: dict[int, Subscriber] = field(default_factory=dict)
+    #: Those who left; a broker that was stalled may still confirm them.
+    _gone: dict[str, Subscriber] = field(default_factory=dict)
+    #: How many subscribers have not taken all of a delivery yet.
+    _waiting: dict[int, int] = field(default_factory=dict)
+
+    def confirm(self, name: str, slot: int) -> None:
+        """The broker calls a subscriber by this number from now on."""
+        subscriber = self.by_name.get(name) or self._gone[name]
+        assert not subscriber.forgotten, f"{name} is confirmed after it left"
+        holder = self.by_slot.get(slot)
+        assert holder is None or holder is subscriber or holder.closed, f"slot {slot} is taken"
+        self.by_slot[slot] = subscriber
+
+    def deliver(self, effect: Deliver) -> tuple[list[Subscriber], list[int]]:
+        """Fill the queues; gives the subscribers concerned, and the serials that are done already."""
+        serial = effect.serial
+        assert serial not in self._waiting, f"delivery {serial} was handed out before"
+        touched: dict[Subscriber, bool] = {}
+        ticks, ids = effect.batch.ticks.tolist(), effect.batch.array("id").tolist()
+        sources = None if effect.source is None else effect.source.tolist()
+        for row, slot in zip(effect.rows.tolist(), effect.slots.tolist(), strict=True):
+            subscriber = self.by_slot.get(slot)
+            assert subscriber is not None, f"delivery {serial} to slot {slot}, which was never confirmed"
+            assert not subscriber.forgotten, f"delivery {serial} to slot {slot}, whose subscriber left"
+            if subscriber.closed:
+                continue
+            if subscriber not in touched:
+                touched[subscriber] = len(subscriber.queue) < subscriber.queue_max
+            pubend = effect.pubends[0 if sources is None else sources[row]]
+            self._enqueue(subscriber, touched[subscriber], (serial, pubend, ticks[row], ids[row]))
+        self._waiting[serial] = len(touched)
+        return list(touched), self._finished([serial], 0)
+
+    def _enqueue(self, subscriber: Subscriber, fits: bool, waiting: Waiting) -> None:
+        if fits and not subscriber.dropped:
+            subscriber.queue.append(waiting)
+            subscriber.holding[waiting[0]] = subscriber.holding.get(waiting[0], 0) + 1
+            return
+        for serial, pubend, tick, _ in (*subscriber.queue, waiting):
+            subscriber.dropped.setdefault(pubend, tick)
+            subscriber.dropped_serials[serial] = None
+        subscriber.queue.clear()
+        subscriber.holding.clear()
+
+    def take(self, subscriber: Subscriber, count: int) -> tuple[list[Waiting], list[int]]:
+        """The subscriber takes the next `count` rows; gives them, and the serials that are done now."""
+        taken = [subscriber.queue.popleft() for _ in range(min(count, len(subscriber.queue)))]
+        emptied: list[int] = []
+        for serial, pubend, tick, _ in taken:
+            subscriber.positions[pubend] = tick + 1
+            subscriber.holding[serial] -= 1
+            if not subscriber.holding[serial]:
+                del subscriber.holding[serial]
+                emptied.append(serial)
+        return taken, self._finished(emptied)
+
+    def report(self, subscriber: Subscriber) -> tuple[dict[PubendId, Tick], list[int]]:
+        """What must be reported as thrown away, and the serials that are done after that report."""
+        positions, serials = subscriber.dropped, list(subscriber.dropped_serials)
+        subscriber.dropped, subscriber.dropped_serials = {}, {}
+        return positions, self._finished(serials)
+
+    def leave(self, subscriber: Subscriber) -> list[int]:
+        """The subscriber is gone; gives the serials that are done now."""
+        subscriber.closed = True
+        serials = sorted({*subscriber.holding, *subscriber.dropped_serials})
+        subscriber.queue.clear()
+        subscriber.holding.clear()
+        self._gone[subscriber.wish.subscription] = self.by_name.pop(subscriber.wish.subscription)
+        return self._finished(serials)
+
+    def _finished(self, serials: Sequence[int], by: int = 1) -> list[int]:
+        done: list[int] = []
+        for serial in serials:
+            self._waiting[serial] -= by
+            if self._waiting[serial] <= 0:
+                del self._waiting[serial]
+                done.append(serial)
+        return done

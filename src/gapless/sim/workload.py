@@ -1,0 +1,200 @@
+"""Who publishes and subscribes to what? Publishers of all tempers, and clients that come and go.
+
+A client is a person or program outside the network: when its broker crashes, its subscription is over,
+and it comes back with a new one once the broker is up again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from gapless.model.ids import BrokerId, PubendId
+from gapless.sim.checkers import Checkers
+from gapless.sim.conditions import Condition, Row
+from gapless.sim.observer import Observer, Wish
+from gapless.sim.subscribers import Subscriber
+from gapless.sim.translate import columns_of
+from gapless.sim.world import SECOND_US, World
+
+NAMES = ("Ada", "Grace", "Barbara", "Edsger", None)
+GROUPS = 6
+PRICE_MAX = 100.0
+CLIENTS_PER_EDGE_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """How one pubend is published to."""
+
+    pubend: PubendId
+    #: The mean time between two requests.
+    interval_us: int
+    rows_max: int
+    #: The odds that a request is followed at once by another one.
+    burst: float
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A subscriber over all of its subscriptions, of which it has one at a time."""
+
+    edge: str
+    topic: str
+    condition: Condition
+    total: bool
+    queue_max: int
+    take_us_max: int
+    subscriber: Subscriber | None = None
+
+
+class Workload(Observer):
+    """All publishers and clients of one run."""
+
+    def __init__(self, world: World, checkers: Checkers, random: Random) -> None:
+        self._world = world
+        self._checkers = checkers
+        self._random = random
+        self._publishers = [self._random_publisher(pubend) for pubend in sorted(world.network.pubends)]
+        self._ids = 0
+        self._subscriptions = 0
+        self._publishing = False
+        #: Clients by edge; those of a crashed edge wait for it.
+        self.clients: dict[str, list[Client]] = {edge: [] for edge in sorted(world.network.edges)}
+        world.observers.append(self)
+
+    # ---- publishers ----------------------------------------------------------------------------------
+
+    def _random_publisher(self, pubend: PubendId) -> Publisher:
+        random = self._random
+        interval = random.choice((40_000, 100_000, 250_000, 1_000_000, 4_000_000))
+        return Publisher(pubend, interval, random.choice((1, 3, 10, 20)), random.choice((0.0, 0.0, 0.3, 0.7)))
+
+    def start_publishing(self) -> None:
+        """Let every publisher publish at its own pace."""
+        self._publishing = True
+        for publisher in self._publishers:
+            self._world.after(
+                self._random.randrange(publisher.interval_us), partial(self._publish, publisher)
+            )
+
+    def stop_publishing(self) -> None:
+        """Let all publishers fall silent."""
+        self._publishing = False
+
+    def publish_now(self) -> None:
+        """One request to each pubend, whatever its pace."""
+        for publisher in self._publishers:
+            self._publish_rows(publisher.pubend, self._random.randint(1, publisher.rows_max))
+
+    def _publish(self, publisher: Publisher) -> None:
+        if not self._publishing:
+            return
+        self._publish_rows(publisher.pubend, self._random.randint(1, publisher.rows_max))
+        if self._random.random() < publisher.burst:
+            delay = self._random.randrange(2_000)
+        else:
+            delay = round(self._random.expovariate(1.0) * publisher.interval_us)
+        self._world.after(delay, partial(self._publish, publisher))
+
+    def _publish_rows(self, pubend: PubendId, count: int) -> None:
+        self._world.publish(pubend, columns_of([self._random_row() for _ in range(count)]))
+
+    def _random_row(self) -> Row:
+        self._ids += 1
+        random = self._random
+        return {
+            "id": self._ids,
+            "group": random.randrange(GROUPS),
+            "price": None if random.random() < 0.05 else round(random.random() * PRICE_MAX, 2),
+            "name": random.choice(NAMES),
+        }
+
+    # ---- clients -------------------------------------------------------------------------------------
+
+    def start_clients(self) -> None:
+        """A few clients at most edges, within the first half second."""
+        for edge in self.clients:
+            for _ in range(self._random.choice((0, 1, 1, 2, 3))):
+                self._world.after(self._random.randrange(SECOND_US // 2), partial(self.join, edge))
+
+    def join(self, edge: str) -> None:
+        """A new client subscribes."""
+        if len(self.clients[edge]) >= CLIENTS_PER_EDGE_MAX:
+            return
+        random = self._random
+        client = Client(
+            edge=edge,
+            topic=random.choice(sorted(self._world.network.topics)),
+            condition=self._random_condition(),
+            total=random.random() < 0.3,
+            queue_max=random.choice((10, 50, 1_000, 1_000)),
+            take_us_max=random.choice((1_000, 20_000, 200_000)),
+        )
+        self.clients[edge].append(client)
+        self._subscribe(client, self._random_start(client))
+
+    def leave(self, edge: str) -> None:
+        """Some client goes away for good."""
+        if not self.clients[edge]:
+            return
+        client = self._random.choice(self.clients[edge])
+        self.clients[edge].remove(client)
+        if client.subscriber is not None and not client.subscriber.closed:
+            self._world.unsubscribe(client.subscriber)
+
+    def churn(self) -> None:
+        """Somebody comes, or somebody goes."""
+        edge = self._random.choice(list(self.clients))
+        if self._random.random() < 0.5:
+            self.leave(edge)
+        else:
+            self.join(edge)
+
+    def restarted(self, broker: str) -> None:
+        """The clients of an edge come back, some at once and some later."""
+        for client in self.clients.get(broker, ()):
+            self._world.after(self._random.randrange(SECOND_US // 2), partial(self._resubscribe, client))
+
+    def _resubscribe(self, client: Client) -> None:
+        before = client.subscriber
+        if client not in self.clients[client.edge] or (before is not None and not before.closed):
+            return
+        wanted = None
+        if before is not None and before.positions and self._random.random() < 0.5:
+            wanted = min(before.positions.values())
+        self._subscribe(client, wanted)
+
+    def _subscribe(self, client: Client, wanted: int | None) -> None:
+        self._subscriptions += 1
+        wish = Wish(
+            subscription=f"{client.edge}-{self._subscriptions}",
+            edge=client.edge,
+            topic=client.topic,
+            condition=client.condition,
+            total=client.total,
+            wanted=wanted,
+        )
+        client.subscriber = self._world.subscribe(wish, client.queue_max, client.take_us_max)
+
+    def _random_condition(self) -> Condition:
+        random = self._random
+        luck = random.random()
+        if luck < 0.25:
+            return Condition()
+        if luck < 0.6:
+            return Condition("group", equal=random.randrange(GROUPS))
+        if luck < 0.75:
+            return Condition("name", equal=random.choice([name for name in NAMES if name]))
+        low = random.randrange(int(PRICE_MAX))
+        return Condition("price", low=low, high=low + random.randint(1, 50))
+
+    def _random_start(self, client: Client) -> int | None:
+        random = self._random
+        if random.random() < 0.7:
+            return None
+        ticks = self._checkers.ticks_of(client.topic)[-200:]
+        if ticks and random.random() < 0.7:
+            return random.choice(ticks) + random.choice((0, 1))
+        return self._world.clock(BrokerId(client.edge)) - random.randrange(3 * SECOND_US)

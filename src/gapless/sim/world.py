@@ -1,0 +1,519 @@
+"""How does a network run without a network? One host for many brokers, in virtual time.
+
+Everything that a real host gets from its surroundings (clocks, timers, sockets, disks, subscribers)
+comes from one queue of moments and one random stream. Nothing else may decide anything, so that the same
+seed always tells the same story. The host promises as little as the contract allows: it performs the
+effects of a step in any order, fires timers late, and loses what it may lose.
+"""
+
+from __future__ import annotations
+
+import heapq
+import traceback
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TypeAlias, assert_never
+
+import pyarrow as pa
+
+from gapless.model.batch import EventBatch
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import TICKS_PER_MS, Tick
+from gapless.protocol.broker import Broker
+from gapless.protocol.effects import (
+    AcceptPublish,
+    AppendRecord,
+    ConfirmSubscription,
+    Deliver,
+    Effect,
+    ReadRecords,
+    RefusePublish,
+    SendMessage,
+    StartTimer,
+    TrimLog,
+)
+from gapless.protocol.events import (
+    BrokerStarted,
+    DeliveryTaken,
+    Event,
+    LinkDown,
+    LinkUp,
+    MessageReceived,
+    Now,
+    Order,
+    PublishRequested,
+    RecordDurable,
+    RecordFailed,
+    RecordsRead,
+    SubscribeRequested,
+    SubscriberSlow,
+    TimerFired,
+    UnsubscribeRequested,
+)
+from gapless.protocol.messages import KnowledgeMessage, Message, NackMessage, SidewaysMessage
+from gapless.protocol.network import Network
+from gapless.protocol.trace import Entry
+from gapless.sim.checkers import Violation
+from gapless.sim.disk import Log
+from gapless.sim.network import Link, Weather, ends
+from gapless.sim.observer import Observer, Wish
+from gapless.sim.subscribers import Desk, Subscriber
+from gapless.sim.translate import filter_of
+
+Action: TypeAlias = Callable[[], None]
+
+SECOND_US = 1_000_000
+#: The wall clock at the virtual time 0, so that clocks may jump back without becoming negative.
+CLOCK_START: Tick = 1_000 * SECOND_US
+#: How many events and effects are kept to tell what led to a violation.
+TRACE_ENTRIES_MAX = 200_000
+#: A broker's memory is looked at once in so many of its steps.
+STEPS_PER_WEIGHING = 20
+
+
+@dataclass(slots=True)
+class Node:
+    """One broker and what its host keeps for it, some of it longer than the broker lives."""
+
+    name: BrokerId
+    #: None while the broker is down.
+    broker: Broker | None = None
+    #: How often it was started. The host keeps it on its disk.
+    incarnation: int = 0
+    logs: dict[PubendId, Log] = field(default_factory=dict)
+    desk: Desk = field(default_factory=Desk)
+    #: It accepts everything and does nothing.
+    stalled: bool = False
+    inbox: list[Event] = field(default_factory=list)
+    #: How far its wall clock is off.
+    clock_offset: Tick = 0
+    #: Its monotonic clock starts anywhere.
+    base_ms: int = 0
+    #: Counts the timers asked for: only the last one fires.
+    timer: int = 0
+    disk_full: bool = False
+    steps: int = 0
+    #: The ids of the rows of each publish request that is not answered yet.
+    requests: dict[int, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """How fast the parts of a host are."""
+
+    flush_us_min: int = 300
+    flush_us_max: int = 8_000
+    read_us_max: int = 3_000
+    #: The odds that the record after the surviving ones is half written when a broker crashes.
+    torn_odds: float = 0.3
+
+
+class World:
+    """A network of brokers in virtual time. Only queued actions, and its driver between them, touch it."""
+
+    def __init__(self, network: Network, random: Random, observers: Sequence[Observer], pace: Pace) -> None:
+        self.network = network
+        self.random = random
+        self.observers = list(observers)
+        self.pace = pace
+        self.time_us = 0
+        self.steps = 0
+        #: What went wrong, by kind: counted by whoever does it.
+        self.faults: Counter[str] = Counter()
+        self.trace: deque[Entry] = deque(maxlen=TRACE_ENTRIES_MAX)
+        #: A checksum of everything that happened: two equal runs have equal fingerprints.
+        self.fingerprint = 0
+        self.weather = Weather()
+        self.links = {ends(a, b): Link(ends(a, b)) for a, b in network.connections()}
+        self.nodes = {name: Node(name) for name in sorted(network.cell_of)}
+        for pubend, place in sorted(network.pubends.items()):
+            self.nodes[place.broker].logs[pubend] = Log()
+        self._links_of = {
+            name: [link for link in self.links.values() if name in link.ends] for name in self.nodes
+        }
+        self._queue: list[tuple[int, int, Action]] = []
+        self._queued = 0
+        self._tokens = 0
+
+    # ---- time ----------------------------------------------------------------------------------------
+
+    def after(self, delay_us: int, action: Action) -> None:
+        """Do something `delay_us` from now."""
+        self._queued += 1
+        heapq.heappush(self._queue, (self.time_us + max(0, delay_us), self._queued, action))
+
+    def run_until(self, time_us: int) -> None:
+        """Let everything happen that happens up to `time_us`. Raises Violation."""
+        while self._queue and self._queue[0][0] <= time_us:
+            at_us, _, action = heapq.heappop(self._queue)
+            self.time_us = max(self.time_us, at_us)
+            action()
+        self.time_us = max(self.time_us, time_us)
+
+    def clock(self, broker: BrokerId) -> Tick:
+        """What the wall clock of a broker says."""
+        return CLOCK_START + self.time_us + self.nodes[broker].clock_offset
+
+    # ---- brokers -------------------------------------------------------------------------------------
+
+    def start(self, broker: BrokerId) -> None:
+        """Boot a broker that is down, from what is on its disk."""
+        node = self.nodes[broker]
+        assert node.broker is None, f"{broker} runs already"
+        node.incarnation += 1
+        node.base_ms = self.random.randrange(1_000_000)
+        recovered = {pubend: log.recovered() for pubend, log in node.logs.items()}
+        node.broker = Broker(self.network, broker, node.incarnation, recovered)
+        self.feed(broker, BrokerStarted())
+        for link in self._links_of[broker]:
+            self._refresh(link)
+        for observer in self.observers:
+            observer.restarted(broker)
+
+    def crash(self, broker: BrokerId) -> None:
+        """Lose everything but the disk, and of that what was not flushed."""
+        node = self.nodes[broker]
+        assert node.broker is not None, f"{broker} is down already"
+        node.broker = None
+        node.stalled = False
+        node.inbox = []
+        node.requests = {}
+        node.timer += 1
+        for pubend, log in node.logs.items():
+            left = log.crash(self.random, self.pace.torn_odds)
+            self.faults["unsynced_loss"] += left.records_lost > 0
+            self.faults["torn_write"] += left.torn
+            self._report_durable(pubend, left.batches)
+        for subscriber in list(node.desk.by_name.values()):
+            subscriber.closed = True
+            for observer in self.observers:
+                observer.ended(subscriber.wish.subscription)
+        node.desk = Desk()
+        for link in self._links_of[broker]:
+            self._refresh(link)
+        for observer in self.observers:
+            observer.crashed(broker)
+
+    def stall(self, broker: BrokerId) -> None:
+        """From now on the broker accepts everything and does nothing."""
+        self.nodes[broker].stalled = True
+
+    def resume(self, broker: BrokerId) -> None:
+        """The broker does all that it has put off."""
+        node = self.nodes[broker]
+        node.stalled = False
+        inbox, node.inbox = node.inbox, []
+        for event in inbox:
+            self.feed(broker, event)
+
+    def feed(self, broker: BrokerId, event: Event) -> None:
+        """Let something happen to a broker, if it is there to notice."""
+        node = self.nodes[broker]
+        if node.broker is None:
+            return
+        if node.stalled:
+            node.inbox.append(event)
+            return
+        self._record(broker, event)
+        self.steps += 1
+        node.steps += 1
+        for observer in self.observers:
+            observer.stepped(broker)
+        now = Now(self.time_us // 1_000 + node.base_ms, self.clock(broker))
+        try:
+            effects = node.broker.step(event, now)
+            node.broker.check()
+            self._perform(node, effects)
+        except Violation:
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({place.filename.rpartition('/')[2]}:{place.lineno})"
+            raise Violation("invariant", text, subject=broker) from error
+        if node.steps % STEPS_PER_WEIGHING == 0:
+            weight = node.broker.memory()
+            for observer in self.observers:
+                observer.weighed(broker, weight.row_bytes, weight.runs)
+
+    def _later(self, node: Node, delay_us: int, event: Event) -> None:
+        """Feed an event later, unless the broker has crashed by then."""
+        self.after(delay_us, partial(self._feed_life, node, node.incarnation, event))
+
+    def _feed_life(self, node: Node, incarnation: int, event: Event) -> None:
+        if node.incarnation == incarnation:
+            self.feed(node.name, event)
+
+    # ---- effects -------------------------------------------------------------------------------------
+
+    def _perform(self, node: Node, effects: list[Effect]) -> None:
+        for effect in self._shuffled(effects):
+            self._record(node.name, effect)
+            match effect:
+                case SendMessage():
+                    self._send(node, effect.to, effect.message)
+                case AppendRecord() | ReadRecords() | TrimLog():
+                    self._use_disk(node, effect)
+                case AcceptPublish() | RefusePublish():
+                    self._answer_publisher(node, effect)
+                case ConfirmSubscription():
+                    self._confirm(node, effect)
+                case Deliver():
+                    self._deliver(node, effect)
+                case StartTimer():
+                    self._start_timer(node, effect)
+                case _:
+                    assert_never(effect)
+
+    def _shuffled(self, effects: list[Effect]) -> list[Effect]:
+        """Any order, except that a log and a subscriber's queue are filled in the order of their numbers."""
+        assert sum(isinstance(effect, StartTimer) for effect in effects) <= 1, "two timers in one step"
+        if len(effects) < 2:
+            return effects
+        shuffled = list(effects)
+        self.random.shuffle(shuffled)
+        numbered = AppendRecord | ConfirmSubscription | Deliver
+        in_order = iter([effect for effect in effects if isinstance(effect, numbered)])
+        return [next(in_order) if isinstance(effect, numbered) else effect for effect in shuffled]
+
+    def _start_timer(self, node: Node, effect: StartTimer) -> None:
+        node.timer += 1
+        fires_us = (effect.at_ms - node.base_ms) * 1_000 + self.random.randint(0, effect.spread_ms * 1_000)
+        # A timer that is due already still takes a moment, so that time cannot stand still.
+        self.after(max(100, fires_us - self.time_us), partial(self._fire, node, node.timer))
+
+    def _fire(self, node: Node, timer: int) -> None:
+        if node.timer == timer:
+            self.feed(node.name, TimerFired())
+
+    # ---- disk ----------------------------------------------------------------------------------------
+
+    def _use_disk(self, node: Node, effect: AppendRecord | ReadRecords | TrimLog) -> None:
+        log = node.logs[effect.pubend]
+        match effect:
+            case AppendRecord():
+                log.append(effect.token, effect.record)
+                self._flush(node, effect.pubend)
+            case ReadRecords():
+                ticks, batch = log.read(effect.ticks, effect.rows_max)
+                answer = RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch)
+                self._later(node, self.random.randint(0, self.pace.read_us_max), answer)
+            case TrimLog():
+                log.trim(effect.before)
+                for observer in self.observers:
+                    observer.trimmed(effect.pubend, effect.before)
+
+    def _flush(self, node: Node, pubend: PubendId) -> None:
+        if node.logs[pubend].begin_flush():
+            delay = self.random.randint(self.pace.flush_us_min, self.pace.flush_us_max)
+            self.after(delay, partial(self._flushed, node, node.incarnation, pubend))
+
+    def _flushed(self, node: Node, incarnation: int, pubend: PubendId) -> None:
+        if node.broker is None or node.incarnation != incarnation:
+            return
+        done = node.logs[pubend].end_flush(self.random, node.disk_full)
+        self._report_durable(pubend, done.batches)
+        self._flush(node, pubend)
+        if done.token is not None:
+            self.feed(node.name, RecordDurable(pubend=pubend, token=done.token))
+        for token in done.failed:
+            self.faults["disk_full"] += 1
+            self.feed(node.name, RecordFailed(pubend=pubend, token=token, reason="the disk is full"))
+
+    def _report_durable(self, pubend: PubendId, batches: Sequence[EventBatch]) -> None:
+        for batch in batches:
+            for observer in self.observers:
+                observer.durable(pubend, batch.ticks.tolist(), batch.columns.to_pylist())
+
+    # ---- links ---------------------------------------------------------------------------------------
+
+    def cut(self, one: BrokerId, other: BrokerId) -> None:
+        """Break a link until it is healed."""
+        link = self.links[ends(one, other)]
+        link.cut = True
+        self._refresh(link)
+
+    def heal(self, one: BrokerId, other: BrokerId) -> None:
+        """Mend a link; it is up again as soon as both brokers are."""
+        link = self.links[ends(one, other)]
+        link.cut = False
+        self._refresh(link)
+
+    def stall_link(self, one: BrokerId, other: BrokerId) -> None:
+        """From now on the link accepts messages and forwards none."""
+        self.links[ends(one, other)].stalled = True
+
+    def resume_link(self, one: BrokerId, other: BrokerId) -> None:
+        """The link forwards what it has held back."""
+        link = self.links[ends(one, other)]
+        link.stalled = False
+        held, link.held = link.held, []
+        for receiver, message in held:
+            self._forward(link, receiver, message)
+
+    def _refresh(self, link: Link) -> None:
+        up = not link.cut and all(self.nodes[end].broker is not None for end in link.ends)
+        if up == link.up:
+            return
+        one, other = link.ends
+        if up:
+            link.connect()
+            self.feed(one, LinkUp(neighbour=other))
+            self.feed(other, LinkUp(neighbour=one))
+        else:
+            link.disconnect()
+            self.feed(one, LinkDown(neighbour=other))
+            self.feed(other, LinkDown(neighbour=one))
+
+    def _send(self, node: Node, to: BrokerId, message: Message) -> None:
+        self._report_sent(node.name, to, message)
+        link = self.links[ends(node.name, to)]
+        if not link.up:
+            return
+        if link.stalled:
+            link.held.append((to, message))
+        else:
+            self._forward(link, to, message)
+
+    def _forward(self, link: Link, to: BrokerId, message: Message) -> None:
+        for at_us in link.arrivals(to, self.time_us, self.weather, self.random, self.faults):
+            self.after(at_us - self.time_us, partial(self._arrive, link, link.generation, to, message))
+
+    def _arrive(self, link: Link, generation: int, to: BrokerId, message: Message) -> None:
+        if link.generation != generation:
+            return
+        if link.stalled:
+            link.held.append((to, message))
+            return
+        one, other = link.ends
+        self.feed(to, MessageReceived(sender=other if to == one else one, message=message))
+
+    def _report_sent(self, sender: BrokerId, to: BrokerId, message: Message) -> None:
+        cell = self.network.cell_of[to]
+        if isinstance(message, SidewaysMessage):
+            cell, message = message.cell, message.message
+        if isinstance(message, KnowledgeMessage) and message.batch is not None:
+            ticks = message.batch.ticks.tolist()
+            for observer in self.observers:
+                observer.rows_sent(sender, to, cell, message.pubend, ticks)
+        elif isinstance(message, NackMessage):
+            for observer in self.observers:
+                observer.nack_sent(sender, to, message.pubend, message.ticks.start, message.ticks.stop)
+
+    # ---- publishers and subscribers ------------------------------------------------------------------
+
+    def publish(self, pubend: PubendId, rows: pa.RecordBatch) -> bool:
+        """Hand rows to a pubend; False when its broker is not there to take them."""
+        node = self.nodes[self.network.pubends[pubend].broker]
+        if node.broker is None:
+            return False
+        self._tokens += 1
+        node.requests[self._tokens] = rows.column("id").to_pylist()
+        self.feed(node.name, PublishRequested(pubend=pubend, token=self._tokens, rows=rows))
+        return True
+
+    def _answer_publisher(self, node: Node, effect: AcceptPublish | RefusePublish) -> None:
+        ids = node.requests.pop(effect.token)
+        if isinstance(effect, AcceptPublish):
+            for observer in self.observers:
+                observer.accepted(effect.pubend, ids, effect.ticks.tolist())
+
+    def subscribe(self, wish: Wish, queue_max: int, take_us_max: int) -> Subscriber | None:
+        """Subscribe; None when the broker is not there to be asked."""
+        edge = BrokerId(wish.edge)
+        node = self.nodes[edge]
+        if node.broker is None:
+            return None
+        for observer in self.observers:
+            observer.subscribed(wish)
+        subscriber = Subscriber(wish, queue_max, take_us_max)
+        node.desk.by_name[wish.subscription] = subscriber
+        request = SubscribeRequested(
+            subscription=SubscriptionId(wish.subscription),
+            topic=TopicId(wish.topic),
+            condition=filter_of(wish.condition),
+            order=Order.TOTAL if wish.total else Order.PUBLISHER,
+            start=wish.wanted,
+        )
+        self.feed(edge, request)
+        return subscriber
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """The subscriber goes away."""
+        wish = subscriber.wish
+        node = self.nodes[BrokerId(wish.edge)]
+        for observer in self.observers:
+            observer.ended(wish.subscription)
+        done = node.desk.leave(subscriber)
+        self.feed(node.name, UnsubscribeRequested(subscription=SubscriptionId(wish.subscription)))
+        subscriber.forgotten = not node.stalled
+        self._report_taken(node, done)
+
+    def subscribers(self) -> list[Subscriber]:
+        """Everyone who is subscribed now."""
+        return [each for node in self.nodes.values() for each in node.desk.by_name.values()]
+
+    def pause(self, subscriber: Subscriber, paused: bool) -> None:
+        """Let a subscriber stop reading, or begin again."""
+        subscriber.paused = paused
+        self._visit(self.nodes[BrokerId(subscriber.wish.edge)], subscriber)
+
+    def _confirm(self, node: Node, effect: ConfirmSubscription) -> None:
+        if effect.subscription in node.desk.by_name:
+            for observer in self.observers:
+                observer.confirmed(effect.subscription, effect.pubend, effect.start)
+        node.desk.confirm(effect.subscription, effect.slot)
+
+    def _deliver(self, node: Node, effect: Deliver) -> None:
+        touched, done = node.desk.deliver(effect)
+        for serial in done:
+            self._later(node, 0, DeliveryTaken(serial=serial))
+        for subscriber in touched:
+            if subscriber.dropped:
+                self.after(self.random.randint(0, 2_000), partial(self._report_slow, node, subscriber))
+            else:
+                self._visit(node, subscriber)
+
+    def _visit(self, node: Node, subscriber: Subscriber) -> None:
+        if subscriber.queue and not (subscriber.visiting or subscriber.paused):
+            subscriber.visiting = True
+            self.after(self.random.randint(1, subscriber.take_us_max), partial(self._take, node, subscriber))
+
+    def _take(self, node: Node, subscriber: Subscriber) -> None:
+        subscriber.visiting = False
+        if subscriber.closed or subscriber.paused or not subscriber.queue:
+            return
+        count = len(subscriber.queue)
+        if self.random.random() < 0.3:
+            count = self.random.randint(1, count)
+        taken, done = node.desk.take(subscriber, count)
+        for _, pubend, tick, row_id in taken:
+            for observer in self.observers:
+                observer.taken(subscriber.wish.subscription, pubend, tick, row_id)
+        self._visit(node, subscriber)
+        self._report_taken(node, done)
+
+    def _report_slow(self, node: Node, subscriber: Subscriber) -> None:
+        if subscriber.closed or not subscriber.dropped:
+            return
+        if node.stalled:
+            # Until the broker knows, more may be delivered, and what comes after a gap must be dropped too.
+            self.after(10_000, partial(self._report_slow, node, subscriber))
+            return
+        positions, done = node.desk.report(subscriber)
+        self.faults["queue_overflow"] += 1
+        subscription = SubscriptionId(subscriber.wish.subscription)
+        self.feed(node.name, SubscriberSlow(subscription=subscription, positions=positions))
+        self._report_taken(node, done)
+
+    def _report_taken(self, node: Node, serials: list[int]) -> None:
+        for serial in serials:
+            self.feed(node.name, DeliveryTaken(serial=serial))
+
+    def _record(self, broker: BrokerId, item: Event | Effect) -> None:
+        self.trace.append((self.time_us // TICKS_PER_MS, broker, item))
+        text = f"{self.time_us} {broker} {type(item).__name__}"
+        self.fingerprint = zlib.crc32(text.encode(), self.fingerprint)

@@ -1,0 +1,1 @@
+"""Every clever structure against its dumb twin, which holds one dictionary entry per tick."""
