@@ -10,9 +10,7 @@ from tests.properties.strategies import inside, spans, ticks
 
 
 def batch_of(rows: dict[int, str]) -> EventBatch:
-    return EventBatch.of(sorted(rows), {"text": [rows[tick] for tick in sorted(rows)]}).between(
-        TICK_MIN, TICK_MAX
-    )
+    return EventBatch.of(sorted(rows), {"text": [rows[tick] for tick in sorted(rows)]})
 
 
 def rows_of(batches: list[EventBatch]) -> list[tuple[int, str]]:

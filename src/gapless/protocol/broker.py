@@ -59,7 +59,7 @@ from gapless.protocol.messages import (
     StartRequestMessage,
 )
 from gapless.protocol.network import Network, Tree
-from gapless.protocol.ostream import CellFilter, Ostream
+from gapless.protocol.ostream import CellFilter, Ostream, Telling
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import Routing
 
@@ -118,7 +118,7 @@ class Broker:
     def __init__(
         self, network: Network, broker: BrokerId, incarnation: int, recovered: Mapping[PubendId, Recovered]
     ) -> None:
-        """A broker with nothing but its logs; `incarnation` grows with every start and is kept by the host."""
+        """A broker with nothing but its logs. The host keeps `incarnation`, which grows with every start."""
         self.network = network
         self.broker = broker
         self._cell = network.cell_of[broker]
@@ -184,15 +184,8 @@ class Broker:
                 self._started(step)
             case PublishRequested():
                 self._publish(event, step)
-            case RecordDurable():
-                self._durable(event, step)
-            case RecordFailed():
-                pubend = self._hosted(event.pubend)
-                step.effects += pubend.failed(event.token, event.reason)
-            case RecordsRead():
-                effects, knowledge = self._hosted(event.pubend).read(event)
-                step.effects += effects
-                self._tell(event.pubend, knowledge, step)
+            case RecordDurable() | RecordFailed() | RecordsRead():
+                self._log_answered(event, step)
             case MessageReceived():
                 self._links.heard(event.sender, step.now)
                 self._received(event.sender, event.message, step)
@@ -201,20 +194,48 @@ class Broker:
                 step.effects += self._routing.link_up(event.neighbour)
             case LinkDown():
                 self._links.down(event.neighbour, step.now)
-            case SubscribeRequested():
-                self._subends().subscribe(event)
-                self._subscriptions_changed(step)
-            case UnsubscribeRequested():
-                self._subends().unsubscribe(event.subscription)
-                self._subscriptions_changed(step)
-            case DeliveryTaken():
-                self._subends().taken(event.serial)
-                step.touched.update(self._paths)
-            case SubscriberSlow():
-                self._subends().slow(event)
-                step.touched.update(self._paths)
+            case SubscribeRequested() | UnsubscribeRequested() | DeliveryTaken() | SubscriberSlow():
+                self._subscriber_acted(event, step)
             case TimerFired():
                 self._woken(step)
+            case _:
+                assert_never(event)
+
+    def _log_answered(self, event: RecordDurable | RecordFailed | RecordsRead, step: _Step) -> None:
+        pubend = self._hosted(event.pubend)
+        match event:
+            case RecordDurable():
+                effects, knowledge, grants = pubend.durable(event.token, step.now)
+                step.effects += effects
+                self._tell(knowledge, step)
+                for grant in grants:
+                    self._grant(grant, step)
+            case RecordFailed():
+                step.effects += pubend.failed(event.token, event.reason)
+            case RecordsRead():
+                effects, knowledge = pubend.read(event)
+                step.effects += effects
+                self._tell(knowledge, step)
+            case _:
+                assert_never(event)
+
+    def _subscriber_acted(
+        self,
+        event: SubscribeRequested | UnsubscribeRequested | DeliveryTaken | SubscriberSlow,
+        step: _Step,
+    ) -> None:
+        edge = self._subends()
+        match event:
+            case SubscribeRequested():
+                edge.subscribe(event)
+                self._subscriptions_changed(step)
+            case UnsubscribeRequested():
+                edge.unsubscribe(event.subscription)
+                self._subscriptions_changed(step)
+            case DeliveryTaken():
+                step.touched.update(edge.taken(event.serial))
+            case SubscriberSlow():
+                step.touched.update(edge.slow(event))
             case _:
                 assert_never(event)
 
@@ -225,7 +246,7 @@ class Broker:
                 source = Pubend.recover(pubend, self.network.parameters, log, step.now)
                 self._paths[pubend].pubend = source
                 # The past below the first event, and all that was released, is silent for ever.
-                self._spread(pubend, (), None, first_time=False, final_before=source.released, step=step)
+                self._tell([source.final()], step)
         if self._edge is not None:
             self._subscriptions_changed(step)
 
@@ -234,26 +255,11 @@ class Broker:
         schema = self.network.topics[self.network.pubends[event.pubend].topic]
         step.effects += pubend.publish(schema.checked(event.rows), event.token, step.now)
 
-    def _durable(self, event: RecordDurable, step: _Step) -> None:
-        effects, knowledge, grants = self._hosted(event.pubend).durable(event.token, step.now)
-        step.effects += effects
-        self._tell(event.pubend, knowledge, step)
-        for grant in grants:
-            self._grant(grant, step)
-
     def _received(self, sender: BrokerId, message: Message, step: _Step) -> None:
         match message:
             case KnowledgeMessage():
-                path = self._from_upstream(sender, message.pubend)
-                path.last_sender = sender
-                self._spread(
-                    message.pubend,
-                    message.runs,
-                    message.batch,
-                    first_time=message.first_time,
-                    final_before=message.final_before,
-                    step=step,
-                )
+                self._from_upstream(sender, message.pubend).last_sender = sender
+                self._tell([message], step)
             case AckMessage():
                 self._from_downstream(sender, message.pubend).acked_by_cell(message.runs)
                 self._paths[message.pubend].ack_dirty = True
@@ -261,8 +267,7 @@ class Broker:
             case NackMessage():
                 self._nacked(sender, message, step)
             case AckExpectedMessage():
-                path = self._from_upstream(sender, message.pubend)
-                path.last_sender = sender
+                self._from_upstream(sender, message.pubend).last_sender = sender
                 self._ack_expected(message.pubend, message.before, step)
             case StartRequestMessage():
                 self._from_downstream(sender, message.pubend)
@@ -281,74 +286,47 @@ class Broker:
             case _:
                 assert_never(message)
 
-    def _tell(self, pubend: PubendId, knowledge: list[KnowledgeMessage], step: _Step) -> None:
-        for message in knowledge:
-            self._spread(
-                pubend,
-                message.runs,
-                message.batch,
-                first_time=message.first_time,
-                final_before=message.final_before,
-                step=step,
-            )
-
-    def _spread(
-        self,
-        pubend: PubendId,
-        runs: tuple[Run, ...],
-        batch: EventBatch | None,
-        *,
-        first_time: bool,
-        final_before: Tick,
-        step: _Step,
-    ) -> None:
+    def _tell(self, knowledge: list[KnowledgeMessage], step: _Step) -> None:
         """Knowledge has come: join it, and pass the news on to every cell that may need it."""
-        path = self._paths[pubend]
-        if first_time and self._known_before(path, runs):
-            reached(FIRST_TIME_TWICE)
-            first_time = False
-        fresh, rows = path.istream.accumulate(runs, batch, final_before)
-        step.touched.add(pubend)
-        if not fresh:
-            return
-        path.ack_dirty = True
-        for cell, ostream in path.ostreams.items():
-            news = ostream.pass_on(fresh, rows, self._wants(path, pubend, cell), first_time=first_time)
-            if news is not None:
-                out_runs, out_rows = news
-                self._send_knowledge(path, pubend, cell, out_runs, [out_rows], first_time, step)
+        for message in knowledge:
+            pubend, path = message.pubend, self._paths[message.pubend]
+            first_time = message.first_time
+            if first_time and self._known_before(path, message.runs):
+                reached(FIRST_TIME_TWICE)
+                first_time = False
+            step.touched.add(pubend)
+            fresh, rows = path.istream.accumulate(message.runs, message.batch, message.final_before)
+            if not fresh:
+                continue
+            path.ack_dirty = True
+            for cell, ostream in path.ostreams.items():
+                wants = self._wants(path, pubend, cell)
+                telling = ostream.pass_on(fresh, rows, wants, first_time=first_time)
+                if telling is not None:
+                    self._send_knowledge(path, cell, telling, step)
 
     def _known_before(self, path: _Path, runs: tuple[Run, ...]) -> bool:
         known = path.istream.stream.known
         return any(bool(known.runs(start, stop)) for start, stop, _ in runs)
 
-    def _send_knowledge(
-        self,
-        path: _Path,
-        pubend: PubendId,
-        cell: CellId,
-        runs: list[Run],
-        rows: list[EventBatch | None],
-        first_time: bool,
-        step: _Step,
-    ) -> None:
-        for part_runs, part_rows in _split(runs, rows, self.network.parameters.message_rows_max):
+    def _send_knowledge(self, path: _Path, cell: CellId, telling: Telling, step: _Step) -> None:
+        for runs, batch in _split(telling, self.network.parameters.message_rows_max):
             message = KnowledgeMessage(
-                pubend=pubend,
-                runs=tuple(part_runs),
-                batch=part_rows,
-                first_time=first_time,
+                pubend=path.istream.pubend,
+                runs=tuple(runs),
+                batch=batch,
+                first_time=telling.first_time,
                 final_before=path.istream.final_before,
             )
-            self._send_down(path, pubend, cell, message, step)
+            self._send_down(path, cell, message, step)
 
     def _nacked(self, sender: BrokerId, message: NackMessage, step: _Step) -> None:
         path = self._paths[message.pubend]
         ostream = self._from_downstream(sender, message.pubend)
         wants = self._wants(path, message.pubend, ostream.cell)
-        runs, rows, unknown = ostream.answer(message.ticks, path.istream.stream, wants)
-        if runs:
-            self._send_knowledge(path, message.pubend, ostream.cell, runs, [*rows], False, step)
+        telling, unknown = ostream.answer(message.ticks, path.istream.stream, wants)
+        if telling is not None:
+            self._send_knowledge(path, ostream.cell, telling, step)
         if unknown:
             self._ask(message.pubend, unknown, step)
         step.touched.add(message.pubend)
@@ -359,12 +337,12 @@ class Broker:
         if path.pubend is not None:
             effects, knowledge = path.pubend.asked(ticks, step.now)
             step.effects += effects
-            self._tell(pubend, knowledge, step)
+            self._tell(knowledge, step)
             return
         parameters = self.network.parameters
         fresh = path.istream.ask(ticks, step.now.ms)
         for part in fresh.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
-            self._send_up(path, pubend, NackMessage(pubend=pubend, ticks=part), step)
+            self._send_up(path, NackMessage(pubend=pubend, ticks=part), step)
 
     def _ack_expected(self, pubend: PubendId, before: Tick, step: _Step) -> None:
         path = self._paths[pubend]
@@ -374,7 +352,7 @@ class Broker:
             if ostream.acked_under(self._wants(path, pubend, cell)) < before:
                 reached(ACK_EXPECTED_PASSED)
                 passed = True
-                self._send_down(path, pubend, cell, AckExpectedMessage(pubend=pubend, before=before), step)
+                self._send_down(path, cell, AckExpectedMessage(pubend=pubend, before=before), step)
         if self._edge is not None:
             self._edge.ack_expected(pubend, before, step.now)
         elif not passed:
@@ -385,7 +363,7 @@ class Broker:
     def _start_requested(self, message: StartRequestMessage, step: _Step) -> None:
         path = self._paths[message.pubend]
         if path.pubend is None:
-            self._send_up(path, message.pubend, message, step)
+            self._send_up(path, message, step)
             return
         known = self._routing.epochs_known(path.tree.root)
         effects, grants = path.pubend.start_requested(message, known.get(message.edge))
@@ -402,7 +380,7 @@ class Broker:
             return
         cell = path.tree.towards(self._cell, self.network.cell_of[message.edge])
         if cell is not None:
-            self._send_down(path, message.pubend, cell, message, step)
+            self._send_down(path, cell, message, step)
 
     def _advertised(self, sender: BrokerId, message: AdvertisementMessage, step: _Step) -> None:
         step.effects += self._routing.received(sender, message)
@@ -426,7 +404,7 @@ class Broker:
             if path.pubend is not None and step.now.ms >= path.pubend.deadline_ms():
                 effects, knowledge, expected = path.pubend.woken(step.now)
                 step.effects += effects
-                self._tell(pubend, knowledge, step)
+                self._tell(knowledge, step)
                 if expected is not None:
                     self._ack_expected(pubend, expected, step)
 
@@ -473,9 +451,9 @@ class Broker:
         path.istream.settle(runs)
         if path.pubend is not None:
             step.effects += path.pubend.acked(runs)
-            self._spread(pubend, (), None, first_time=False, final_before=path.pubend.released, step=step)
+            self._tell([path.pubend.final()], step)
         else:
-            self._send_up(path, pubend, AckMessage(pubend=pubend, runs=runs), step)
+            self._send_up(path, AckMessage(pubend=pubend, runs=runs), step)
 
     def _folded(self, path: _Path, pubend: PubendId) -> AckRuns:
         parts: list[list[tuple[Tick, Epochs]]] = [ostream.acked() for ostream in path.ostreams.values()]
@@ -505,15 +483,13 @@ class Broker:
             self._timer_ms = earliest
             step.effects.append(StartTimer(at_ms=earliest))
 
-    def _send_down(
-        self, path: _Path, pubend: PubendId, cell: CellId, message: CellMessage, step: _Step
-    ) -> None:
+    def _send_down(self, path: _Path, cell: CellId, message: CellMessage, step: _Step) -> None:
         further = path.tree.children[cell]
-        step.effects += self._links.send_down(pubend, cell, further, message)
+        step.effects += self._links.send_down(message.pubend, cell, further, message)
 
-    def _send_up(self, path: _Path, pubend: PubendId, message: CellMessage, step: _Step) -> None:
-        assert path.upstream is not None, f"{self.broker} hosts {pubend} and has nothing upstream"
-        step.effects += self._links.send_up(pubend, path.upstream, path.last_sender, message)
+    def _send_up(self, path: _Path, message: CellMessage, step: _Step) -> None:
+        assert path.upstream is not None, f"{self.broker} hosts {message.pubend}: nothing is upstream"
+        step.effects += self._links.send_up(message.pubend, path.upstream, path.last_sender, message)
 
     def _wants(self, path: _Path, pubend: PubendId, cell: CellId) -> CellFilter:
         return self._routing.wants(path.tree.root, cell, self.network.pubends[pubend].topic)
@@ -543,18 +519,18 @@ class Broker:
         return self._edge
 
 
-def _split(
-    runs: list[Run], rows: list[EventBatch | None], rows_max: int
-) -> list[tuple[list[Run], EventBatch | None]]:
-    """Cut an answer into messages of at most `rows_max` rows; each says all about its own ticks."""
-    batches = [batch for batch in rows if batch is not None and len(batch)]
-    if sum(len(batch) for batch in batches) <= rows_max:
-        return [(runs, EventBatch.joined(batches) if batches else None)]
-    pieces = EventBatch.joined(batches).pieces(rows_max)
+def _split(telling: Telling, rows_max: int) -> list[tuple[list[Run], EventBatch | None]]:
+    """Cut what is told into messages of at most `rows_max` rows; each says all about its own ticks."""
+    if sum(len(batch) for batch in telling.rows) <= rows_max:
+        return [(telling.runs, EventBatch.joined(telling.rows) if telling.rows else None)]
+    pieces = EventBatch.joined(telling.rows).pieces(rows_max)
     out: list[tuple[list[Run], EventBatch | None]] = []
     start = TICK_MIN
     for at, piece in enumerate(pieces):
         stop = piece.last + 1 if at + 1 < len(pieces) else TICK_MAX
-        out.append(([(max(a, start), min(b, stop), s) for a, b, s in runs if a < stop and b > start], piece))
+        runs = [
+            (max(a, start), min(b, stop), stamp) for a, b, stamp in telling.runs if a < stop and b > start
+        ]
+        out.append((runs, piece))
         start = stop
     return out

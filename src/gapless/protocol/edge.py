@@ -139,21 +139,23 @@ class Edge:
                 effects += self._place(subend, message.pubend)
         return effects
 
-    def taken(self, serial: int) -> None:
-        """A delivery was taken by all who were to get it."""
+    def taken(self, serial: int) -> tuple[PubendId, ...]:
+        """A delivery was taken by all who were to get it; returns the pubends to look at."""
         group, subend = self._waiting.pop(serial, (None, None))
         if group is None:
-            return
+            return ()
         group.taken(serial, subend)
-        if subend is not None:
-            subend.outstanding = max(0, subend.outstanding - 1)
-            subend.slow = False
+        if subend is None:
+            return group.pubends
+        subend.outstanding = max(0, subend.outstanding - 1)
+        subend.slow = False
+        return self._total[subend.topic].pubends
 
-    def slow(self, event: SubscriberSlow) -> None:
-        """A subscriber's queue overflowed: take it off the live path."""
+    def slow(self, event: SubscriberSlow) -> tuple[PubendId, ...]:
+        """A subscriber's queue overflowed: take it off the live path; returns the pubends to look at."""
         subend = self._subends.get(event.subscription)
         if subend is None:
-            return
+            return ()
         reached(LEFT_LIVE_PATH)
         subend.slow = True
         subend.outstanding = 0
@@ -163,6 +165,7 @@ class Edge:
         for group in self._groups_of(subend):
             if all(subend.subscription not in self._doors[p].pending for p in group.pubends):
                 group.fall_behind(subend, dict(event.positions))
+        return self._total[subend.topic].pubends
 
     def ack_expected(self, pubend: PubendId, before: Tick, now: Now) -> None:
         """The pubend misses acks below `before`: ask at once for everything that is unknown there."""

@@ -136,7 +136,8 @@ class SubscriberSlow:
     """
 
     subscription: SubscriptionId
-    #: Per pubend, the tick below which it has taken all its events; pubends not named: all that was handed out.
+    #: Per pubend, the tick below which it has taken all its events; of a pubend not named, all that was
+    #: handed out.
     positions: Mapping[PubendId, Tick]
 
 

@@ -90,6 +90,15 @@ class CellFilter:
     epochs: Epochs = NEVER
 
 
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What to send to the cell: known runs and the data rows inside them."""
+
+    runs: list[Run]
+    rows: list[EventBatch]
+    first_time: bool
+
+
 @dataclass(slots=True)
 class Ostream:
     """Knowledge owed to one downstream cell for one pubend."""
@@ -107,7 +116,7 @@ class Ostream:
 
     def pass_on(
         self, fresh: list[Run], rows: EventBatch | None, wants: CellFilter, *, first_time: bool
-    ) -> tuple[list[Run], EventBatch | None] | None:
+    ) -> Telling | None:
         """Put news through the filter; returns what to send to the cell now, None for nothing."""
         accepted, runs = self._filtered(fresh, rows, wants)
         for start, stop, stamp in runs:
@@ -127,12 +136,12 @@ class Ostream:
                 return None
             accepted = None if accepted is None else rows_inside(accepted, runs)
         self._no_longer_curious(runs, wants)
-        return runs, accepted
+        return Telling(runs, [] if accepted is None else [accepted], first_time)
 
     def answer(
         self, asked: TickRange, stream: KnowledgeStream, wants: CellFilter
-    ) -> tuple[list[Run], list[EventBatch], TickSet]:
-        """The cell nacks `asked`: returns runs and rows that are known, and the ticks that are not."""
+    ) -> tuple[Telling | None, TickSet]:
+        """The cell nacks `asked`: returns what is known of it, and the ticks that are not."""
         need = self._need(wants)
         runs: list[Run] = []
         rows: list[EventBatch] = []
@@ -157,13 +166,13 @@ class Ostream:
         if len(self.curious) > self.runs_max:
             reached(CURIOSITY_FORGOTTEN)
             self.curious.clear(TICK_MIN, list(self.curious)[len(self.curious) // 2][0])
-        return runs, rows, unknown
+        return (Telling(runs, rows, first_time=False) if runs else None), unknown
 
     def acked_by_cell(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:
         """The cell acked: those ticks are not needed by the subscriptions of those epochs."""
         start = TICK_MIN
-        for stop, stamp in runs:
-            stamp = stamp.restrict(self.edges)
+        for stop, whole in runs:
+            stamp = whole.restrict(self.edges)
             first = max(start, self.unacked.first)
             self.passed.update(start, min(stop, first), joining(stamp))
             if first < stop:
@@ -221,8 +230,8 @@ class Ostream:
             reached(FILTERED_TO_FINAL)
         local = wants.epochs.restrict(self.edges)
         runs = []
-        for start, stop, stamp in fresh:
-            stamp = stamp.restrict(self.edges)
+        for start, stop, whole in fresh:
+            stamp = whole.restrict(self.edges)
             runs.append((start, stop, stamp.meet(local) if rejected else stamp))
         return (accepted if accepted is not None and len(accepted) else None), runs
 

@@ -302,6 +302,10 @@ class Pubend:
                 reached(IDLE_SILENCE)
         return effects, knowledge, self._ack_expected(now)
 
+    def final(self) -> KnowledgeMessage:
+        """The past that nobody needs any more, told to those who still ask for it."""
+        return self._knowledge((), None, first_time=False)
+
     def deadline_ms(self) -> int:
         """When `woken` wants to be called."""
         return min(self.idle_at_ms, self.ack_expected_at_ms)
