@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -143,6 +143,7 @@ class MatcherTwins(RuleBasedStateMachine):
 
 
 TestMatcherTwins = MatcherTwins.TestCase
+TestMatcherTwins.settings = settings(stateful_step_count=20)
 
 
 def ints(*values: int | None) -> EventBatch:
@@ -173,6 +174,7 @@ def test_a_subscriber_that_asks_for_nan_gets_nothing_and_disturbs_nobody() -> No
         matcher.add(slot, Equals("n", value))
     found_rows, found_slots = matcher.match(ints(1, 2, 3, None))
     assert (found_rows.tolist(), found_slots.tolist()) == ([0, 1, 2], [2, 4, 0])
+    assert Equals("n", math.nan).mask(ints(0, None)).tolist() == [False, False]
 
 
 def test_zero_in_the_place_of_a_null_is_not_found() -> None:

@@ -1,5 +1,6 @@
 """Rows against a dictionary from tick to row."""
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -75,6 +76,7 @@ class RowsTwins(RuleBasedStateMachine):
 
 
 TestRowsTwins = RowsTwins.TestCase
+TestRowsTwins.settings = settings(stateful_step_count=20)
 
 
 def test_a_span_the_wrong_way_round_drops_nothing() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -133,6 +133,7 @@ class StreamTwins(RuleBasedStateMachine):
 
 
 TestStreamTwins = StreamTwins.TestCase
+TestStreamTwins.settings = settings(stateful_step_count=20)
 
 
 @st.composite

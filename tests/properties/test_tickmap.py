@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -98,6 +99,7 @@ class TickMapTwins(RuleBasedStateMachine):
 
 
 TestTickMapTwins = TickMapTwins.TestCase
+TestTickMapTwins.settings = settings(stateful_step_count=20)
 
 
 def test_a_span_the_wrong_way_round_has_no_runs() -> None:

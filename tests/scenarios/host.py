@@ -29,6 +29,7 @@ from gapless.protocol.effects import (
     ReadRecords,
     Record,
     RefusePublish,
+    ReleaseRecord,
     ReserveRecord,
     SendMessage,
     StartRecord,
@@ -81,10 +82,11 @@ class Log:
         """What a restarted broker is told of this log."""
         ticks = [r.batch.last + 1 for r in self.durable if isinstance(r, BatchRecord)]
         reserved = [r.before for r in self.durable if isinstance(r, ReserveRecord)]
+        released = [r.before for r in self.durable if isinstance(r, ReleaseRecord)]
         return Recovered(
             next_tick=max(ticks, default=0),
             reserved=max(reserved, default=0),
-            released=self.released,
+            released=max(released, default=0),
             starts=tuple(r for r in self.durable if isinstance(r, StartRecord)),
         )
 
@@ -186,6 +188,7 @@ class Host:
 
     def crash(self, broker: BrokerId, *, silently: bool) -> None:
         """Stop a broker; its soft state, its clients and what was not flushed are gone."""
+        linked = [each for each in self.network.neighbours(broker) if self._connected(broker, each)]
         del self.brokers[broker]
         self.timers.pop(broker, None)
         for pubend, place in self.network.pubends.items():
@@ -195,9 +198,8 @@ class Host:
             del self.subscribers[subscription]
         for way in [way for way in self.held if broker in way]:
             del self.held[way]
-        for neighbour in self.network.neighbours(broker):
-            if not silently and self._connected(broker, neighbour):
-                self._feed(neighbour, LinkDown(neighbour=broker))
+        for neighbour in linked if not silently else []:
+            self._feed(neighbour, LinkDown(neighbour=broker))
 
     def restart(self, broker: BrokerId) -> None:
         """Start a broker again from what its disk has kept."""
@@ -299,7 +301,7 @@ class Host:
         )
         machine.check()
         # The effects of one step have no order, so a confirmation may stand behind its first delivery.
-        for effect in sorted(effects, key=lambda each: (not isinstance(each, ConfirmSubscription), "Advertisement" not in str(getattr(each,"message","")))):
+        for effect in sorted(effects, key=lambda each: not isinstance(each, ConfirmSubscription)):
             self.history.append((self.now_ms, broker, effect))
             self._perform(broker, effect)
 

@@ -273,7 +273,8 @@ def _release(runner: Runner, command: Command, words: list[str]) -> None:
 
 def _lose(runner: Runner, command: Command, words: list[str]) -> None:
     way, rest = runner.way(command, words)
-    runner.host(command).losses.setdefault(way, []).append(rest[0] if rest else None)
+    times = _number(command, rest.pop()) if rest and rest[-1].isdigit() else 1
+    runner.host(command).losses.setdefault(way, []).extend([rest[0] if rest else None] * times)
 
 
 def _repeat(runner: Runner, command: Command, words: list[str]) -> None:

@@ -20,6 +20,7 @@ from gapless.protocol.effects import (
     Deliver,
     ReadRecords,
     RefusePublish,
+    ReleaseRecord,
     ReserveRecord,
     SendMessage,
     StartRecord,
@@ -194,6 +195,11 @@ LINES: list[tuple[Item, str, bool]] = [
     (
         AppendRecord(pubend=TRADES, token=3, record=ReserveRecord(before=99)),
         "append trades #3 reserve ..99",
+        False,
+    ),
+    (
+        AppendRecord(pubend=TRADES, token=3, record=ReleaseRecord(before=99)),
+        "append trades #3 release ..99",
         False,
     ),
     (

@@ -59,7 +59,7 @@ class NaiveBroker:
         pass
 
     def memory(self) -> Memory:
-        return Memory(rows=0, row_bytes=0, runs=0)
+        return Memory(streams=0, rows=0, row_bytes=0, runs=0)
 
     def step(self, event: Event, now: Now) -> list[Effect]:
         match event:
@@ -96,10 +96,10 @@ class NaiveBroker:
             case SubscriberSlow():
                 slot, request = self.subscriptions[event.subscription]
                 return [
-                    self._deliver(pubend, batch.between(position, 2**62), {event.subscription: (slot, request)})
+                    self._deliver(pubend, EventBatch.joined(missed), {event.subscription: (slot, request)})
                     for pubend, position in sorted(event.positions.items())
-                    for batch in self.streams[pubend].batches
-                    if batch.last >= position
+                    for batches in [self.streams[pubend].batches]
+                    for missed in [[b.between(position, 2**62) for b in batches if b.last >= position]]
                 ]
         return []
 

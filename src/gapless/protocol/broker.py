@@ -451,7 +451,6 @@ class Broker:
         path.istream.settle(runs)
         if path.pubend is not None:
             step.effects += path.pubend.acked(runs)
-            self._tell([path.pubend.final()], step)
         else:
             self._send_up(path, AckMessage(pubend=pubend, runs=runs), step)
 

@@ -274,14 +274,13 @@ class Edge:
         pubends = group.pubends
         if any(each not in subend.granted for each in pubends):
             return []
-        start = max(subend.granted[each] for each in pubends)
-        if subend.wanted is not None:
-            start = max(start, subend.wanted)
-        start = group.place(subend, start)
+        starts = group.place(subend)
         for each in pubends:
             del self._doors[each].pending[subend.subscription]
         return [
-            ConfirmSubscription(subscription=subend.subscription, slot=subend.slot, pubend=each, start=start)
+            ConfirmSubscription(
+                subscription=subend.subscription, slot=subend.slot, pubend=each, start=starts[each]
+            )
             for each in pubends
         ]
 
@@ -301,7 +300,7 @@ class Edge:
 
     def _has_caught_up(self, subend: Subend) -> bool:
         return all(
-            min(group.laggards[subend.subscription].handed.values()) >= group.horizon
+            group.caught_up(subend)
             for group in self._groups_of(subend)
             if subend.subscription in group.laggards
         )

@@ -44,7 +44,14 @@ class StartRecord:
     start: Tick
 
 
-Record: TypeAlias = BatchRecord | ReserveRecord | StartRecord
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseRecord:
+    """Log record: nobody needs the events below `before` any more, and nobody will be promised them."""
+
+    before: Tick
+
+
+Record: TypeAlias = BatchRecord | ReserveRecord | StartRecord | ReleaseRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +85,7 @@ class ReadRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimLog:
-    """Nobody needs the events below `before` any more: the log may release them. Repeating is harmless."""
+    """A ReleaseRecord is durable: the log may drop the events below `before`. Repeating is harmless."""
 
     pubend: PubendId
     before: Tick

@@ -76,8 +76,8 @@ class Istream:
         for start, stop in fresh.pairs():
             self.asked.set_range(start, stop, now_ms)
         if len(self.asked) > self.parameters.stream_runs_max:
-            # The oldest questions go first: if nobody answered them, they will be asked again.
-            keep = list(self.asked)[len(self.asked) // 2]
+            # The lowest go first; what is still lacking will be asked for again.
+            keep = list(self.asked)[-max(1, self.parameters.stream_runs_max // 2)]
             self.asked.clear(TICK_MIN, keep[0])
         return fresh
 

@@ -165,7 +165,7 @@ class Ostream:
             self.curious.set_range(start, stop, True)
         if len(self.curious) > self.runs_max:
             reached(CURIOSITY_FORGOTTEN)
-            self.curious.clear(TICK_MIN, list(self.curious)[len(self.curious) // 2][0])
+            self.curious.clear(TICK_MIN, list(self.curious)[-max(1, self.runs_max // 2)][0])
         return (Telling(runs, rows, first_time=False) if runs else None), unknown
 
     def acked_by_cell(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:

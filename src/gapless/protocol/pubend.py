@@ -5,9 +5,9 @@ that ascend whatever the clock does, tells nobody of an event before the log has
 curiosity from the log, turns idle time into silence, grants start ticks to new subscriptions, and
 releases what nobody needs any more.
 
-Two promises must survive a crash, so they are logged before they are made: that no new event gets a
-tick below announced silence (`ReserveRecord`), and that nothing an edge was granted will be released
-without its ack (`StartRecord`).
+Three promises must survive a crash, so they are logged before they are made: that no new event gets a
+tick below announced silence (`ReserveRecord`), that nothing an edge was granted will be released without
+its ack (`StartRecord`), and that what was called final is never offered again (`ReleaseRecord`).
 
 Implements docs/protocol.md, sections 5, 7 and 9.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,9 @@ from gapless.protocol.effects import (
     BatchRecord,
     Effect,
     ReadRecords,
+    Record,
     RefusePublish,
+    ReleaseRecord,
     ReserveRecord,
     StartRecord,
     TrimLog,
@@ -70,7 +73,7 @@ class Recovered:
     next_tick: Tick = 0
     #: The largest `before` of any ReserveRecord.
     reserved: Tick = 0
-    #: Events below this tick were released by TrimLog.
+    #: The largest `before` of any ReleaseRecord.
     released: Tick = 0
     starts: tuple[StartRecord, ...] = ()
 
@@ -80,7 +83,7 @@ class _Pending:
     """An appended record that is not durable yet."""
 
     token: int
-    record: BatchRecord | ReserveRecord | StartRecord
+    record: Record
     publish_token: int = -1
 
 
@@ -125,8 +128,10 @@ class Pubend:
     next_tick: Tick = 0
     #: Silence may be told up to here without further logging. Durable.
     reserved: Tick = 0
-    #: The events below are not needed by anybody. Only grows.
+    #: The events below are not needed by anybody, and the log says so. Durable. Only grows.
     released: Tick = 0
+    #: The events below were acked by everybody; the log will say so soon. Never below `released`.
+    releasing: Tick = 0
     #: One past the last durable event.
     events_stop: Tick = TICK_MIN
     pending: deque[_Pending] = field(default_factory=deque)
@@ -153,7 +158,7 @@ class Pubend:
         """A pubend that goes on where its log ends."""
         floor = max([log.next_tick, log.reserved, log.released, *(s.start for s in log.starts)])
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
-        self.released = log.released
+        self.released = self.releasing = log.released
         self.events_stop = log.next_tick
         for record in log.starts:
             self._promise(record)
@@ -182,6 +187,7 @@ class Pubend:
     ) -> tuple[list[Effect], list[KnowledgeMessage], list[StartGrantMessage]]:
         """All records up to `token` are flushed: now, and only now, tell."""
         effects: list[Effect] = []
+        released = self.released
         batches: list[EventBatch] = []
         grants: list[StartGrantMessage] = []
         while self.pending and self.pending[0].token <= token:
@@ -197,9 +203,18 @@ class Pubend:
                 case StartRecord():
                     self._remember_grant(done.record)
                     grants.append(self._grant(done.record))
+                case ReleaseRecord(before=before):
+                    self.released = before
+                    self.owed = self.owed.clip(before, TICK_MAX)
+                    effects.append(TrimLog(pubend=self.pubend, before=before))
+                    effects += self._release()
+                case _:
+                    assert_never(done.record)
         knowledge = [self._first_time(EventBatch.joined(batches), now)] if batches else []
         if self.curious_until > self.told:
             knowledge += self._silence(now)
+        if self.released > released:
+            knowledge.append(self.final())
         return effects, knowledge, grants
 
     def failed(self, token: int, reason: str) -> list[Effect]:
@@ -261,7 +276,7 @@ class Pubend:
             return [], []
         start = self.next_tick
         if request.wanted is not None:
-            start = max(request.wanted, self.released)
+            start = max(request.wanted, self.releasing)
             if start < self.next_tick:
                 reached(GRANT_IN_PAST)
         record = StartRecord(edge=request.edge, epoch=request.epoch, wanted=request.wanted, start=start)
@@ -284,11 +299,8 @@ class Pubend:
         acked = min(self._believed(runs), self.told)
         for starts in self.starts.values():
             starts.prune(acked)
-        if acked <= self.released:
-            return []
-        self.released = acked
-        self.owed = self.owed.clip(acked, TICK_MAX)
-        return [TrimLog(pubend=self.pubend, before=acked)]
+        self.releasing = max(self.releasing, acked)
+        return self._release()
 
     def woken(self, now: Now) -> tuple[list[Effect], list[KnowledgeMessage], Tick | None]:
         """Time has passed: idle silence, reservations, and the tick whose ack is expected, if any."""
@@ -313,7 +325,9 @@ class Pubend:
     def check(self) -> None:
         """Raise if an invariant is broken."""
         assert self.told <= self.next_tick, f"told {self.told} beyond next tick {self.next_tick}"
-        assert self.released <= self.told, f"released {self.released} beyond told {self.told}"
+        assert self.released <= self.releasing <= self.told, (
+            f"released {self.released}, releasing {self.releasing}, told {self.told}"
+        )
         tokens = [pending.token for pending in self.pending]
         assert tokens == sorted(tokens), "pending records out of order"
 
@@ -360,9 +374,7 @@ class Pubend:
             final_before=self.released,
         )
 
-    def _append(
-        self, record: BatchRecord | ReserveRecord | StartRecord, publish_token: int = -1
-    ) -> AppendRecord:
+    def _append(self, record: Record, publish_token: int = -1) -> AppendRecord:
         self.token += 1
         self.pending.append(_Pending(self.token, record, publish_token))
         return AppendRecord(pubend=self.pubend, token=self.token, record=record)
@@ -373,6 +385,11 @@ class Pubend:
         self.reading = True
         first = next(iter(self.owed))
         return [ReadRecords(pubend=self.pubend, ticks=first, rows_max=self.parameters.message_rows_max)]
+
+    def _release(self) -> list[Effect]:
+        if self.releasing <= self.released or any(isinstance(p.record, ReleaseRecord) for p in self.pending):
+            return []
+        return [self._append(ReleaseRecord(before=self.releasing))]
 
     def _promise(self, record: StartRecord) -> None:
         self.starts.setdefault(record.edge, Starts()).add(record.epoch, record.start)
@@ -417,7 +434,7 @@ class Pubend:
             self.milestones.appendleft((now.ms - aet_ms, expected))
         self.ack_expected_at_ms = now.ms + max(1, aet_ms // 4)
         expected = min(expected, self.events_stop)
-        if self.released >= expected:
+        if self.releasing >= expected:
             return None
         reached(ACK_EXPECTED)
         return expected

@@ -120,21 +120,25 @@ class Group:
         """Whether anybody waits for events here."""
         return bool(len(self.matcher) or self.laggards)
 
-    def place(self, subend: Subend, start: Tick) -> Tick:
-        """Let a confirmed subend in; returns the tick from which on it is gapless."""
+    def place(self, subend: Subend) -> dict[PubendId, Tick]:
+        """Let a granted subend in; returns the ticks from which on it is gapless."""
+        starts = {pubend: subend.granted[pubend] for pubend in self.pubends}
+        if subend.wanted is None:
+            # "From now on" is one moment for all pubends, and not before what the others already had.
+            now = max(starts.values())
+            if self.has_readers:
+                now = max(now, self.horizon)
+            starts = dict.fromkeys(starts, now)
         if not self.has_readers:
             # Nobody looked at this stream for a while: begin where the newcomer begins.
-            self.horizon = start
-        elif subend.wanted is None:
-            start = max(start, self.horizon)
-        if start < self.horizon:
-            positions = dict.fromkeys(self.pubends, start)
-            self.laggards[subend.subscription] = CatchUp(
-                subend, dict(positions), dict(positions), window=self.parameters.nack_ticks_max
-            )
+            self.horizon = min(starts.values())
+        if min(starts.values()) == max(starts.values()) >= self.horizon:
+            self._join(subend, min(starts.values()))
         else:
-            self._join(subend, start)
-        return start
+            self.laggards[subend.subscription] = CatchUp(
+                subend, dict(starts), dict(starts), window=self.parameters.nack_ticks_max
+            )
+        return starts
 
     def remove(self, subend: Subend) -> None:
         """The subscription has ended."""
@@ -189,7 +193,7 @@ class Group:
     def catch_up(self, subend: Subend, serials: Iterator[int]) -> Deliver | None:
         """Hand the next part of its past to a laggard that has taken the part before."""
         lag = self.laggards[subend.subscription]
-        while lag.serial is None and not self._caught_up(lag):
+        while lag.serial is None and not self.caught_up(subend):
             low = min(lag.handed.values())
             known = [lane.resolved_under(lag.handed[lane.pubend], subend.birth) for lane in self.lanes]
             reach = min(*known, self.horizon, low + lag.window)
@@ -210,7 +214,7 @@ class Group:
     def rejoin(self, subend: Subend) -> bool:
         """Make a laggard that has caught up a member again; says whether it did."""
         lag = self.laggards[subend.subscription]
-        if subend.slow or not self._caught_up(lag):
+        if subend.slow or not self.caught_up(subend):
             return False
         reached(LAGGARD_REJOINED)
         del self.laggards[subend.subscription]
@@ -218,6 +222,11 @@ class Group:
             self.waiting[lag.serial] = min(lag.taken.values())
         self._join(subend, max(lag.handed.values()))
         return True
+
+    def caught_up(self, subend: Subend) -> bool:
+        """Whether a laggard stands exactly where the members stand, on every pubend."""
+        handed = self.laggards[subend.subscription].handed.values()
+        return min(handed) == max(handed) == self.horizon
 
     def acked(self, pubend: PubendId) -> Tick:
         """The tick below which all readers have taken their events of this pubend."""
@@ -250,9 +259,6 @@ class Group:
             self.late_starts[subend.slot] = start
         for lane in self.lanes:
             lane.require(start, subend.birth)
-
-    def _caught_up(self, lag: CatchUp) -> bool:
-        return min(lag.handed.values()) >= self.horizon
 
     def _move_to(self, stop: Tick) -> None:
         self.horizon = stop

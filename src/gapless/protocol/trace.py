@@ -22,7 +22,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, Epochs, epoch_text
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.stream import Run
-from gapless.model.ticks import TICK_MIN, Tick, TickArray, TickRange
+from gapless.model.ticks import TICK_MIN, Tick, TickArray, TickRange, TickSet
 from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
@@ -33,6 +33,7 @@ from gapless.protocol.effects import (
     ReadRecords,
     Record,
     RefusePublish,
+    ReleaseRecord,
     ReserveRecord,
     SendMessage,
     StartRecord,
@@ -244,6 +245,8 @@ def _record_text(record: Record) -> str:
     match record:
         case BatchRecord(batch=batch):
             return f"data {_ticks_text(batch.ticks)}"
+        case ReleaseRecord(before=before):
+            return f"release ..{before}"
         case ReserveRecord(before=before):
             return f"reserve {_before(before)}"
         case StartRecord(edge=edge, epoch=epoch, start=start):
@@ -298,8 +301,8 @@ def _runs_text(runs: Sequence[Run]) -> str:
         return f"{len(runs)} runs {TickRange(runs[0][0], runs[-1][1])}"
     parts = []
     for stamp, same in groupby(runs, key=lambda run: run[2]):
-        ranges = " ".join(str(TickRange(start, stop)) for start, stop, _ in same)
-        parts.append(f"{ranges}{_stamp_text(stamp)}")
+        ticks = TickSet.from_pairs((start, stop) for start, stop, _ in same)
+        parts.append(f"{ticks}{_stamp_text(stamp)}")
     return ", ".join(parts) or "nothing"
 
 

@@ -14,7 +14,7 @@ from random import Random
 from gapless.model.batch import EventBatch
 from gapless.model.ticks import TICK_MAX, Tick, TickRange
 from gapless.protocol.broker import Recovered
-from gapless.protocol.effects import BatchRecord, Record, ReserveRecord, StartRecord
+from gapless.protocol.effects import BatchRecord, Record, ReleaseRecord, ReserveRecord, StartRecord
 
 
 @dataclass(slots=True)
@@ -60,9 +60,8 @@ class Log:
     _next_tick: Tick = 0
     _reserved: Tick = 0
     _starts: dict[StartRecord, None] = field(default_factory=dict)
-    #: What the broker released; it is on the disk only after the next flush.
+    #: The largest durable release.
     _released: Tick = 0
-    _released_durable: Tick = 0
 
     def append(self, token: int, record: Record) -> None:
         """Write a record, without any promise that it stays."""
@@ -88,7 +87,6 @@ class Log:
         self._flushing = None
         written = random.randrange(len(group)) if disk_full else len(group)
         batches = tuple(batch for entry in group[:written] for batch in self._keep(entry.record))
-        self._release()
         return Flushed(
             token=group[written - 1].token if written else None,
             failed=tuple(entry.token for entry in group[written:]),
@@ -106,7 +104,6 @@ class Log:
             tail = tail[:survivors]
         self._unflushed, self._flushing = [], None
         batches = self._repair(tail)
-        self._released = self._released_durable
         return Crashed(batches=batches, records_lost=lost, torn=len(tail) > survivors)
 
     def _repair(self, tail: list[_Entry]) -> tuple[EventBatch, ...]:
@@ -122,13 +119,16 @@ class Log:
         return Recovered(
             next_tick=self._next_tick,
             reserved=self._reserved,
-            released=self._released_durable,
+            released=self._released,
             starts=tuple(self._starts),
         )
 
     def trim(self, before: Tick) -> None:
-        """The events below `before` may go; they do with the next flush."""
-        self._released = max(self._released, before)
+        """The events below `before` may go: the log says durably that nobody needs them."""
+        assert before <= self._released, f"trim to {before} beyond the logged release {self._released}"
+        kept = [batch.between(before, TICK_MAX) for batch in self._batches]
+        self._batches = [batch for batch in kept if len(batch)]
+        self._firsts = [batch.first for batch in self._batches]
 
     def read(self, ticks: TickRange, rows_max: int) -> tuple[TickRange, EventBatch | None]:
         """The lowest rows of `ticks`, and the range for which they are all there are."""
@@ -163,10 +163,6 @@ class Log:
                 self._reserved = max(self._reserved, record.before)
             case StartRecord():
                 self._starts[record] = None
+            case ReleaseRecord():
+                self._released = max(self._released, record.before)
         return []
-
-    def _release(self) -> None:
-        before = self._released_durable = self._released
-        kept = [batch.between(before, TICK_MAX) for batch in self._batches]
-        self._batches = [batch for batch in kept if len(batch)]
-        self._firsts = [batch.first for batch in self._batches]

@@ -1,0 +1,213 @@
+"""How much do the machines alone cost? A three-hop path in one process, and the price of history.
+
+    .venv/bin/python benchmarks/core_path.py [--batches N] [--plot FILE] [--json]
+
+A pubend publishes batches of 500 events; everything goes to the router, because an archive behind it
+wants everything; the router's filter passes 10% of it to an edge with 1,000 subscriptions, which a
+matcher resolves to (row, subscription) pairs. Messages are handed over as objects: no sockets, no
+disks, no encoding, so that what is measured is the protocol. All four brokers run in one process and
+all their time counts.
+
+The second half acks ten times more history at each point and prints the cost per batch and what the
+brokers hold: both must stay flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+import tracemalloc
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.content.filters import Equals, Everything, Filter
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
+from gapless.protocol.broker import Broker
+from gapless.protocol.effects import AppendRecord, Deliver, SendMessage, StartTimer
+from gapless.protocol.events import (
+    BrokerStarted,
+    DeliveryTaken,
+    Event,
+    LinkUp,
+    MessageReceived,
+    Now,
+    PublishRequested,
+    RecordDurable,
+    SubscribeRequested,
+    TimerFired,
+)
+from gapless.protocol.network import Network
+
+ROWS = 500
+SUBSCRIPTIONS = 1_000
+#: Of these groups the subscriptions name the first 1,000: 10% of all events match one each.
+GROUPS = 10_000
+PUBEND = PubendId("trades-1")
+TOPIC = TopicId("trades")
+
+
+@dataclass
+class Path:
+    """The brokers of the path, and the queue between them."""
+
+    brokers: dict[BrokerId, Broker]
+    now_ms: int = 0
+    queue: deque[tuple[BrokerId, Event]] = field(default_factory=deque)
+    seconds: Counter[BrokerId] = field(default_factory=Counter)
+    timers: dict[BrokerId, int] = field(default_factory=dict)
+    delivered: int = 0
+
+    def feed(self, broker: BrokerId, event: Event) -> None:
+        """One step and its effects, the step's time booked on the broker."""
+        now = Now(self.now_ms, self.now_ms * 1_000)
+        start = time.perf_counter()
+        effects = self.brokers[broker].step(event, now)
+        self.seconds[broker] += time.perf_counter() - start
+        for effect in effects:
+            match effect:
+                case SendMessage(to=to, message=message):
+                    self.queue.append((to, MessageReceived(sender=broker, message=message)))
+                case AppendRecord(pubend=pubend, token=token):
+                    self.queue.append((broker, RecordDurable(pubend=pubend, token=token)))
+                case Deliver(serial=serial, rows=rows):
+                    self.delivered += len(rows)
+                    self.queue.append((broker, DeliveryTaken(serial=serial)))
+                case StartTimer(at_ms=at_ms):
+                    self.timers[broker] = at_ms
+                case _:
+                    continue
+
+    def drain(self) -> None:
+        """Let everything that is under way arrive, and the timers that are due fire."""
+        while self.queue:
+            self.feed(*self.queue.popleft())
+            if not self.queue:
+                for broker, at_ms in list(self.timers.items()):
+                    if at_ms <= self.now_ms:
+                        self.timers[broker] = self.now_ms + 1
+                        self.feed(broker, TimerFired())
+
+
+def build() -> Path:
+    """The network with all subscriptions in place."""
+    network = Network.parse(
+        {
+            "cells": {"P": ["pubend"], "R": ["router"], "E": ["edge"], "A": ["archive"]},
+            "links": ["P--R", "R--E", "R--A"],
+            "topics": {"trades": {"group": "int", "price": "float", "body": "binary"}},
+            "pubends": {PUBEND: {"topic": "trades", "broker": "pubend"}},
+            "edges": ["edge", "archive"],
+        }
+    )
+    path = Path({broker: Broker(network, broker, 1, {}) for broker in network.cell_of})
+    for broker in path.brokers:
+        path.feed(broker, BrokerStarted())
+    for one, other in network.connections():
+        path.feed(one, LinkUp(neighbour=other))
+        path.feed(other, LinkUp(neighbour=one))
+    path.drain()
+    wanted: list[tuple[str, Filter]] = [("edge", Equals("group", g)) for g in range(SUBSCRIPTIONS)]
+    for at, (broker, condition) in enumerate([*wanted, ("archive", Everything())]):
+        path.feed(
+            BrokerId(broker),
+            SubscribeRequested(subscription=SubscriptionId(f"s{at}"), topic=TOPIC, condition=condition),
+        )
+    path.drain()
+    path.now_ms += 1_000
+    path.feed(BrokerId("edge"), TimerFired())
+    path.drain()
+    path.seconds.clear()
+    return path
+
+
+def batches(count: int) -> list[pa.RecordBatch]:
+    """Distinct batches of random events with a body of 100 bytes."""
+    random = np.random.default_rng(7)
+    out = []
+    for _ in range(count):
+        body = [random.bytes(100) for _ in range(ROWS)]
+        columns = {
+            "group": random.integers(0, GROUPS, ROWS),
+            "price": random.random(ROWS),
+            "body": pa.array(body, pa.binary()),
+        }
+        out.append(pa.RecordBatch.from_pydict(columns))
+    return out
+
+
+def publish(path: Path, rows: list[pa.RecordBatch], count: int) -> float:
+    """Publish `count` batches through the whole path; returns the seconds in the machines."""
+    before = sum(path.seconds.values())
+    for at in range(count):
+        if at % 2 == 0:
+            path.now_ms += 1  # about a million events a second of virtual time
+        path.feed(
+            BrokerId("pubend"), PublishRequested(pubend=PUBEND, token=at, rows=rows[at % len(rows)])
+        )
+        path.drain()
+    return sum(path.seconds.values()) - before
+
+
+def throughput(count: int) -> dict[str, object]:
+    """Events per second through all machines, and each broker's share."""
+    path, rows = build(), batches(64)
+    publish(path, rows, 200)
+    path.seconds.clear()
+    path.delivered = 0
+    gc.collect()
+    seconds = publish(path, rows, count)
+    events = count * ROWS
+    return {
+        "events": events,
+        "delivered": path.delivered,
+        "events_per_second": events / seconds,
+        "microseconds_per_batch": {b: s / count * 1e6 for b, s in sorted(path.seconds.items())},
+    }
+
+
+def history(points: list[int]) -> list[dict[str, float]]:
+    """Cost per batch and memory after more and more acked history."""
+    path, rows = build(), batches(64)
+    publish(path, rows, 200)
+    tracemalloc.start()
+    out: list[dict[str, float]] = []
+    done = 0
+    for point in points:
+        tracemalloc.stop()
+        publish(path, rows, point - done)
+        done = point
+        seconds = publish(path, rows, 200)
+        done += 200
+        gc.collect()
+        memory = [broker.memory() for broker in path.brokers.values()]
+        out.append(
+            {
+                "events": done * ROWS,
+                "microseconds_per_batch": seconds / 200 * 1e6,
+                "rows_held": sum(m.rows for m in memory),
+                "row_bytes_held": sum(m.row_bytes for m in memory),
+                "runs_held": sum(m.runs for m in memory),
+                "arrow_bytes": pa.total_allocated_bytes(),
+            }
+        )
+    return out
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--batches", type=int, default=2_000)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    result = throughput(given.batches)
+    print(json.dumps(result, indent=1))
+    print(json.dumps(history([500, 1_000, 2_000, 5_000]), indent=1))
+
+
+if __name__ == "__main__":
+    main()
