@@ -109,11 +109,11 @@ class TickMap(Generic[V]):
 
     def ticks(self, start: Tick, stop: Tick) -> TickSet:
         """The ticks of `start..stop` that have a value."""
-        return TickSet.from_pairs((a, b) for a, b, _ in self.runs(start, stop))
+        return TickSet.from_sorted((a, b) for a, b, _ in self.runs(start, stop))
 
     def where(self, start: Tick, stop: Tick, accepts: Callable[[V], bool]) -> TickSet:
         """The ticks of `start..stop` whose value is accepted."""
-        return TickSet.from_pairs((a, b) for a, b, value in self.runs(start, stop) if accepts(value))
+        return TickSet.from_sorted((a, b) for a, b, value in self.runs(start, stop) if accepts(value))
 
     def missing(self, start: Tick, stop: Tick) -> TickSet:
         """The ticks of `start..stop` that have no value."""

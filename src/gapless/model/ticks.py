@@ -91,6 +91,19 @@ class TickSet:
         """The set of all ticks of the (start, stop) pairs, in any order."""
         return _normalised(pairs)
 
+    @staticmethod
+    def from_sorted(pairs: Iterable[tuple[Tick, Tick]]) -> TickSet:
+        """The set of (start, stop) pairs that ascend and do not overlap, but may touch."""
+        starts: list[Tick] = []
+        stops: list[Tick] = []
+        for start, stop in pairs:
+            if stops and stops[-1] == start:
+                stops[-1] = stop
+            else:
+                starts.append(start)
+                stops.append(stop)
+        return TickSet(tuple(starts), tuple(stops))
+
     def __bool__(self) -> bool:
         return bool(self._starts)
 
@@ -185,12 +198,19 @@ class TickSet:
         if not self._starts or not other._starts:
             return self
         out: list[tuple[Tick, Tick]] = []
-        for start, stop in self.pairs():
+        holes = len(other._starts)
+        hole = bisect_right(other._stops, self._starts[0])
+        for start, stop in zip(self._starts, self._stops, strict=True):
             at = start
-            for hole_start, hole_stop in other.clip(start, stop).pairs():
-                if at < hole_start:
-                    out.append((at, hole_start))
-                at = hole_stop
+            while hole < holes and other._stops[hole] <= at:
+                hole += 1
+            while hole < holes and other._starts[hole] < stop:
+                if at < other._starts[hole]:
+                    out.append((at, other._starts[hole]))
+                at = other._stops[hole]
+                if at >= stop:
+                    break
+                hole += 1
             if at < stop:
                 out.append((at, stop))
         return _adopted(out)

@@ -129,6 +129,8 @@ class Broker:
         istreams = {pubend: path.istream for pubend, path in self._paths.items()}
         self._edge = Edge(network, broker, incarnation, istreams) if broker in network.edges else None
         self._timer_ms: int | None = None
+        #: What the last step changed, for `check`.
+        self._touched: set[PubendId] = set()
 
     def step(self, event: Event, now: Now) -> list[Effect]:
         """Apply one event and return what the host must do. The only way state changes.
@@ -139,18 +141,20 @@ class Broker:
         step = _Step(now)
         self._apply(event, step)
         self._settle(step)
+        self._touched = step.touched
         return step.effects
 
     def check(self) -> None:
-        """Raise if an invariant is broken. Runs after every step in tests and simulation."""
-        for path in self._paths.values():
+        """Raise if the last step broke an invariant. Runs after every step in tests and simulation."""
+        for pubend in self._touched:
+            path = self._paths[pubend]
             path.istream.check()
             for ostream in path.ostreams.values():
                 ostream.check()
             if path.pubend is not None:
                 path.pubend.check()
         if self._edge is not None:
-            self._edge.check()
+            self._edge.check(self._touched)
 
     def memory(self) -> Memory:
         """How much the broker holds."""

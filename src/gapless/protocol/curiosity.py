@@ -65,6 +65,7 @@ class NackClock:
     noticed: TickMap[int] = field(default_factory=TickMap)
     #: The questions that wait for an answer.
     asked: TickMap[Asked] = field(default_factory=TickMap)
+    updated_ms: int = 0
 
     def update(self, gaps: TickSet, urgent: TickSet, now_ms: int) -> TickSet:
         """Given all ticks that are missing now, return those to ask for.
@@ -73,6 +74,7 @@ class NackClock:
         """
         if not (gaps or urgent or self.noticed or self.asked):
             return EMPTY
+        self.updated_ms = now_ms
         self._forget_answered(gaps | urgent, now_ms)
         self._notice(gaps, now_ms)
         old_enough = now_ms - self.parameters.gap_curiosity_ms
@@ -89,51 +91,44 @@ class NackClock:
 
     def deadline_ms(self) -> int | None:
         """When `update` must be called again even if nothing happens."""
-        gaps = [since + self.parameters.gap_curiosity_ms for since in self._waiting_gaps()]
-        repeats = [asked.at_ms + asked.repeat_ms for _, _, asked in self.asked]
-        return min(gaps + repeats, default=None)
-
-    def _waiting_gaps(self) -> list[int]:
-        return [
-            since
-            for start, stop, since in self.noticed
-            if TickSet.between(start, stop) - self.asked.ticks(start, stop)
-        ]
+        # A gap that was old enough at the last update has been asked for then.
+        gaps = {since + self.parameters.gap_curiosity_ms for _, _, since in self.noticed}
+        repeats = {asked.at_ms + asked.repeat_ms for _, _, asked in self.asked}
+        return min((at for at in gaps | repeats if at > self.updated_ms), default=None)
 
     def _forget_answered(self, missing: TickSet, now_ms: int) -> None:
-        for start, stop, asked in self.asked:
-            answered = TickSet.between(start, stop) - missing.clip(start, stop)
-            if not answered:
-                continue
-            if asked.times == 1:
-                # Karn's rule: after a repetition nobody can say which question was answered.
-                reached(NACK_TIMED)
-                self.estimate.learn(now_ms - asked.at_ms)
-            for low, high in answered.pairs():
-                self.asked.clear(low, high)
+        answered = self.asked.ticks(TICK_MIN, TICK_MAX) - missing
+        for start, stop in answered.pairs():
+            for _, _, asked in self.asked.runs(start, stop):
+                if asked.times == 1:
+                    # Karn's rule: after a repetition nobody can say which question was answered.
+                    reached(NACK_TIMED)
+                    self.estimate.learn(now_ms - asked.at_ms)
+            self.asked.clear(start, stop)
 
     def _notice(self, gaps: TickSet, now_ms: int) -> None:
-        for start, stop, _ in self.noticed:
-            closed = TickSet.between(start, stop) - gaps.clip(start, stop)
-            for low, high in closed.pairs():
-                if not self.asked.ticks(low, high):
-                    reached(GAP_CLOSED_BY_ITSELF)
-                self.noticed.clear(low, high)
-        for start, stop in gaps.pairs():
-            for low, high in self.noticed.missing(start, stop).pairs():
-                self.noticed.set_range(low, high, now_ms)
+        before = self.noticed.ticks(TICK_MIN, TICK_MAX)
+        if before == gaps:
+            return
+        for start, stop in (before - gaps).pairs():
+            if not self.asked.ticks(start, stop):
+                reached(GAP_CLOSED_BY_ITSELF)
+            self.noticed.clear(start, stop)
+        for start, stop in (gaps - before).pairs():
+            self.noticed.set_range(start, stop, now_ms)
 
     def _ask(self, due: TickSet, now_ms: int) -> TickSet:
-        ask: list[tuple[int, int]] = []
+        fresh = due - self.asked.ticks(TICK_MIN, TICK_MAX)
+        ask = list(fresh.pairs())
+        for low, high, asked in self.asked:
+            if asked.at_ms + asked.repeat_ms <= now_ms:
+                overdue = due.clip(low, high)
+                ask += overdue.pairs()
+                for start, stop in overdue.pairs():
+                    self.asked.set_range(start, stop, self._repeated(asked, now_ms))
         first = Asked(now_ms, self.estimate.repeat_ms(self.parameters), 1)
-        for start, stop in due.pairs():
-            for low, high in self.asked.missing(start, stop).pairs():
-                ask.append((low, high))
-                self.asked.set_range(low, high, first)
-            for low, high, asked in self.asked.runs(start, stop):
-                if asked.at_ms + asked.repeat_ms <= now_ms and asked is not first:
-                    ask.append((low, high))
-                    self.asked.set_range(low, high, self._repeated(asked, now_ms))
+        for start, stop in fresh.pairs():
+            self.asked.set_range(start, stop, first)
         return TickSet.from_pairs(ask)
 
     def _repeated(self, asked: Asked, now_ms: int) -> Asked:
