@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SEPARATOR = "----"
+#: A comment on top of a story that is told as it should be, and does not happen that way yet.
+NOT_YET = "# Not yet: "
 
 
 class ScenarioError(Exception):

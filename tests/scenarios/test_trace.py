@@ -178,7 +178,7 @@ LINES: list[tuple[Item, str, bool]] = [
         False,
     ),
     (
-        StartGrantMessage(pubend=TRADES, edge=S1, epoch=EPOCH, wanted=None, start=11),
+        StartGrantMessage(pubend=TRADES, edge=S1, epoch=EPOCH, wanted=None, start=11, until=11),
         "start-grant trades {s1:1.2} from 11",
         False,
     ),

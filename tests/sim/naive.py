@@ -1,4 +1,4 @@
-"""A broker that is alone and never crashes, in eighty lines: enough to test the simulator without the protocol."""
+"""A broker that is alone and never crashes: enough to test the simulator without the protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gapless.protocol.effects import (
     Deliver,
     Effect,
     RefusePublish,
-    TrimLog,
+    ReleaseRecord,
 )
 from gapless.protocol.events import (
     DeliveryTaken,
@@ -39,7 +39,7 @@ class Stream:
     """One pubend: its durable batches, and those on their way to the disk."""
 
     next_tick: int = 0
-    pending: dict[int, tuple[int, EventBatch]] = field(default_factory=dict)
+    pending: dict[int, tuple[int, EventBatch | None]] = field(default_factory=dict)
     batches: list[EventBatch] = field(default_factory=list)
 
 
@@ -75,7 +75,9 @@ class NaiveBroker:
             case RecordDurable():
                 return self._durable(event.pubend, event.token)
             case RecordFailed():
-                request, _ = self.streams[event.pubend].pending.pop(event.token)
+                request, batch = self.streams[event.pubend].pending.pop(event.token)
+                if batch is None:
+                    return self._taken(event.pubend)
                 return [RefusePublish(pubend=event.pubend, token=request, reason=event.reason)]
             case SubscribeRequested():
                 self.slots += 1
@@ -108,6 +110,8 @@ class NaiveBroker:
         effects: list[Effect] = []
         for each in sorted(t for t in stream.pending if t <= token):
             request, batch = stream.pending.pop(each)
+            if batch is None:
+                continue
             stream.batches.append(batch)
             effects.append(AcceptPublish(pubend=pubend, token=request, ticks=batch.ticks))
             effects.append(self._deliver(pubend, batch, self.subscriptions))
@@ -137,4 +141,7 @@ class NaiveBroker:
     def _taken(self, pubend: PubendId) -> list[Effect]:
         if pubend in self.waiting.values() or not self.streams[pubend].batches:
             return []
-        return [TrimLog(pubend=pubend, before=self.streams[pubend].batches[-1].last + 1)]
+        self.tokens += 1
+        self.streams[pubend].pending[self.tokens] = (0, None)
+        record = ReleaseRecord(before=self.streams[pubend].batches[-1].last + 1)
+        return [AppendRecord(pubend=pubend, token=self.tokens, record=record)]

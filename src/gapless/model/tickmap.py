@@ -107,6 +107,14 @@ class TickMap(Generic[V]):
             if low < high:
                 self._replace(start, stop, [])
 
+    def drop_lowest(self, runs_max: int) -> bool:
+        """When there are more than `runs_max` runs, drop the lowest until half as many are left."""
+        if len(self._starts) <= runs_max:
+            return False
+        keep = max(1, runs_max // 2)
+        del self._starts[:-keep], self._stops[:-keep], self._values[:-keep]
+        return True
+
     def ticks(self, start: Tick, stop: Tick) -> TickSet:
         """The ticks of `start..stop` that have a value."""
         return TickSet.from_sorted((a, b) for a, b, _ in self.runs(start, stop))

@@ -140,6 +140,9 @@ class Broker:
         """
         step = _Step(now)
         self._apply(event, step)
+        if self._timer_ms is not None and now.ms >= self._timer_ms and not isinstance(event, TimerFired):
+            # The timer is due: its work is done here and now, so that no flood of messages can put it off.
+            self._woken(step)
         self._settle(step)
         self._touched = step.touched
         return step.effects
@@ -295,7 +298,7 @@ class Broker:
         for message in knowledge:
             pubend, path = message.pubend, self._paths[message.pubend]
             first_time = message.first_time
-            if first_time and self._known_before(path, message.runs):
+            if first_time and self._known_before(path, message.batch):
                 reached(FIRST_TIME_TWICE)
                 first_time = False
             step.touched.add(pubend)
@@ -309,18 +312,19 @@ class Broker:
                 if telling is not None:
                     self._send_knowledge(path, cell, telling, step)
 
-    def _known_before(self, path: _Path, runs: tuple[Run, ...]) -> bool:
-        known = path.istream.stream.known
-        return any(bool(known.runs(start, stop)) for start, stop, _ in runs)
+    def _known_before(self, path: _Path, batch: EventBatch | None) -> bool:
+        return batch is not None and bool(path.istream.stream.known.runs(batch.first, batch.last + 1))
 
     def _send_knowledge(self, path: _Path, cell: CellId, telling: Telling, step: _Step) -> None:
+        final = path.istream.final_before
         for runs, batch in _split(telling, self.network.parameters.message_rows_max):
             message = KnowledgeMessage(
                 pubend=path.istream.pubend,
-                runs=tuple(runs),
+                # What is final needs no runs: `final_before` says it all.
+                runs=tuple((max(start, final), stop, stamp) for start, stop, stamp in runs if stop > final),
                 batch=batch,
                 first_time=telling.first_time,
-                final_before=path.istream.final_before,
+                final_before=final,
             )
             self._send_down(path, cell, message, step)
 
@@ -427,6 +431,7 @@ class Broker:
     def _serve_subends(self, edge: Edge, step: _Step) -> None:
         # Asking the own pubend may bring knowledge at once, which may let subends advance again: the
         # second round has nothing left to ask for that was not asked in the first.
+        step.touched |= edge.related(step.touched)
         for _ in range(2):
             before = len(step.effects)
             step.effects += edge.advance(set(step.touched))

@@ -136,7 +136,7 @@ class Edge:
         effects: list[Effect] = []
         for subend in list(door.pending.values()):
             if subend.birth <= message.epoch and subend.wanted == message.wanted:
-                subend.granted.setdefault(message.pubend, message.start)
+                subend.granted.setdefault(message.pubend, (message.start, message.until))
                 effects += self._place(subend, message.pubend)
         return effects
 
@@ -160,9 +160,8 @@ class Edge:
         reached(LEFT_LIVE_PATH)
         subend.slow = True
         subend.outstanding = 0
-        self._waiting = {
-            serial: (group, one) for serial, (group, one) in self._waiting.items() if one is not subend
-        }
+        for serial in [serial for serial, (_, one) in self._waiting.items() if one is subend]:
+            self._waiting.pop(serial)[0].taken(serial, None)
         for group in self._groups_of(subend):
             if all(subend.subscription not in self._doors[p].pending for p in group.pubends):
                 group.fall_behind(subend, dict(event.positions))
@@ -175,6 +174,11 @@ class Edge:
             reached(ACK_EXPECTED_HEARD)
         door.lane.expected = max(door.lane.expected, before)
         door.lane.clock.hurry(now.ms)
+
+    def related(self, pubends: set[PubendId]) -> set[PubendId]:
+        """The pubends that total order ties to these: what one of them has, the others are waited for."""
+        groups = {id(g): g for pubend in pubends for g in self._doors[pubend].groups if g.has_readers}
+        return {pubend for group in groups.values() for pubend in group.pubends}
 
     def advance(self, pubends: set[PubendId]) -> list[Effect]:
         """Hand out what can be handed out on these pubends."""

@@ -57,6 +57,7 @@ class Istream:
         news, rows = self.stream.accumulate(list(runs), batch)
         for start, stop, _ in news:
             self.asked.clear(start, stop)
+        self.asked.drop_lowest(self.parameters.stream_runs_max)
         if not news:
             reached(KNOWLEDGE_REPEATED)
         return fresh + news, rows
@@ -75,10 +76,8 @@ class Istream:
         fresh = ticks - held
         for start, stop in fresh.pairs():
             self.asked.set_range(start, stop, now_ms)
-        if len(self.asked) > self.parameters.stream_runs_max:
-            # The lowest go first; what is still lacking will be asked for again.
-            keep = list(self.asked)[-max(1, self.parameters.stream_runs_max // 2)]
-            self.asked.clear(TICK_MIN, keep[0])
+        # What is dropped here and still lacking will be asked for again.
+        self.asked.drop_lowest(self.parameters.stream_runs_max)
         return fresh
 
     def settle(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:

@@ -107,6 +107,8 @@ class StartGrantMessage:
     #: What the request wanted: the answer to one request is no answer to another.
     wanted: Tick | None
     start: Tick
+    #: Every tick below is known to the pubend: from `start` up to here there is a past to catch up with.
+    until: Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

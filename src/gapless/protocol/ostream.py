@@ -113,6 +113,8 @@ class Ostream:
     unacked: TickQueue = field(default_factory=TickQueue)
     #: Ticks the cell asked for and that were not known when it did; the value is not used.
     curious: TickMap[bool] = field(default_factory=TickMap)
+    #: First-time silence that the cell was not told of: it travels with the next data.
+    withheld: TickMap[Epochs] = field(default_factory=TickMap)
 
     def pass_on(
         self, fresh: list[Run], rows: EventBatch | None, wants: CellFilter, *, first_time: bool
@@ -126,9 +128,13 @@ class Ostream:
         if first_time:
             if accepted is None and not self._is_curious(runs):
                 reached(SILENCE_WITHHELD)
+                self._withhold(runs)
                 return None
             if accepted is None:
                 reached(SILENCE_SENT)
+            elif self.withheld:
+                runs = [*self.withheld, *runs]
+                self.withheld = TickMap()
         else:
             runs = self._where_curious(runs)
             if not runs:
@@ -163,9 +169,8 @@ class Ostream:
         self._no_longer_curious(runs, wants)
         for start, stop in unknown.pairs():
             self.curious.set_range(start, stop, True)
-        if len(self.curious) > self.runs_max:
+        if self.curious.drop_lowest(self.runs_max):
             reached(CURIOSITY_FORGOTTEN)
-            self.curious.clear(TICK_MIN, list(self.curious)[-max(1, self.runs_max // 2)][0])
         return (Telling(runs, rows, first_time=False) if runs else None), unknown
 
     def acked_by_cell(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:
@@ -180,6 +185,7 @@ class Ostream:
             start = max(start, stop)
         self.unacked.drop(TICK_MIN, start)
         self.curious.clear(TICK_MIN, start)
+        self.withheld.clear(TICK_MIN, start)
 
     def acked(self) -> list[tuple[Tick, Epochs]]:
         """The settled prefix as ascending (stop, epochs) runs; empty when not even the past is settled."""
@@ -259,6 +265,13 @@ class Ostream:
         for start, stop, stamp in runs:
             if stamp.covers(need):
                 self.curious.clear(start, stop)
+        if self.curious.drop_lowest(self.runs_max):
+            reached(CURIOSITY_FORGOTTEN)
+
+    def _withhold(self, runs: list[Run]) -> None:
+        for start, stop, stamp in runs:
+            self.withheld.update(start, stop, joining(stamp))
+        self.withheld.drop_lowest(self.runs_max)
 
     def _settle_data(self, start: Tick, stop: Tick, stamp: Epochs) -> None:
         for _, _, old in self.passed.runs(start, stop):

@@ -407,6 +407,7 @@ class Pubend:
             epoch=record.epoch,
             wanted=record.wanted,
             start=record.start,
+            until=self.told,
         )
 
     def _believed(self, runs: AckRuns) -> Tick:
@@ -440,7 +441,8 @@ class Pubend:
         return expected
 
     def _time(self, now: Now) -> Tick:
-        self.time_tick = max(now.clock, self.time_tick + (now.ms - self.time_ms) * TICKS_PER_MS)
+        # While it is ahead of the clock, time goes on at half the pace until the clock has caught up.
+        self.time_tick = max(now.clock, self.time_tick + (now.ms - self.time_ms) * TICKS_PER_MS // 2)
         self.time_ms = now.ms
         return self.time_tick
 

@@ -57,8 +57,8 @@ class Subend:
     birth: Epoch
     #: The start tick the subscriber asked for.
     wanted: Tick | None
-    #: The start ticks that pubends granted so far.
-    granted: dict[PubendId, Tick] = field(default_factory=dict)
+    #: Per pubend that granted it: the start tick, and how far the pubend's past reached then.
+    granted: dict[PubendId, tuple[Tick, Tick]] = field(default_factory=dict)
     #: It was reported slow and has taken nothing since.
     slow: bool = False
     #: Deliveries handed to it as a laggard that it has not taken.
@@ -122,16 +122,16 @@ class Group:
 
     def place(self, subend: Subend) -> dict[PubendId, Tick]:
         """Let a granted subend in; returns the ticks from which on it is gapless."""
-        starts = {pubend: subend.granted[pubend] for pubend in self.pubends}
-        if subend.wanted is None:
-            # "From now on" is one moment for all pubends, and not before what the others already had.
-            now = max(starts.values())
-            if self.has_readers:
-                now = max(now, self.horizon)
-            starts = dict.fromkeys(starts, now)
-        if not self.has_readers:
-            # Nobody looked at this stream for a while: begin where the newcomer begins.
+        starts = {pubend: subend.granted[pubend][0] for pubend in self.pubends}
+        if self.has_readers and subend.wanted is None:
+            # "From now on" need not begin before what the others already had.
+            starts = {pubend: max(start, self.horizon) for pubend, start in starts.items()}
+        elif subend.wanted is None:
             self.horizon = min(starts.values())
+        elif not self.has_readers:
+            # Nobody looked at this stream for a while: it goes on where the newcomer's past ends.
+            past = [subend.granted[pubend][1] for pubend in self.pubends]
+            self.horizon = max([*starts.values(), *past])
         if min(starts.values()) == max(starts.values()) >= self.horizon:
             self._join(subend, min(starts.values()))
         else:

@@ -181,10 +181,12 @@ class Checkers(Observer):
                 subject = view.wish.subscription
                 raise Violation("start", text, subject=subject, pubend=pubend, tick=min(ticks))
 
-    def trimmed(self, pubend: str, before: int) -> None:
+    def released(self, pubend: str, before: int) -> None:
         """Nothing is released that a live subscription has not taken."""
         truth = self._truths[pubend]
-        truth.released = max(truth.released, before)
+        if before <= truth.released:
+            return
+        truth.released = before
         for view in self._views.values():
             missing = self._missing(view, pubend, before)
             if missing is not None:
@@ -299,7 +301,8 @@ class Checkers(Observer):
         ticks, condition = truth.ticks, view.wish.condition
         while share.cursor < len(ticks) and ticks[share.cursor] < before:
             tick = ticks[share.cursor]
-            if tick not in share.taken and condition.accepts(truth.rows[tick]):
+            # A start may lie in the future, above events that are still to come.
+            if tick >= share.start and tick not in share.taken and condition.accepts(truth.rows[tick]):
                 return tick
             share.cursor += 1
         return None

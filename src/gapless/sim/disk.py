@@ -73,6 +73,11 @@ class Log:
         """How many records a crash may lose."""
         return len(self._unflushed)
 
+    @property
+    def released(self) -> Tick:
+        """The events below are not needed by anybody: that is durable."""
+        return self._released
+
     def begin_flush(self) -> bool:
         """Start to flush all that was appended so far; False when there is nothing, or one is under way."""
         if self._flushing is not None or not self._unflushed:

@@ -38,8 +38,8 @@ class Observer:
     def accepted(self, pubend: str, ids: Sequence[int], ticks: Sequence[int]) -> None:
         """A publisher was told that its rows are published, with these ticks."""
 
-    def trimmed(self, pubend: str, before: int) -> None:
-        """The pubend released its events below `before`."""
+    def released(self, pubend: str, before: int) -> None:
+        """The log of the pubend says durably that nobody needs the events below `before`."""
 
     def rows_sent(self, sender: str, receiver: str, cell: str, pubend: str, ticks: Sequence[int]) -> None:
         """Data rows were sent, on their way to `cell`: that of `receiver`, or one behind its back."""

@@ -25,7 +25,7 @@ from gapless.sim.world import SECOND_US, Pace, World
 
 #: The largest network that a seed may draw; most have fewer than 16 brokers.
 BROKERS_MAX = 200
-FAULTS_SECONDS = 8.0
+FAULTS_SECONDS = 6.0
 #: How long healing may take. Doubt can last a clock's offset, a stall and several backed-off repetitions.
 LIVENESS_SECONDS = 60.0
 #: How long the network is left alone before only live subscriptions may attract rows.

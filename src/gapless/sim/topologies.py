@@ -66,8 +66,10 @@ def _random_cells(random: Random, brokers_max: int) -> dict[str, list[str]]:
     luck = random.random()
     if luck < 0.1:
         size = 1
-    elif luck < 0.97 or brokers_max <= 16:
-        size = random.randint(2, 15)
+    elif luck < 0.8:
+        size = random.randint(2, 8)
+    elif luck < 0.98 or brokers_max <= 16:
+        size = random.randint(8, 15)
     else:
         size = random.randint(16, brokers_max)
     size = max(1, min(size, brokers_max))
@@ -98,7 +100,7 @@ def random_parameters(random: Random) -> dict[str, object]:
         "link_status_ms": status,
         "link_silent_ms": status * random.choice((3, 6)),
         "advertise_repeat_ms": random.choice((100, 300, 500)),
-        "nack_ticks_max": random.choice((20_000, 500_000)),
+        "nack_ticks_max": random.choice((20_000, 200_000, 500_000, 500_000)),
         "nack_parts_max": random.choice((2, 16)),
     }
     if random.random() < 0.3:

@@ -68,8 +68,11 @@ class Workload(Observer):
 
     def _random_publisher(self, pubend: PubendId) -> Publisher:
         random = self._random
-        interval = random.choice((40_000, 100_000, 250_000, 1_000_000, 4_000_000))
-        return Publisher(pubend, interval, random.choice((1, 3, 10, 20)), random.choice((0.0, 0.0, 0.3, 0.7)))
+        # Many pubends share the load, so that the length of a run hardly depends on their number.
+        share = 1 + len(self._world.network.pubends) // 3
+        interval = share * random.choice((50_000, 150_000, 500_000, 1_000_000, 4_000_000))
+        burst = random.choice((0.0, 0.0, 0.3, 0.7))
+        return Publisher(pubend, round(interval / (1 - burst)), random.choice((1, 3, 10, 20)), burst)
 
     def start_publishing(self) -> None:
         """Let every publisher publish at its own pace."""

@@ -73,6 +73,9 @@ CLOCK_START: Tick = 1_000 * SECOND_US
 TRACE_ENTRIES_MAX = 200_000
 #: A broker's memory is looked at once in so many of its steps.
 STEPS_PER_WEIGHING = 20
+#: A broker's invariants are checked after each of its steps; one that holds many rows, less often.
+STEPS_PER_CHECK_MAX = 20
+ROWS_PER_CHECK = 30
 
 
 @dataclass(slots=True)
@@ -97,6 +100,7 @@ class Node:
     timer: int = 0
     disk_full: bool = False
     steps: int = 0
+    steps_per_check: int = 1
     #: The ids of the rows of each publish request that is not answered yet.
     requests: dict[int, list[int]] = field(default_factory=dict)
 
@@ -187,7 +191,7 @@ class World:
             left = log.crash(self.random, self.pace.torn_odds)
             self.faults["unsynced_loss"] += left.records_lost > 0
             self.faults["torn_write"] += left.torn
-            self._report_durable(pubend, left.batches)
+            self._report_durable(pubend, log, left.batches)
         for subscriber in list(node.desk.by_name.values()):
             subscriber.closed = True
             for observer in self.observers:
@@ -226,7 +230,8 @@ class World:
         now = Now(self.time_us // 1_000 + node.base_ms, self.clock(broker))
         try:
             effects = node.broker.step(event, now)
-            node.broker.check()
+            if node.steps % node.steps_per_check == 0:
+                node.broker.check()
             self._perform(node, effects)
         except Violation:
             raise
@@ -236,6 +241,7 @@ class World:
             raise Violation("invariant", text, subject=broker) from error
         if node.steps % STEPS_PER_WEIGHING == 0:
             weight = node.broker.memory()
+            node.steps_per_check = min(STEPS_PER_CHECK_MAX, 1 + weight.rows // ROWS_PER_CHECK)
             for observer in self.observers:
                 observer.weighed(broker, weight.row_bytes, weight.runs)
 
@@ -303,8 +309,6 @@ class World:
                 self._later(node, self.random.randint(0, self.pace.read_us_max), answer)
             case TrimLog():
                 log.trim(effect.before)
-                for observer in self.observers:
-                    observer.trimmed(effect.pubend, effect.before)
 
     def _flush(self, node: Node, pubend: PubendId) -> None:
         if node.logs[pubend].begin_flush():
@@ -314,8 +318,9 @@ class World:
     def _flushed(self, node: Node, incarnation: int, pubend: PubendId) -> None:
         if node.broker is None or node.incarnation != incarnation:
             return
-        done = node.logs[pubend].end_flush(self.random, node.disk_full)
-        self._report_durable(pubend, done.batches)
+        log = node.logs[pubend]
+        done = log.end_flush(self.random, node.disk_full)
+        self._report_durable(pubend, log, done.batches)
         self._flush(node, pubend)
         if done.token is not None:
             self.feed(node.name, RecordDurable(pubend=pubend, token=done.token))
@@ -323,10 +328,12 @@ class World:
             self.faults["disk_full"] += 1
             self.feed(node.name, RecordFailed(pubend=pubend, token=token, reason="the disk is full"))
 
-    def _report_durable(self, pubend: PubendId, batches: Sequence[EventBatch]) -> None:
+    def _report_durable(self, pubend: PubendId, log: Log, batches: Sequence[EventBatch]) -> None:
         for batch in batches:
             for observer in self.observers:
                 observer.durable(pubend, batch.ticks.tolist(), batch.columns.to_pylist())
+        for observer in self.observers:
+            observer.released(pubend, log.released)
 
     # ---- links ---------------------------------------------------------------------------------------
 

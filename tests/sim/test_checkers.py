@@ -1,0 +1,292 @@
+"""Every checker can fail: a good history passes, and one bad step in it is noticed by the right checker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gapless.sim.checkers import CHECKERS, Checkers, Plan, Violation
+from gapless.sim.conditions import Condition
+from gapless.sim.observer import Wish
+
+GROUP_1 = Condition("group", equal=1)
+
+
+def checkers() -> Checkers:
+    """Two pubends at p, of one topic; a router r; edges s and t below it."""
+    plan = Plan(
+        topic_of={"x": "trades", "y": "trades"},
+        root_of={"x": "P", "y": "P"},
+        cell_of={"p": "P", "r": "R", "s": "S", "t": "T"},
+        links=[("P", "R"), ("R", "S"), ("R", "T")],
+        edges=frozenset({"s", "t"}),
+        row_bytes_max=dict.fromkeys("prst", 1_000),
+        runs_max=dict.fromkeys("prst", 10),
+    )
+    return Checkers(plan)
+
+
+def log(checks: Checkers, pubend: str, *events: tuple[int, int]) -> None:
+    """Make (tick, group) events durable; the id of an event is its tick."""
+    ticks = [tick for tick, _ in events]
+    checks.durable(pubend, ticks, [{"id": tick, "group": group} for tick, group in events])
+
+
+def subscribe(
+    checks: Checkers,
+    name: str,
+    condition: Condition = GROUP_1,
+    *,
+    total: bool = False,
+    wanted: int | None = None,
+    start: int = 0,
+) -> None:
+    checks.stepped("s")
+    wish = Wish(subscription=name, edge="s", topic="trades", condition=condition, total=total, wanted=wanted)
+    checks.subscribed(wish)
+    for pubend in ("x", "y"):
+        checks.confirmed(name, pubend, start)
+    checks.stepped("s")
+
+
+def take(checks: Checkers, name: str, pubend: str, *ticks: int) -> None:
+    for tick in ticks:
+        checks.taken(name, pubend, tick, tick)
+
+
+def good_history() -> Checkers:
+    """Events 10 to 13 of x and 11 of y, of groups 1 and 2; both subscriptions are up to date with 12."""
+    checks = checkers()
+    subscribe(checks, "plain")
+    subscribe(checks, "merged", total=True)
+    log(checks, "x", (10, 1), (11, 2), (12, 1))
+    log(checks, "y", (11, 1))
+    checks.accepted("x", [10, 11, 12], [10, 11, 12])
+    checks.rows_sent("p", "r", "R", "x", [10, 12])
+    checks.rows_sent("r", "s", "S", "x", [10, 12])
+    take(checks, "plain", "x", 10, 12)
+    take(checks, "plain", "y", 11)
+    take(checks, "merged", "x", 10)
+    take(checks, "merged", "y", 11)
+    take(checks, "merged", "x", 12)
+    checks.released("x", 13)
+    checks.released("y", 12)
+    checks.weighed("r", 1_000, 10)
+    return checks
+
+
+def test_a_good_history_passes() -> None:
+    assert good_history().unfinished() is None
+
+
+def twice(checks: Checkers) -> None:
+    take(checks, "plain", "x", 12)
+
+
+def not_logged(checks: Checkers) -> None:
+    take(checks, "plain", "x", 99)
+
+
+def other_row(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    checks.taken("plain", "x", 20, 21)
+
+
+def backwards(checks: Checkers) -> None:
+    # A real history that is out of order has a gap first, so the last tick is set by hand.
+    log(checks, "x", (20, 1))
+    checks._views["plain"].shares["x"].last = 50
+    take(checks, "plain", "x", 20)
+
+
+def merged_backwards(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    take(checks, "merged", "x", 20)
+    log(checks, "y", (19, 1))
+    take(checks, "merged", "y", 19)
+
+
+def log_backwards(checks: Checkers) -> None:
+    log(checks, "x", (9, 1))
+
+
+def gap(checks: Checkers) -> None:
+    log(checks, "x", (20, 1), (21, 1))
+    take(checks, "plain", "x", 21)
+
+
+def merged_gap(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    log(checks, "y", (19, 1))
+    take(checks, "merged", "x", 20)
+
+
+def merged_gap_at_equal_ticks(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    log(checks, "y", (20, 1))
+    take(checks, "merged", "y", 20)
+
+
+def unwanted(checks: Checkers) -> None:
+    log(checks, "x", (20, 2))
+    take(checks, "plain", "x", 20)
+
+
+def below_start(checks: Checkers) -> None:
+    subscribe(checks, "late", start=50)
+    take(checks, "late", "x", 12)
+
+
+def unconfirmed(checks: Checkers) -> None:
+    wish = Wish(subscription="new", edge="s", topic="trades", condition=GROUP_1, total=False, wanted=None)
+    checks.subscribed(wish)
+    take(checks, "new", "x", 12)
+
+
+def accepted_below_start(checks: Checkers) -> None:
+    subscribe(checks, "late", start=50)
+    log(checks, "x", (20, 2))
+    checks.accepted("x", [20], [20])
+
+
+def wanted_and_still_there(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    subscribe(checks, "late", wanted=15, start=30)
+
+
+def confirmed_twice(checks: Checkers) -> None:
+    checks.confirmed("plain", "x", 30)
+
+
+def accepted_unflushed(checks: Checkers) -> None:
+    checks.accepted("x", [20], [20])
+
+
+def accepted_partly(checks: Checkers) -> None:
+    checks.accepted("x", [12, 13], [12])
+
+
+def sent_unflushed(checks: Checkers) -> None:
+    checks.rows_sent("p", "r", "R", "x", [20])
+
+
+def released_too_early(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    checks.released("x", 21)
+
+
+def promised_after_release(checks: Checkers) -> None:
+    subscribe(checks, "late", start=5)
+
+
+def logged_below_release(checks: Checkers) -> None:
+    checks.released("x", 40)
+    log(checks, "x", (30, 2))
+
+
+def sent_to_nobody(checks: Checkers) -> None:
+    checks.rows_sent("r", "t", "T", "x", [10])
+
+
+def sent_upwards(checks: Checkers) -> None:
+    checks.rows_sent("r", "p", "P", "x", [10])
+
+
+def sent_to_the_gone(checks: Checkers) -> None:
+    checks.ended("plain")
+    checks.ended("merged")
+    checks.rows_sent("r", "s", "S", "x", [10])
+    checks.settled = True
+    checks.rows_sent("r", "s", "S", "x", [10])
+
+
+def too_heavy(checks: Checkers) -> None:
+    checks.weighed("r", 1_001, 0)
+
+
+def too_many_runs(checks: Checkers) -> None:
+    checks.weighed("r", 0, 11)
+
+
+def never_taken(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
+def never_released(checks: Checkers) -> None:
+    log(checks, "x", (20, 2))
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
+@pytest.mark.parametrize(
+    ("checker", "bad"),
+    [
+        ("exactly_once", twice),
+        ("exactly_once", not_logged),
+        ("exactly_once", other_row),
+        ("order", backwards),
+        ("order", merged_backwards),
+        ("order", log_backwards),
+        ("gapless", gap),
+        ("gapless", merged_gap),
+        ("gapless", merged_gap_at_equal_ticks),
+        ("filter", unwanted),
+        ("start", below_start),
+        ("start", unconfirmed),
+        ("start", accepted_below_start),
+        ("start", wanted_and_still_there),
+        ("start", confirmed_twice),
+        ("durability", accepted_unflushed),
+        ("durability", accepted_partly),
+        ("durability", sent_unflushed),
+        ("release", released_too_early),
+        ("release", promised_after_release),
+        ("release", logged_below_release),
+        ("routing", sent_to_nobody),
+        ("routing", sent_upwards),
+        ("routing", sent_to_the_gone),
+        ("memory", too_heavy),
+        ("memory", too_many_runs),
+        ("liveness", never_taken),
+        ("liveness", never_released),
+    ],
+)
+def test_a_bad_step_is_noticed_by_its_checker(checker: str, bad: Callable[[Checkers], None]) -> None:
+    checks = good_history()
+    with pytest.raises(Violation) as found:
+        bad(checks)
+    assert found.value.checker == checker, str(found.value)
+
+
+def test_a_violation_names_checker_subject_and_event() -> None:
+    found = Violation("gapless", "not taken", subject="s-1", pubend="x", tick=12)
+    assert str(found) == "gapless: s-1 x@12: not taken"
+    assert {"gapless", "invariant"} <= set(CHECKERS)
+
+
+def test_an_event_below_a_start_in_the_future_is_not_owed() -> None:
+    checks = good_history()
+    subscribe(checks, "future", wanted=50, start=50)
+    log(checks, "x", (40, 1), (60, 1))
+    take(checks, "future", "x", 60)
+    take(checks, "plain", "x", 40, 60)
+    take(checks, "merged", "x", 40, 60)
+    checks.released("x", 61)
+    assert checks.unfinished() is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "row", "accepted"),
+    [
+        (Condition(), {"group": None}, True),
+        (Condition("group", equal=1), {"group": 1}, True),
+        (Condition("group", equal=1), {"group": None}, False),
+        (Condition("name", equal="Ada"), {"name": "Grace"}, False),
+        (Condition("price", low=1, high=2), {"price": 1.0}, True),
+        (Condition("price", low=1, high=2), {"price": 2.0}, False),
+        (Condition("price", low=0, high=2), {"price": None}, False),
+    ],
+)
+def test_conditions_judge_rows(condition: Condition, row: dict[str, int], accepted: bool) -> None:
+    assert condition.accepts(row) is accepted
