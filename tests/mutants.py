@@ -152,15 +152,15 @@ def _once(clock: Any, now_ms: int) -> Any:
 
 @mutant(Istream, "ask", "hold back a nack for ever once the same was sent", "liveness")
 def consolidate_for_ever(right: Any) -> Any:
-    return lambda self, ticks, now_ms: (
-        ticks - self.asked.ticks(TICK_MIN, TICK_MAX)
-        and right(self, ticks - self.asked.ticks(TICK_MIN, TICK_MAX), now_ms)
-    )
+    def broken(self: Any, ticks: TickSet, now_ms: int) -> Any:
+        return right(self, ticks - self.asked.ticks(TICK_MIN, TICK_MAX), now_ms)
+
+    return broken
 
 
-@mutant(Ostream, "_where_curious", "retransmit to nobody", "liveness")
+@mutant(Ostream, "_by_asker", "retransmit to nobody", "liveness")
 def retransmit_to_nobody(_: Any) -> Any:
-    return lambda self, runs: []
+    return lambda self, runs: {}
 
 
 @mutant(Pubend, "_ack_expected", "never expect an ack", "liveness")

@@ -23,7 +23,7 @@ from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
 from gapless.protocol.edge import Edge
-from gapless.protocol.effects import Effect, StartTimer
+from gapless.protocol.effects import Effect, SendMessage, StartTimer
 from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
@@ -308,8 +308,8 @@ class Broker:
             path.ack_dirty = True
             for cell, ostream in path.ostreams.items():
                 wants = self._wants(path, pubend, cell)
-                telling = ostream.pass_on(fresh, rows, wants, first_time=first_time)
-                if telling is not None:
+                route = self._links.route(pubend, cell, path.tree.children[cell])
+                for telling in ostream.pass_on(fresh, rows, wants, first_time=first_time, route=route):
                     self._send_knowledge(path, cell, telling, step)
 
     def _known_before(self, path: _Path, batch: EventBatch | None) -> bool:
@@ -326,13 +326,16 @@ class Broker:
                 first_time=telling.first_time,
                 final_before=final,
             )
-            self._send_down(path, cell, message, step)
+            if telling.to is not None and self._links.is_up(telling.to):
+                step.effects.append(SendMessage(to=telling.to, message=message))
+            else:
+                self._send_down(path, cell, message, step)
 
     def _nacked(self, sender: BrokerId, message: NackMessage, step: _Step) -> None:
         path = self._paths[message.pubend]
         ostream = self._from_downstream(sender, message.pubend)
         wants = self._wants(path, message.pubend, ostream.cell)
-        telling, unknown = ostream.answer(message.ticks, path.istream.stream, wants)
+        telling, unknown = ostream.answer(sender, message.ticks, path.istream.stream, wants)
         if telling is not None:
             self._send_knowledge(path, ostream.cell, telling, step)
         if unknown:
@@ -348,9 +351,13 @@ class Broker:
             self._tell(knowledge, step)
             return
         parameters = self.network.parameters
-        fresh = path.istream.ask(ticks, step.now.ms)
-        for part in fresh.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
-            self._send_up(path, NackMessage(pubend=pubend, ticks=part), step)
+        fresh, repeated = path.istream.ask(ticks, step.now.ms)
+        for ticks_now, sender in ((fresh, path.last_sender), (repeated, None)):
+            # A question that got no answer goes to all of the cell: the last sender may have lost its way.
+            for part in ticks_now.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
+                nack = NackMessage(pubend=pubend, ticks=part)
+                assert path.upstream is not None, f"{self.broker} hosts {pubend}: nothing is upstream"
+                step.effects += self._links.send_up(pubend, path.upstream, sender, nack, sideways=False)
 
     def _ack_expected(self, pubend: PubendId, before: Tick, step: _Step) -> None:
         path = self._paths[pubend]

@@ -19,7 +19,7 @@ from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ids import PubendId
 from gapless.model.stream import KnowledgeStream, Run
 from gapless.model.tickmap import TickMap
-from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
+from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.marks import mark, reached
 from gapless.protocol.parameters import Parameters
 
@@ -62,23 +62,24 @@ class Istream:
             reached(KNOWLEDGE_REPEATED)
         return fresh + news, rows
 
-    def ask(self, ticks: TickSet, now_ms: int) -> TickSet:
-        """Somebody below lacks `ticks`; returns those to ask upstream for now."""
+    def ask(self, ticks: TickSet, now_ms: int) -> tuple[TickSet, TickSet]:
+        """Somebody below lacks `ticks`; returns those to ask upstream for now: for the first time, or again."""
         fresh_since = now_ms - self.parameters.nack_repeat_min_ms
-        held = TickSet()
+        held = again = EMPTY
         for start, stop in ticks.pairs():
             recent = self.asked.where(start, stop, lambda at_ms: at_ms > fresh_since)
             if recent:
                 reached(NACK_CONSOLIDATED)
                 held |= recent
-            elif self.asked.ticks(start, stop):
-                reached(NACK_FRESH_AGAIN)
+            again |= self.asked.ticks(start, stop) - recent
         fresh = ticks - held
+        if again:
+            reached(NACK_FRESH_AGAIN)
         for start, stop in fresh.pairs():
             self.asked.set_range(start, stop, now_ms)
         # What is dropped here and still lacking will be asked for again.
         self.asked.drop_lowest(self.parameters.stream_runs_max)
-        return fresh
+        return fresh - again, again
 
     def settle(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:
         """Everything below has acked up to these stops: the data is not needed here any more."""

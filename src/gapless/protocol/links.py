@@ -95,29 +95,43 @@ class Links:
         """Whether messages to the neighbour are likely to arrive."""
         return neighbour in self.heard_ms and neighbour not in self.silent
 
-    def send_down(
-        self, pubend: PubendId, cell: CellId, further: tuple[CellId, ...], message: CellMessage
-    ) -> list[Effect]:
-        """Towards a downstream cell, by one broker of it that best reaches the cells `further` down."""
+    def route(self, pubend: PubendId, cell: CellId, further: tuple[CellId, ...]) -> BrokerId | None:
+        """The broker of a downstream cell that best reaches the cells `further` down; None for no link."""
         live = self._live(cell)
         whole = [b for b in live if self._reaches_all(b, further)]
         if whole and len(whole) < len(live):
             reached(AVOIDED_PARTIAL)
         candidates = whole or live
-        if candidates:
-            return [SendMessage(to=_hashed(pubend, candidates), message=message)]
+        return _hashed(pubend, candidates) if candidates else None
+
+    def send_down(
+        self, pubend: PubendId, cell: CellId, further: tuple[CellId, ...], message: CellMessage
+    ) -> list[Effect]:
+        """Towards a downstream cell, on the pubend's route."""
+        route = self.route(pubend, cell, further)
+        if route is not None:
+            return [SendMessage(to=route, message=message)]
         return self._sideways(pubend, cell, message)
 
     def send_up(
-        self, pubend: PubendId, cell: CellId, last_sender: BrokerId | None, message: CellMessage
+        self,
+        pubend: PubendId,
+        cell: CellId,
+        last_sender: BrokerId | None,
+        message: CellMessage,
+        *,
+        sideways: bool = True,
     ) -> list[Effect]:
-        """Towards an upstream cell: to the broker that last sent for the pubend, else to all."""
+        """Towards an upstream cell: to the broker that last sent for the pubend, else to all.
+
+        A nack must not go sideways: its answer would come back to the wrong broker.
+        """
         if last_sender is not None and self.is_up(last_sender):
             return [SendMessage(to=last_sender, message=message)]
         live = self._live(cell)
         if len(live) > 1:
             reached(SENT_TO_ALL)
-        if live:
+        if live or not sideways:
             return [SendMessage(to=broker, message=message) for broker in live]
         return self._sideways(pubend, cell, message)
 

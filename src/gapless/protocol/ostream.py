@@ -97,6 +97,8 @@ class Telling:
     runs: list[Run]
     rows: list[EventBatch]
     first_time: bool
+    #: The broker of the cell that asked; None for the one that the pubend's knowledge goes to.
+    to: BrokerId | None = None
 
 
 @dataclass(slots=True)
@@ -111,43 +113,51 @@ class Ostream:
     passed: TickMap[Epochs] = field(default_factory=TickMap)
     #: Data ticks that the filter accepted and the cell has not acked.
     unacked: TickQueue = field(default_factory=TickQueue)
-    #: Ticks the cell asked for and that were not known when it did; the value is not used.
-    curious: TickMap[bool] = field(default_factory=TickMap)
+    #: Ticks that were asked for and not known then, with the broker of the cell that asked last.
+    curious: TickMap[BrokerId] = field(default_factory=TickMap)
     #: First-time silence that the cell was not told of: it travels with the next data.
     withheld: TickMap[Epochs] = field(default_factory=TickMap)
 
     def pass_on(
-        self, fresh: list[Run], rows: EventBatch | None, wants: CellFilter, *, first_time: bool
-    ) -> Telling | None:
-        """Put news through the filter; returns what to send to the cell now, None for nothing."""
+        self,
+        fresh: list[Run],
+        rows: EventBatch | None,
+        wants: CellFilter,
+        *,
+        first_time: bool,
+        route: BrokerId | None,
+    ) -> list[Telling]:
+        """Put news through the filter; returns what to tell the cell now.
+
+        First-time data takes the `route`; whoever of the cell asked for some of the ticks gets those.
+        """
         accepted, runs = self._filtered(fresh, rows, wants)
         for start, stop, stamp in runs:
             self.passed.update(start, stop, joining(stamp))
+        asked = self._by_asker(runs)
+        told: list[Telling] = []
         if accepted is not None:
             self.unacked.add(accepted.ticks)
-        if first_time:
-            if accepted is None and not self._is_curious(runs):
-                reached(SILENCE_WITHHELD)
-                self._withhold(runs)
-                return None
-            if accepted is None:
-                reached(SILENCE_SENT)
-            elif self.withheld:
-                runs = [*self.withheld, *runs]
+            if first_time:
+                told.append(Telling([*self.withheld, *runs], [accepted], first_time=True))
                 self.withheld = TickMap()
-        else:
-            runs = self._where_curious(runs)
-            if not runs:
-                reached(RETRANSMISSION_WITHHELD)
-                return None
-            accepted = None if accepted is None else rows_inside(accepted, runs)
-        self._no_longer_curious(runs, wants)
-        return Telling(runs, [] if accepted is None else [accepted], first_time)
+                asked.pop(route, None)
+        elif first_time:
+            reached(SILENCE_SENT if asked else SILENCE_WITHHELD)
+            self._withhold(runs)
+        if not first_time and not asked:
+            reached(RETRANSMISSION_WITHHELD)
+        for asker, part in asked.items():
+            inside = None if accepted is None else rows_inside(accepted, part)
+            told.append(Telling(part, [] if inside is None else [inside], first_time=False, to=asker))
+        for telling in told:
+            self._no_longer_curious(telling.runs, wants)
+        return told
 
     def answer(
-        self, asked: TickRange, stream: KnowledgeStream, wants: CellFilter
+        self, asker: BrokerId, asked: TickRange, stream: KnowledgeStream, wants: CellFilter
     ) -> tuple[Telling | None, TickSet]:
-        """The cell nacks `asked`: returns what is known of it, and the ticks that are not."""
+        """A broker of the cell nacks `asked`: returns what is known of it, and the ticks that are not."""
         need = self._need(wants)
         runs: list[Run] = []
         rows: list[EventBatch] = []
@@ -168,10 +178,10 @@ class Ostream:
             reached(NACK_SATISFIED)
         self._no_longer_curious(runs, wants)
         for start, stop in unknown.pairs():
-            self.curious.set_range(start, stop, True)
+            self.curious.set_range(start, stop, asker)
         if self.curious.drop_lowest(self.runs_max):
             reached(CURIOSITY_FORGOTTEN)
-        return (Telling(runs, rows, first_time=False) if runs else None), unknown
+        return (Telling(runs, rows, first_time=False, to=asker) if runs else None), unknown
 
     def acked_by_cell(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:
         """The cell acked: those ticks are not needed by the subscriptions of those epochs."""
@@ -248,15 +258,12 @@ class Ostream:
             {edge: local.get(edge) if local.get(edge) != EPOCH_NONE else EPOCH_ALL for edge in self.edges}
         )
 
-    def _is_curious(self, runs: list[Run]) -> bool:
-        return bool(self.curious) and any(self.curious.ticks(start, stop) for start, stop, _ in runs)
-
-    def _where_curious(self, runs: list[Run]) -> list[Run]:
-        if not self.curious:
-            return []
-        return [
-            (a, b, stamp) for start, stop, stamp in runs for a, b in self.curious.ticks(start, stop).pairs()
-        ]
+    def _by_asker(self, runs: list[Run]) -> dict[BrokerId | None, list[Run]]:
+        found: dict[BrokerId | None, list[Run]] = {}
+        for start, stop, stamp in runs if self.curious else ():
+            for low, high, asker in self.curious.runs(start, stop):
+                found.setdefault(asker, []).append((low, high, stamp))
+        return found
 
     def _no_longer_curious(self, runs: list[Run], wants: CellFilter) -> None:
         if not self.curious:

@@ -130,8 +130,8 @@ class Group:
             self.horizon = min(starts.values())
         elif not self.has_readers:
             # Nobody looked at this stream for a while: it goes on where the newcomer's past ends.
-            past = [subend.granted[pubend][1] for pubend in self.pubends]
-            self.horizon = max([*starts.values(), *past])
+            # No further than the slowest pubend has come: a later newcomer must not begin in its future.
+            self.horizon = min(max(subend.granted[pubend]) for pubend in self.pubends)
         if min(starts.values()) == max(starts.values()) >= self.horizon:
             self._join(subend, min(starts.values()))
         else:

@@ -37,7 +37,7 @@ PUBLISHING_STARTS_US = 2 * SECOND_US
 STALL_US = 5_500_000
 FAIL_US = 8 * SECOND_US
 #: Long enough after the repair for everything to be delivered and acknowledged.
-AFTERMATH_US = 15 * SECOND_US
+AFTERMATH_US = 6 * SECOND_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ def run_paper(name: str, *, parameters: Mapping[str, object] | None = None, seed
     network = figure3(PAPER_PARAMETERS if parameters is None else parameters)
     edges = sorted(str(edge) for edge in network.edges)
     recorder = _Recorder(edges)
-    pace = Pace(flush_us_min=1_000, flush_us_max=3_000, torn_odds=0.0)
+    pace = Pace(flush_us_min=1_000, flush_us_max=3_000, torn_odds=0.0, steps_per_check=20)
     world = World(network, Random(seed), [Checkers(plan_of(network)), recorder], pace)
     recorder.world = world
     world.weather.delay_us_min, world.weather.delay_us_max = 1_000, 2_000
@@ -202,7 +202,7 @@ def run_paper(name: str, *, parameters: Mapping[str, object] | None = None, seed
             subscription=edge, edge=edge, topic="trades", condition=Condition(), total=False, wanted=None
         )
         world.subscribe(wish, queue_max=100_000, take_us_max=200)
-    _publish_steadily(world, recorder, end_us - 5 * SECOND_US)
+    _publish_steadily(world, recorder, end_us - 2 * SECOND_US)
     for at_us, action in (
         (STALL_US, experiment.stall),
         (FAIL_US, experiment.fail),

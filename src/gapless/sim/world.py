@@ -73,9 +73,9 @@ CLOCK_START: Tick = 1_000 * SECOND_US
 TRACE_ENTRIES_MAX = 200_000
 #: A broker's memory is looked at once in so many of its steps.
 STEPS_PER_WEIGHING = 20
-#: A broker's invariants are checked after each of its steps; one that holds many rows, less often.
-STEPS_PER_CHECK_MAX = 20
+#: The more rows a broker holds, the longer it takes to check it.
 ROWS_PER_CHECK = 30
+STEPS_PER_CHECK_MAX = 20
 
 
 @dataclass(slots=True)
@@ -114,6 +114,8 @@ class Pace:
     read_us_max: int = 3_000
     #: The odds that the record after the surviving ones is half written when a broker crashes.
     torn_odds: float = 0.3
+    #: A broker's invariants are checked once in so many steps, or less often when it holds many rows.
+    steps_per_check: int = 1
 
 
 class World:
@@ -241,7 +243,8 @@ class World:
             raise Violation("invariant", text, subject=broker) from error
         if node.steps % STEPS_PER_WEIGHING == 0:
             weight = node.broker.memory()
-            node.steps_per_check = min(STEPS_PER_CHECK_MAX, 1 + weight.rows // ROWS_PER_CHECK)
+            often = self.pace.steps_per_check + weight.rows // ROWS_PER_CHECK
+            node.steps_per_check = min(STEPS_PER_CHECK_MAX, often)
             for observer in self.observers:
                 observer.weighed(broker, weight.row_bytes, weight.runs)
 
