@@ -55,8 +55,10 @@ def test_a_part_of_a_part_is_a_part(twin, start: int, stop: int, span: tuple[int
 @given(twins, st.data())
 def test_where_keeps_the_marked_rows(twin, data: st.DataObject) -> None:
     mask = data.draw(st.lists(st.booleans(), min_size=len(twin), max_size=len(twin)))
-    kept = batch_of(twin).where(np.asarray(mask, dtype=np.bool_))
+    batch = batch_of(twin)
+    kept = batch.where(np.asarray(mask, dtype=np.bool_))
     assert twin_of(kept) == [pair for pair, marked in zip(twin, mask, strict=True) if marked]
+    assert batch.where(np.ones(len(twin), dtype=np.bool_)) is batch
 
 
 @given(twins, st.integers(1, 5))

@@ -48,6 +48,16 @@ class TickMapTwins(RuleBasedStateMachine):
         for tick in inside(span):
             self.twin.pop(tick, None)
 
+    @rule(runs_max=st.integers(0, 6))
+    def drop_lowest(self, runs_max: int) -> None:
+        runs = list(self.map)
+        if self.map.drop_lowest(runs_max):
+            assert len(runs) > runs_max
+            kept = runs[-max(1, runs_max // 2) :]
+            self.twin = {tick: value for start, stop, value in kept for tick in range(start, stop)}
+        else:
+            assert len(runs) <= runs_max
+
     @rule(length=st.integers(1, 4), value=values)
     def grow_at_the_end(self, length: int, value: int) -> None:
         start = self.map.stop if self.map else 0

@@ -40,6 +40,14 @@ def test_a_set_holds_the_ticks_of_its_ranges_in_normal_form(pairs: list[tuple[in
         assert len(made) == len(list(made)) == len(list(made.pairs()))
 
 
+@given(st.lists(st.integers(0, DOMAIN), unique=True, max_size=12).map(sorted), st.booleans())
+def test_ranges_that_ascend_and_may_touch_are_merged(ends: list[int], touching: bool) -> None:
+    pairs = list(pairwise(ends)) if touching else list(zip(ends[::2], ends[1::2], strict=False))
+    made = TickSet.from_sorted(pairs)
+    assert_normal(made)
+    assert made == TickSet.from_pairs(pairs)
+
+
 @given(st.lists(spans, max_size=8), st.randoms())
 def test_sets_of_the_same_ticks_are_equal_however_they_were_made(pairs, random) -> None:
     one_by_one = EMPTY

@@ -28,6 +28,7 @@ NACK_CONSOLIDATED = mark(
 )
 NACK_FRESH_AGAIN = mark("nack_fresh_again", "a repeated nack went up because the first was forgotten here")
 KNOWLEDGE_REPEATED = mark("knowledge_repeated", "knowledge arrived that said nothing new")
+NACKS_HELD = mark("nacks_held", "a broker had asked for so much at once that further nacks had to wait")
 ROWS_FORGOTTEN = mark("rows_forgotten", "a stream reached its byte bound and forgot rows")
 RUNS_FORGOTTEN = mark("runs_forgotten", "a stream reached its bound of runs and forgot some")
 
@@ -63,7 +64,7 @@ class Istream:
         return fresh + news, rows
 
     def ask(self, ticks: TickSet, now_ms: int) -> tuple[TickSet, TickSet]:
-        """Somebody below lacks `ticks`; returns those to ask upstream for now: for the first time, or again."""
+        """Somebody below lacks `ticks`; returns those to ask upstream for: first, or again."""
         fresh_since = now_ms - self.parameters.nack_repeat_min_ms
         held = again = EMPTY
         for start, stop in ticks.pairs():
@@ -72,14 +73,29 @@ class Istream:
                 reached(NACK_CONSOLIDATED)
                 held |= recent
             again |= self.asked.ticks(start, stop) - recent
-        fresh = ticks - held
+        fresh = self._within_bound(ticks - held, fresh_since)
+        again &= fresh
         if again:
             reached(NACK_FRESH_AGAIN)
         for start, stop in fresh.pairs():
             self.asked.set_range(start, stop, now_ms)
-        # What is dropped here and still lacking will be asked for again.
         self.asked.drop_lowest(self.parameters.stream_runs_max)
         return fresh - again, again
+
+    def _within_bound(self, ticks: TickSet, fresh_since: int) -> TickSet:
+        room = self.parameters.stream_runs_max - len(self.asked)
+        if len(ticks) <= room:
+            return ticks
+        for start, stop, at_ms in self.asked:
+            if at_ms <= fresh_since:
+                self.asked.clear(start, stop)
+        room = self.parameters.stream_runs_max - len(self.asked)
+        if len(ticks) <= room:
+            return ticks
+        # Asking without remembering it would multiply every question by the brokers of every cell on the
+        # way. The highest wait: whoever lacks them will ask again.
+        reached(NACKS_HELD)
+        return TickSet.of(*list(ticks)[: max(0, room)])
 
     def settle(self, runs: tuple[tuple[Tick, Epochs], ...]) -> None:
         """Everything below has acked up to these stops: the data is not needed here any more."""

@@ -130,8 +130,10 @@ class Pubend:
     reserved: Tick = 0
     #: The events below are not needed by anybody, and the log says so. Durable. Only grows.
     released: Tick = 0
-    #: The events below were acked by everybody; the log will say so soon. Never below `released`.
+    #: What the last ReleaseRecord in the log says, durable or not. Never below `released`.
     releasing: Tick = 0
+    #: The events below were acked by everybody and are promised to nobody. Never below `releasing`.
+    releasable: Tick = 0
     #: One past the last durable event.
     events_stop: Tick = TICK_MIN
     pending: deque[_Pending] = field(default_factory=deque)
@@ -158,7 +160,7 @@ class Pubend:
         """A pubend that goes on where its log ends."""
         floor = max([log.next_tick, log.reserved, log.released, *(s.start for s in log.starts)])
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
-        self.released = self.releasing = log.released
+        self.released = self.releasing = self.releasable = log.released
         self.events_stop = log.next_tick
         for record in log.starts:
             self._promise(record)
@@ -223,6 +225,8 @@ class Pubend:
         for pending in list(self.pending):
             if pending.token == token:
                 self.pending.remove(pending)
+                if isinstance(pending.record, ReleaseRecord):
+                    self.releasing = self.released
                 if isinstance(pending.record, BatchRecord):
                     reached(PUBLISH_FAILED)
                     effects.append(
@@ -299,7 +303,7 @@ class Pubend:
         acked = min(self._believed(runs), self.told)
         for starts in self.starts.values():
             starts.prune(acked)
-        self.releasing = max(self.releasing, acked)
+        self.releasable = max(self.releasable, acked)
         return self._release()
 
     def woken(self, now: Now) -> tuple[list[Effect], list[KnowledgeMessage], Tick | None]:
@@ -310,6 +314,7 @@ class Pubend:
             self.idle_at_ms = now.ms + self.parameters.idle_silence_ms
             knowledge += self._silence(now)
             effects += self._reserve(now)
+            effects += self._release()
             if knowledge:
                 reached(IDLE_SILENCE)
         return effects, knowledge, self._ack_expected(now)
@@ -325,9 +330,8 @@ class Pubend:
     def check(self) -> None:
         """Raise if an invariant is broken."""
         assert self.told <= self.next_tick, f"told {self.told} beyond next tick {self.next_tick}"
-        assert self.released <= self.releasing <= self.told, (
-            f"released {self.released}, releasing {self.releasing}, told {self.told}"
-        )
+        ascending = [self.released, self.releasing, self.releasable, self.told]
+        assert ascending == sorted(ascending), f"released, releasing, releasable, told: {ascending}"
         tokens = [pending.token for pending in self.pending]
         assert tokens == sorted(tokens), "pending records out of order"
 
@@ -387,12 +391,15 @@ class Pubend:
         return [ReadRecords(pubend=self.pubend, ticks=first, rows_max=self.parameters.message_rows_max)]
 
     def _release(self) -> list[Effect]:
-        if self.releasing <= self.released or any(isinstance(p.record, ReleaseRecord) for p in self.pending):
+        # One at a time: acks that come while it is under way are released together by the next.
+        if self.releasable <= self.releasing or self.releasing > self.released:
             return []
+        self.releasing = self.releasable
         return [self._append(ReleaseRecord(before=self.releasing))]
 
     def _promise(self, record: StartRecord) -> None:
         self.starts.setdefault(record.edge, Starts()).add(record.epoch, record.start)
+        self.releasable = max(self.releasing, min(self.releasable, record.start))
 
     def _remember_grant(self, record: StartRecord) -> None:
         self.granted[_key(record)] = record.start
@@ -435,7 +442,7 @@ class Pubend:
             self.milestones.appendleft((now.ms - aet_ms, expected))
         self.ack_expected_at_ms = now.ms + max(1, aet_ms // 4)
         expected = min(expected, self.events_stop)
-        if self.releasing >= expected:
+        if self.releasable >= expected:
             return None
         reached(ACK_EXPECTED)
         return expected

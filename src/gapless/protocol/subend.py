@@ -131,7 +131,7 @@ class Group:
         elif not self.has_readers:
             # Nobody looked at this stream for a while: it goes on where the newcomer's past ends.
             # No further than the slowest pubend has come: a later newcomer must not begin in its future.
-            self.horizon = min(max(subend.granted[pubend]) for pubend in self.pubends)
+            self.horizon = min(subend.granted[pubend][1] for pubend in self.pubends)
         if min(starts.values()) == max(starts.values()) >= self.horizon:
             self._join(subend, min(starts.values()))
         else:

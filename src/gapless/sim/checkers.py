@@ -88,6 +88,8 @@ class _Truth:
     ticks: list[int] = field(default_factory=list)
     rows: dict[int, Row] = field(default_factory=dict)
     released: int = 0
+    #: What the log was told to release; nobody can be promised less from then on.
+    releasing: int = 0
 
 
 @dataclass(slots=True)
@@ -181,6 +183,11 @@ class Checkers(Observer):
                 subject = view.wish.subscription
                 raise Violation("start", text, subject=subject, pubend=pubend, tick=min(ticks))
 
+    def releasing(self, pubend: str, before: int) -> None:
+        """From now on nobody is owed events below `before` who was not confirmed to get them."""
+        truth = self._truths[pubend]
+        truth.releasing = max(truth.releasing, before)
+
     def released(self, pubend: str, before: int) -> None:
         """Nothing is released that a live subscription has not taken."""
         truth = self._truths[pubend]
@@ -253,7 +260,7 @@ class Checkers(Observer):
             raise Violation("release", text, subject=subscription, pubend=pubend, tick=owed)
         wanted = view.wish.wanted
         if wanted is not None and wanted < start:
-            first = bisect_left(truth.ticks, max(wanted, truth.released))
+            first = bisect_left(truth.ticks, max(wanted, truth.releasing))
             for tick in truth.ticks[first:cursor]:
                 if view.wish.condition.accepts(truth.rows[tick]):
                     text = f"wanted from {wanted} on and still there, but confirmed from {start}"

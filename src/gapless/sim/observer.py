@@ -38,6 +38,9 @@ class Observer:
     def accepted(self, pubend: str, ids: Sequence[int], ticks: Sequence[int]) -> None:
         """A publisher was told that its rows are published, with these ticks."""
 
+    def releasing(self, pubend: str, before: int) -> None:
+        """The log was told that nobody needs the events below `before`; nobody else was yet."""
+
     def released(self, pubend: str, before: int) -> None:
         """The log of the pubend says durably that nobody needs the events below `before`."""
 

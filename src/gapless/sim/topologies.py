@@ -100,7 +100,7 @@ def random_parameters(random: Random) -> dict[str, object]:
         "link_status_ms": status,
         "link_silent_ms": status * random.choice((3, 6)),
         "advertise_repeat_ms": random.choice((100, 300, 500)),
-        "nack_ticks_max": random.choice((20_000, 200_000, 500_000, 500_000)),
+        "nack_ticks_max": random.choice((100_000, 200_000, 500_000, 500_000)),
         "nack_parts_max": random.choice((2, 16)),
     }
     if random.random() < 0.3:

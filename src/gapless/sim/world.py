@@ -32,6 +32,7 @@ from gapless.protocol.effects import (
     Effect,
     ReadRecords,
     RefusePublish,
+    ReleaseRecord,
     SendMessage,
     StartTimer,
     TrimLog,
@@ -305,6 +306,9 @@ class World:
         match effect:
             case AppendRecord():
                 log.append(effect.token, effect.record)
+                if isinstance(effect.record, ReleaseRecord):
+                    for observer in self.observers:
+                        observer.releasing(effect.pubend, effect.record.before)
                 self._flush(node, effect.pubend)
             case ReadRecords():
                 ticks, batch = log.read(effect.ticks, effect.rows_max)

@@ -46,6 +46,12 @@ def test_what_is_out_of_range_is_refused(name: str, value: int) -> None:
     assert (caught.value.code, caught.value.message) == ("E121", expected)
 
 
+@pytest.mark.parametrize("value", [1, 2**40])
+def test_the_ends_of_the_range_are_allowed(value: int) -> None:
+    parameters = Parameters.parse(dict.fromkeys(NAMES, value))
+    assert {getattr(parameters, name) for name in NAMES} == {value}
+
+
 def test_only_the_delay_may_be_infinite() -> None:
     assert Parameters.parse({"delay_curiosity_ms": 50}).delay_curiosity_ms == 50
     assert Parameters.parse({"delay_curiosity_ms": "infinite"}).delay_curiosity_ms is None
