@@ -350,11 +350,10 @@ class Broker:
             step.effects += effects
             self._tell(knowledge, step)
             return
-        parameters = self.network.parameters
         fresh, repeated = path.istream.ask(ticks, step.now.ms)
         for ticks_now, sender in ((fresh, path.last_sender), (repeated, None)):
             # A question that got no answer goes to all of the cell: the last sender may have lost its way.
-            for part in ticks_now.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
+            for part in ticks_now:
                 nack = NackMessage(pubend=pubend, ticks=part)
                 assert path.upstream is not None, f"{self.broker} hosts {pubend}: nothing is upstream"
                 step.effects += self._links.send_up(pubend, path.upstream, sender, nack, sideways=False)
@@ -439,6 +438,7 @@ class Broker:
         # Asking the own pubend may bring knowledge at once, which may let subends advance again: the
         # second round has nothing left to ask for that was not asked in the first.
         step.touched |= edge.related(step.touched)
+        parameters = self.network.parameters
         for _ in range(2):
             before = len(step.effects)
             step.effects += edge.advance(set(step.touched))
@@ -446,8 +446,9 @@ class Broker:
                 for request in edge.start_requests(pubend, step.now):
                     self._start_requested(request, step)
                 questions = edge.questions(pubend, step.now)
-                if questions:
-                    self._ask(pubend, questions, step)
+                # Cut where it begins, so that one lost nack costs little; routers pass the parts on whole.
+                for part in questions.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
+                    self._ask(pubend, TickSet.of(part), step)
             if len(step.effects) == before:
                 break
 

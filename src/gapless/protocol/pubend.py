@@ -169,7 +169,8 @@ class Pubend:
         # Whatever was told before the crash is as old as AET: ask for its acks at once.
         self.milestones.append((now.ms - parameters.ack_expected_ms, floor))
         self.ack_expected_at_ms = now.ms
-        self.idle_at_ms = now.ms + parameters.idle_silence_ms
+        # Announce the silence up to now at once: a subscription "from now on" shall not begin in the past.
+        self.idle_at_ms, self.curious_until = now.ms, self.time_tick
         if log.next_tick > 0:
             reached(RECOVERED)
         return self
