@@ -147,9 +147,12 @@ class Ostream:
             self._withhold(runs)
         if not first_time and not asked:
             reached(RETRANSMISSION_WITHHELD)
-        for asker, part in asked.items():
+        for asker, curious in asked.items():
+            # Silence costs nothing more when it is longer, and spares the next question.
+            whole = first_time and accepted is None
+            part = runs if whole else curious
             inside = None if accepted is None else rows_inside(accepted, part)
-            told.append(Telling(part, [] if inside is None else [inside], first_time=False, to=asker))
+            told.append(Telling(part, [] if inside is None else [inside], first_time=whole, to=asker))
         for telling in told:
             self._no_longer_curious(telling.runs, wants)
         return told
