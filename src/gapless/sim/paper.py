@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from types import MappingProxyType
+from typing import TypeAlias
 
 from gapless.model.ids import BrokerId, PubendId
 from gapless.protocol.trace import Entry
-from gapless.sim.checkers import Checkers
+from gapless.sim.checkers import Checkers, Violation
 from gapless.sim.conditions import Condition, Row
 from gapless.sim.observer import Observer, Wish
 from gapless.sim.run import plan_of
@@ -38,6 +39,8 @@ STALL_US = 5_500_000
 FAIL_US = 8 * SECOND_US
 #: Long enough after the repair for everything to be delivered and acknowledged.
 AFTERMATH_US = 6 * SECOND_US
+#: How often whoever watches an experiment is told how far it is.
+WATCH_US = SECOND_US // 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +69,26 @@ class Nack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """How far an experiment is. Its mappings are those of the recording, and go on to grow."""
+
+    time_s: float
+    end_s: float
+    published: int
+    latencies: Mapping[str, Sequence[Latency]]
+    nacks: Mapping[str, Sequence[Nack]]
+
+
+Watch: TypeAlias = Callable[[Moment], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PaperResult:
     """What one experiment showed."""
 
     name: str
+    #: The promise that was broken, which ended the experiment.
+    violation: Violation | None
     #: When the stall began, the failure came, and the repair, in seconds.
     stalled_s: float
     failed_s: float
@@ -183,8 +202,15 @@ EXPERIMENTS: Mapping[str, _Experiment] = MappingProxyType(
 )
 
 
-def run_paper(name: str, *, parameters: Mapping[str, object] | None = None, seed: int = 1) -> PaperResult:
-    """Run one of `EXPERIMENTS`, with the paper's parameters unless told otherwise. Raises Violation."""
+def run_paper(
+    name: str,
+    *,
+    parameters: Mapping[str, object] | None = None,
+    seed: int = 1,
+    outage_s: float | None = None,
+    watch: Watch | None = None,
+) -> PaperResult:
+    """Run one of `EXPERIMENTS`, with the paper's parameters and outage unless told otherwise."""
     experiment = EXPERIMENTS[name]
     network = figure3(PAPER_PARAMETERS if parameters is None else parameters)
     edges = sorted(str(edge) for edge in network.edges)
@@ -193,7 +219,7 @@ def run_paper(name: str, *, parameters: Mapping[str, object] | None = None, seed
     world = World(network, Random(seed), [Checkers(plan_of(network)), recorder], pace)
     recorder.world = world
     world.weather.delay_us_min, world.weather.delay_us_max = 1_000, 2_000
-    repair_us = FAIL_US + experiment.outage_us
+    repair_us = FAIL_US + (experiment.outage_us if outage_s is None else round(outage_s * SECOND_US))
     end_us = repair_us + AFTERMATH_US
     for broker in world.nodes:
         world.start(broker)
@@ -209,9 +235,9 @@ def run_paper(name: str, *, parameters: Mapping[str, object] | None = None, seed
         (repair_us, experiment.repair),
     ):
         world.after(at_us, partial(action, world))
-    world.run_until(end_us)
     return PaperResult(
         name=name,
+        violation=_run_watched(world, recorder, end_us, watch),
         stalled_s=STALL_US / SECOND_US,
         failed_s=FAIL_US / SECOND_US,
         repaired_s=repair_us / SECOND_US,
@@ -223,6 +249,26 @@ def run_paper(name: str, *, parameters: Mapping[str, object] | None = None, seed
         duplicated=recorder.duplicated(),
         trace=world.trace,
     )
+
+
+def _run_watched(world: World, recorder: _Recorder, end_us: int, watch: Watch | None) -> Violation | None:
+    """Let everything happen up to `end_us`, or up to the first broken promise, which is returned."""
+    try:
+        while world.time_us < end_us:
+            world.run_until(min(end_us, world.time_us + WATCH_US))
+            if watch is not None:
+                watch(
+                    Moment(
+                        time_s=world.time_us / SECOND_US,
+                        end_s=end_us / SECOND_US,
+                        published=len(recorder.sent_us),
+                        latencies=recorder.latencies,
+                        nacks=recorder.nacks,
+                    )
+                )
+    except Violation as found:
+        return found
+    return None
 
 
 def _publish_steadily(world: World, recorder: _Recorder, until_us: int) -> None:

@@ -43,6 +43,7 @@ class RunResult:
 
     seed: int
     violation: Violation | None
+    network: Network
     profile: Profile
     #: How often each kind of fault really happened.
     faults: Counter[str]
@@ -97,6 +98,7 @@ def run(
     return RunResult(
         seed=seed,
         violation=violation,
+        network=network,
         profile=profile,
         faults=+world.faults,
         marks=marks.counts - marks_before,
@@ -164,11 +166,13 @@ def plan_of(network: Network) -> Plan:
 
 
 def story(result: RunResult) -> str:
-    """What led to the violation: all about the tick that broke, or the last lines of the run."""
-    found = result.violation
-    if found is None:
-        return "nothing went wrong"
+    """What led to the violation of a run, as `tell` tells it."""
+    return "nothing went wrong" if result.violation is None else tell(result.violation, result.trace)
+
+
+def tell(found: Violation, trace: Sequence[Entry]) -> str:
+    """What led to a violation: all about the tick that broke, or the last lines of the run."""
     if found.pubend is not None and found.tick is not None:
-        return tick_story(result.trace, PubendId(found.pubend), found.tick)
-    last = list(result.trace)[-STORY_LINES_MAX:]
+        return tick_story(trace, PubendId(found.pubend), found.tick)
+    last = list(trace)[-STORY_LINES_MAX:]
     return "\n".join(f"{time_ms:>8}  {broker:<6}  {describe(item)}" for time_ms, broker, item in last)
