@@ -435,12 +435,13 @@ class Broker:
         self._set_timer(up, step)
 
     def _serve_subends(self, edge: Edge, step: _Step) -> None:
-        # Asking the own pubend may bring knowledge at once, which may let subends advance again: the
-        # second round has nothing left to ask for that was not asked in the first.
+        # Asking a pubend of our own may bring knowledge at once, which may let subends advance again. The
+        # next round asks for nothing that was asked in this one, so it is the last or the last but one.
         step.touched |= edge.related(step.touched)
         parameters = self.network.parameters
-        for _ in range(2):
-            before = len(step.effects)
+        asked_here = True
+        while asked_here:
+            asked_here = False
             step.effects += edge.advance(set(step.touched))
             for pubend in sorted(step.touched):
                 for request in edge.start_requests(pubend, step.now):
@@ -449,8 +450,7 @@ class Broker:
                 # Cut where it begins, so that one lost nack costs little; routers pass the parts on whole.
                 for part in questions.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
                     self._ask(pubend, TickSet.of(part), step)
-            if len(step.effects) == before:
-                break
+                    asked_here |= self._paths[pubend].pubend is not None
 
     def _ack(self, pubend: PubendId, step: _Step) -> None:
         path = self._paths[pubend]

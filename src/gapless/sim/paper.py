@@ -235,9 +235,10 @@ def run_paper(
         (repair_us, experiment.repair),
     ):
         world.after(at_us, partial(action, world))
+    violation = _run_watched(world, recorder, end_us, watch)
     return PaperResult(
         name=name,
-        violation=_run_watched(world, recorder, end_us, watch),
+        violation=violation,
         stalled_s=STALL_US / SECOND_US,
         failed_s=FAIL_US / SECOND_US,
         repaired_s=repair_us / SECOND_US,
