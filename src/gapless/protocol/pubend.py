@@ -138,7 +138,8 @@ class Pubend:
     events_stop: Tick = TICK_MIN
     pending: deque[_Pending] = field(default_factory=deque)
     starts: dict[BrokerId, Starts] = field(default_factory=dict)
-    granted: dict[tuple[BrokerId, Epoch, Tick | None], Tick] = field(default_factory=dict)
+    #: Per edge, the newest grants by (epoch, wanted), for requests that are repeated.
+    granted: dict[BrokerId, dict[tuple[Epoch, Tick | None], Tick]] = field(default_factory=dict)
     #: Start requests whose advertisement has not arrived yet.
     early: dict[tuple[BrokerId, Epoch, Tick | None], StartRequestMessage] = field(default_factory=dict)
     #: Asked for and to be read from the log.
@@ -265,11 +266,10 @@ class Pubend:
     ) -> tuple[list[Effect], list[StartGrantMessage]]:
         """An edge asks for a start tick; granted once its subscriptions have arrived here."""
         key = (request.edge, request.epoch, request.wanted)
-        if key in self.granted:
+        before = self.granted.get(request.edge, {}).get((request.epoch, request.wanted))
+        if before is not None:
             reached(GRANT_REPEATED)
-            record = StartRecord(
-                edge=request.edge, epoch=request.epoch, wanted=request.wanted, start=self.granted[key]
-            )
+            record = StartRecord(edge=request.edge, epoch=request.epoch, wanted=request.wanted, start=before)
             return [], [self._grant(record)]
         if known_epoch < request.epoch:
             reached(GRANT_EARLY)
@@ -403,10 +403,10 @@ class Pubend:
         self.releasable = max(self.releasing, min(self.releasable, record.start))
 
     def _remember_grant(self, record: StartRecord) -> None:
-        self.granted[_key(record)] = record.start
-        mine = [key for key in self.granted if key[0] == record.edge]
-        for key in mine[: max(0, len(mine) - GRANTS_MAX)]:
-            del self.granted[key]
+        grants = self.granted.setdefault(record.edge, {})
+        grants[(record.epoch, record.wanted)] = record.start
+        if len(grants) > GRANTS_MAX:
+            del grants[next(iter(grants))]
 
     def _grant(self, record: StartRecord) -> StartGrantMessage:
         return StartGrantMessage(
