@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from gapless.model.epochs import ALWAYS, Epochs
-from gapless.model.stream import KnowledgeStream, rows_inside
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickSet
 from gapless.protocol.broker import Broker
 from gapless.protocol.curiosity import NackClock
@@ -90,15 +89,6 @@ def stamp_silence_always(right: Any) -> Any:
     def broken(self: Any, fresh: Any, rows: Any, wants: Any) -> Any:
         accepted, runs = right(self, fresh, rows, wants)
         return accepted, [(start, stop, ALWAYS) for start, stop, _ in runs]
-
-    return broken
-
-
-@mutant(KnowledgeStream, "accumulate", "pass a better stamp on without the rows under it", "gapless")
-def forget_rows_under_a_better_stamp(right: Any) -> Any:
-    def broken(self: Any, runs: Any, batch: Any) -> Any:
-        fresh, _ = right(self, runs, batch)
-        return fresh, rows_inside(batch, fresh) if batch is not None and fresh else None
 
     return broken
 

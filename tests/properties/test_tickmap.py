@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gapless.model.tickmap import TickMap
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, TickSet
-from tests.properties.strategies import DOMAIN, inside, spans, ticks
+from tests.properties.strategies import DOMAIN, inside, spans
 
 values = st.integers(0, 2)
 accepting = st.sets(values)
@@ -74,21 +74,23 @@ class TickMapTwins(RuleBasedStateMachine):
         found = self.map.where(*span, accepted.__contains__)
         assert exactly(found) == {tick for tick, value in held.items() if value in accepted}
 
-    @rule(tick=ticks, accepted=accepting)
-    def ask_about_a_tick(self, tick: int, accepted: set[int]) -> None:
-        assert self.map.get(tick) == self.twin.get(tick)
-        reached = tick
-        while self.twin.get(reached) in accepted:
-            reached += 1
-        assert self.map.reach(tick, accepted.__contains__) == reached
-        run = self.map.run_at(tick)
-        if tick not in self.twin:
-            assert run is None
-        else:
-            stop = tick
-            while self.twin.get(stop) == self.twin[tick]:
-                stop += 1
-            assert run == (stop, self.twin[tick])
+    @rule(accepted=accepting)
+    def ask_how_far_values_are_accepted(self, accepted: set[int]) -> None:
+        for tick in range(-1, DOMAIN + 1):
+            reached = tick
+            while self.twin.get(reached) in accepted:
+                reached += 1
+            assert self.map.reach(tick, accepted.__contains__) == reached
+
+    @invariant()
+    def both_give_the_same_for_every_tick(self) -> None:
+        stop = DOMAIN + 1
+        for tick in range(DOMAIN, -2, -1):
+            value = self.twin.get(tick)
+            if value != self.twin.get(tick + 1):
+                stop = tick + 1
+            assert self.map.get(tick) == value
+            assert self.map.run_at(tick) == (None if value is None else (stop, value))
 
     @invariant()
     def the_map_is_sound(self) -> None:

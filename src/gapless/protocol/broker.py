@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gapless.errors import PeerError, UsageError
+from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId
@@ -60,6 +60,7 @@ from gapless.protocol.messages import (
 )
 from gapless.protocol.network import Network, Tree
 from gapless.protocol.ostream import CellFilter, Ostream, Telling
+from gapless.protocol.peers import Peers
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import Routing
 
@@ -124,6 +125,7 @@ class Broker:
         self._cell = network.cell_of[broker]
         self._recovered = dict(recovered)
         self._links = Links(network, broker)
+        self._peers = Peers(network, broker)
         self._routing = Routing(network, broker, first_epoch(incarnation))
         self._paths = {pubend: self._path(pubend) for pubend in sorted(network.pubends)}
         istreams = {pubend: path.istream for pubend, path in self._paths.items()}
@@ -194,6 +196,7 @@ class Broker:
             case RecordDurable() | RecordFailed() | RecordsRead():
                 self._log_answered(event, step)
             case MessageReceived():
+                self._peers.check(event.sender, event.message)
                 self._links.heard(event.sender, step.now)
                 self._received(event.sender, event.message, step)
             case LinkUp():
@@ -265,22 +268,21 @@ class Broker:
     def _received(self, sender: BrokerId, message: Message, step: _Step) -> None:
         match message:
             case KnowledgeMessage():
-                self._from_upstream(sender, message.pubend).last_sender = sender
+                self._paths[message.pubend].last_sender = sender
                 self._tell([message], step)
             case AckMessage():
-                self._from_downstream(sender, message.pubend).acked_by_cell(message.runs)
-                self._paths[message.pubend].ack_dirty = True
+                path = self._paths[message.pubend]
+                path.ostreams[self.network.cell_of[sender]].acked_by_cell(message.runs)
+                path.ack_dirty = True
                 step.touched.add(message.pubend)
             case NackMessage():
                 self._nacked(sender, message, step)
             case AckExpectedMessage():
-                self._from_upstream(sender, message.pubend).last_sender = sender
+                self._paths[message.pubend].last_sender = sender
                 self._ack_expected(message.pubend, message.before, step)
             case StartRequestMessage():
-                self._from_downstream(sender, message.pubend)
                 self._start_requested(message, step)
             case StartGrantMessage():
-                self._from_upstream(sender, message.pubend)
                 self._grant(message, step)
             case AdvertisementMessage():
                 self._advertised(sender, message, step)
@@ -333,7 +335,7 @@ class Broker:
 
     def _nacked(self, sender: BrokerId, message: NackMessage, step: _Step) -> None:
         path = self._paths[message.pubend]
-        ostream = self._from_downstream(sender, message.pubend)
+        ostream = path.ostreams[self.network.cell_of[sender]]
         wants = self._wants(path, message.pubend, ostream.cell)
         telling, unknown = ostream.answer(sender, message.ticks, path.istream.stream, wants)
         if telling is not None:
@@ -509,19 +511,6 @@ class Broker:
 
     def _wants(self, path: _Path, pubend: PubendId, cell: CellId) -> CellFilter:
         return self._routing.wants(path.tree.root, cell, self.network.pubends[pubend].topic)
-
-    def _from_upstream(self, sender: BrokerId, pubend: PubendId) -> _Path:
-        path = self._paths.get(pubend)
-        if path is None or self.network.cell_of.get(sender) != path.upstream or path.upstream is None:
-            raise PeerError("E201", f"'{sender}' sent knowledge of '{pubend}' but is not upstream of it")
-        return path
-
-    def _from_downstream(self, sender: BrokerId, pubend: PubendId) -> Ostream:
-        path = self._paths.get(pubend)
-        cell = self.network.cell_of.get(sender)
-        if path is None or cell is None or cell not in path.ostreams:
-            raise PeerError("E202", f"'{sender}' sent curiosity for '{pubend}' but is not downstream of it")
-        return path.ostreams[cell]
 
     def _hosted(self, pubend: PubendId) -> Pubend:
         path = self._paths.get(pubend)

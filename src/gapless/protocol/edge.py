@@ -91,6 +91,10 @@ class Edge:
         """Begin a new subscription under a new epoch. Raises UsageError before anything changes."""
         if event.subscription in self._subends:
             raise UsageError("E140", f"subscription '{event.subscription}' exists already at '{self.broker}'")
+        if event.start is not None and not TICK_MIN <= event.start < TICK_MAX:
+            raise UsageError(
+                "E145", f"subscription '{event.subscription}' starts at {event.start}: no such tick"
+            )
         if event.topic not in self._total:
             raise UsageError("E141", f"there is no topic '{event.topic}' with a pubend")
         self.epoch += 1

@@ -53,7 +53,6 @@ GRANT_IN_PAST = mark("grant_in_past", "a start tick in the past was granted")
 ACK_CAPPED = mark("ack_capped", "an ack made under older epochs was not believed beyond a newer start tick")
 ACK_EXPECTED = mark("ack_expected", "a pubend missed acks and said so")
 CURIOSITY_IN_LOG = mark("curiosity_in_log", "curiosity was answered by reading the log")
-CURIOSITY_RELEASED = mark("curiosity_released", "curiosity about released ticks was answered with silence")
 PUBLISH_FAILED = mark("publish_failed", "a record could not be written and its events were refused")
 RECOVERED = mark("pubend_recovered", "a pubend started from a log with history")
 
@@ -159,7 +158,10 @@ class Pubend:
     @staticmethod
     def recover(pubend: PubendId, parameters: Parameters, log: Recovered, now: Now) -> Pubend:
         """A pubend that goes on where its log ends."""
-        floor = max([log.next_tick, log.reserved, log.released, *(s.start for s in log.starts)])
+        # A start in the future that somebody wished for binds nobody else; one that was given "from now on"
+        # was the next tick then, and what is published now comes after it.
+        given = [record.start for record in log.starts if record.wanted is None]
+        floor = max([log.next_tick, log.reserved, log.released, *given])
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
         self.released = self.releasing = self.releasable = log.released
         self.events_stop = log.next_tick
@@ -239,10 +241,7 @@ class Pubend:
     def asked(self, ticks: TickSet, now: Now) -> tuple[list[Effect], list[KnowledgeMessage]]:
         """Somebody below is curious: answer from the log, or with silence up to now."""
         knowledge: list[KnowledgeMessage] = []
-        released = ticks.clip(TICK_MIN, self.released)
-        if released:
-            reached(CURIOSITY_RELEASED)
-            knowledge.append(self._retransmission(released, None))
+        # What is released is known as final to everything in this broker: nobody asks for it here.
         self.owed |= ticks.clip(self.released, self.told)
         if len(self.owed) > self.parameters.stream_runs_max:
             self.owed = TickSet.of(*list(self.owed)[: self.parameters.stream_runs_max // 2])

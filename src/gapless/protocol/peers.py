@@ -1,0 +1,121 @@
+"""May this neighbour say this? What is checked of every message before any machine sees it.
+
+A peer that breaks the protocol must hurt only itself: whatever it sends is either a message that its
+place in the network allows, or a PeerError that closes its link and changes nothing.
+
+Implements docs/protocol.md, section 4.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import assert_never
+
+from gapless.errors import PeerError
+from gapless.model.ids import BrokerId, CellId
+from gapless.model.ticks import TICK_MAX, TICK_MIN
+from gapless.protocol.messages import (
+    AckExpectedMessage,
+    AckMessage,
+    AdvertisementAckMessage,
+    AdvertisementMessage,
+    CellMessage,
+    KnowledgeMessage,
+    LinkStatusMessage,
+    Message,
+    NackMessage,
+    SidewaysMessage,
+    StartGrantMessage,
+    StartRequestMessage,
+)
+from gapless.protocol.network import Network
+
+
+class Peers:
+    """What the neighbours of one broker may send to it."""
+
+    def __init__(self, network: Network, broker: BrokerId) -> None:
+        self._network = network
+        self._broker = broker
+        self._cell = network.cell_of[broker]
+        self._neighbours = frozenset(network.neighbours(broker))
+        self._siblings = frozenset(network.siblings(broker))
+
+    def check(self, sender: BrokerId, message: Message) -> None:
+        """Raise PeerError, naming the sender and its fault, unless it may send this message."""
+        if sender not in self._neighbours:
+            raise PeerError("E203", f"'{sender}' is no neighbour of '{self._broker}'")
+        match message:
+            case LinkStatusMessage():
+                pass
+            case SidewaysMessage():
+                self._check_sideways(sender, message)
+            case AdvertisementMessage() | AdvertisementAckMessage():
+                self._check_advertisement(sender, message)
+            case _:
+                self._check_way(sender, message)
+                self._check_content(sender, message)
+
+    def _check_way(self, sender: BrokerId, message: CellMessage) -> None:
+        if message.pubend not in self._network.pubends:
+            raise PeerError("E204", f"'{sender}' speaks of '{message.pubend}', which is no pubend")
+        tree = self._network.tree_of(message.pubend)
+        cell = self._network.cell_of[sender]
+        if isinstance(message, KnowledgeMessage | AckExpectedMessage | StartGrantMessage):
+            if tree.parent.get(self._cell) != cell:
+                raise PeerError("E201", f"'{sender}' sent knowledge of '{message.pubend}' from below")
+        elif cell not in tree.children[self._cell] or not tree.edges[cell]:
+            raise PeerError("E202", f"'{sender}' sent curiosity for '{message.pubend}' from above")
+
+    def _check_content(self, sender: BrokerId, message: CellMessage) -> None:
+        match message:
+            case KnowledgeMessage(runs=runs):
+                wrong = any(start >= stop for start, stop, _ in runs)
+            case AckMessage(runs=acked):
+                stops = [TICK_MIN, *(stop for stop, _ in acked)]
+                wrong = any(later <= earlier for earlier, later in pairwise(stops))
+            case NackMessage(ticks=ticks):
+                wrong = not ticks or ticks.start < TICK_MIN or ticks.stop > TICK_MAX
+            case StartRequestMessage(edge=edge):
+                wrong = edge not in self._edges_behind(sender, message)
+            case StartGrantMessage(edge=edge):
+                wrong = edge not in self._network.tree_of(message.pubend).edges[self._cell]
+            case AckExpectedMessage():
+                wrong = False
+            case _:
+                assert_never(message)
+        if wrong:
+            raise PeerError(
+                "E205", f"'{sender}' sent a {type(message).__name__} that makes no sense: {message}"
+            )
+
+    def _edges_behind(self, sender: BrokerId, message: StartRequestMessage) -> frozenset[BrokerId]:
+        return self._network.tree_of(message.pubend).edges[self._network.cell_of[sender]]
+
+    def _check_sideways(self, sender: BrokerId, message: SidewaysMessage) -> None:
+        known = message.message.pubend in self._network.pubends
+        if (
+            sender not in self._siblings
+            or not known
+            or message.cell not in self._network.adjacent[self._cell]
+        ):
+            raise PeerError("E206", f"'{sender}' sent a message sideways that this broker cannot pass on")
+
+    def _check_advertisement(
+        self, sender: BrokerId, message: AdvertisementMessage | AdvertisementAckMessage
+    ) -> None:
+        tree = self._network.trees.get(message.root)
+        cell = self._network.cell_of.get(message.origin)
+        if tree is None or cell is None:
+            raise PeerError("E207", f"'{sender}' sent an advertisement of or towards nobody we know")
+        if isinstance(message, AdvertisementAckMessage):
+            allowed = self._is_above(sender, message.root)
+        else:
+            allowed = cell in tree.children[self._cell] and (
+                sender == message.origin or sender in self._siblings
+            )
+        if not allowed:
+            raise PeerError("E207", f"'{sender}' may not advertise for '{message.origin}' here")
+
+    def _is_above(self, sender: BrokerId, root: CellId) -> bool:
+        return self._network.trees[root].parent.get(self._cell) == self._network.cell_of[sender]

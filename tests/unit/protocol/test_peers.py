@@ -1,0 +1,143 @@
+"""A peer that breaks the protocol is named, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from gapless.errors import PeerError
+from gapless.model.epochs import ALWAYS, NEVER
+from gapless.model.ids import BrokerId, CellId, PubendId
+from gapless.model.ticks import TickRange
+from gapless.protocol.broker import Broker
+from gapless.protocol.events import BrokerStarted, LinkUp, MessageReceived, Now
+from gapless.protocol.messages import (
+    AckMessage,
+    AdvertisementAckMessage,
+    AdvertisementMessage,
+    KnowledgeMessage,
+    LinkStatusMessage,
+    Message,
+    NackMessage,
+    SidewaysMessage,
+    StartGrantMessage,
+    StartRequestMessage,
+)
+from gapless.protocol.network import Network
+
+NETWORK = Network.parse(
+    {
+        "cells": {"P": ["p"], "B": ["b1", "b2"], "S": ["s"], "T": ["t"]},
+        "links": ["P--B", "B--S", "B--T"],
+        "topics": {"trades": {"price": "int"}},
+        "pubends": {"trades": {"topic": "trades", "broker": "p"}},
+        "edges": ["s", "t"],
+    }
+)
+TRADES = PubendId("trades")
+NACK = NackMessage(pubend=TRADES, ticks=TickRange(1, 5))
+KNOWLEDGE = KnowledgeMessage(
+    pubend=TRADES, runs=((0, 5, ALWAYS),), batch=None, first_time=True, final_before=0
+)
+
+
+def advertisement(root: str, origin: str) -> AdvertisementMessage:
+    return AdvertisementMessage(
+        root=CellId(root),
+        origin=BrokerId(origin),
+        version=1,
+        base=None,
+        added=frozenset(),
+        removed=frozenset(),
+        epochs=NEVER,
+    )
+
+
+def ack(root: str, origin: str) -> AdvertisementAckMessage:
+    return AdvertisementAckMessage(root=CellId(root), origin=BrokerId(origin), version=1)
+
+
+def request(edge: str) -> StartRequestMessage:
+    return StartRequestMessage(pubend=TRADES, edge=BrokerId(edge), epoch=1, wanted=None)
+
+
+def grant(edge: str) -> StartGrantMessage:
+    return StartGrantMessage(pubend=TRADES, edge=BrokerId(edge), epoch=1, wanted=None, start=1, until=1)
+
+
+FAULTS: list[tuple[str, Message, str]] = [
+    ("nobody", LinkStatusMessage(reaches=frozenset()), "E203"),
+    ("s", NackMessage(pubend=PubendId("news"), ticks=TickRange(1, 5)), "E204"),
+    ("s", KNOWLEDGE, "E201"),
+    ("b2", KNOWLEDGE, "E201"),
+    ("p", NACK, "E202"),
+    ("b2", NACK, "E202"),
+    ("s", NackMessage(pubend=TRADES, ticks=TickRange(5, 5)), "E205"),
+    ("s", AckMessage(pubend=TRADES, runs=((9, ALWAYS), (4, ALWAYS))), "E205"),
+    (
+        "p",
+        KnowledgeMessage(pubend=TRADES, runs=((5, 5, ALWAYS),), batch=None, first_time=True, final_before=0),
+        "E205",
+    ),
+    ("s", request("t"), "E205"),
+    ("p", grant("p"), "E205"),
+    ("s", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
+    ("b2", SidewaysMessage(cell=CellId("nowhere"), message=NACK), "E206"),
+    ("s", advertisement("nowhere", "s"), "E207"),
+    ("s", advertisement("P", "t"), "E207"),
+    ("p", advertisement("P", "p"), "E207"),
+    ("s", advertisement("P", "nobody"), "E207"),
+    ("s", ack("P", "b1"), "E207"),
+    ("p", ack("nowhere", "b1"), "E207"),
+]
+
+
+@pytest.mark.parametrize(("sender", "message", "code"), FAULTS)
+def test_a_message_out_of_place_is_a_peer_error_and_changes_nothing(
+    sender: str, message: Message, code: str
+) -> None:
+    broker = started()
+    before = state(broker)
+    with pytest.raises(PeerError) as caught:
+        broker.step(MessageReceived(sender=BrokerId(sender), message=message), Now(5, 5_000))
+    assert caught.value.code == code
+    assert sender in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert state(broker) == before
+
+
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [
+        ("s", NACK),
+        ("p", KNOWLEDGE),
+        ("s", advertisement("P", "s")),
+        ("b2", advertisement("P", "s")),
+        ("p", ack("P", "b1")),
+        ("s", request("s")),
+        ("p", grant("t")),
+        ("b2", SidewaysMessage(cell=CellId("S"), message=KNOWLEDGE)),
+    ],
+)
+def test_a_message_in_its_place_is_taken(sender: str, message: Message) -> None:
+    broker = started()
+    broker.step(MessageReceived(sender=BrokerId(sender), message=message), Now(5, 5_000))
+    broker.check()
+
+
+def started() -> Broker:
+    broker = Broker(NETWORK, BrokerId("b1"), 1, {})
+    broker.step(BrokerStarted(), Now(0, 0))
+    for neighbour in NETWORK.neighbours(BrokerId("b1")):
+        broker.step(LinkUp(neighbour=neighbour), Now(0, 0))
+    return broker
+
+
+def state(broker: Broker) -> tuple[object, ...]:
+    path = broker._paths[TRADES]
+    return (
+        broker.memory(),
+        path.last_sender,
+        [list(ostream.passed) for ostream in path.ostreams.values()],
+        dict(broker._links.heard_ms),
+        {root: dict(held.below) for root, held in broker._routing._roots.items()},
+    )
