@@ -131,6 +131,19 @@ def test_an_update_that_fails_halfway_changes_nothing() -> None:
     assert list(ticks) == [(0, 5, 1), (5, 9, 0)]
 
 
+@pytest.mark.parametrize(
+    ("runs_max", "kept"), [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (7, 3), (8, 4), (9, 9), (20, 9)]
+)
+def test_with_too_many_runs_the_lowest_go_until_half_as_many_as_allowed_are_left(
+    runs_max: int, kept: int
+) -> None:
+    ticks: TickMap[str] = TickMap()
+    for start in range(0, 90, 10):
+        ticks.set_range(start, start + 5, "a")
+    assert ticks.drop_lowest(runs_max) == (runs_max < 9)
+    assert [start for start, _, _ in ticks] == list(range(0, 90, 10))[-kept:]
+
+
 def test_all_of_time_is_one_run() -> None:
     ticks: TickMap[str] = TickMap()
     ticks.set_range(10, 20, "b")

@@ -19,7 +19,7 @@ def worst_s(result: PaperResult, edge: str) -> float:
 def test_nothing_is_lost_and_nothing_comes_twice(result: PaperResult) -> None:
     assert result.violation is None
     assert (result.lost, result.duplicated) == (0, 0)
-    assert all(len(result.latencies[edge]) > 1_000 for edge in EDGES)
+    assert all(len(result.latencies[edge]) >= 1_000 for edge in EDGES)
 
 
 def test_two_of_four_pubends_flow_through_b1(result: PaperResult) -> None:

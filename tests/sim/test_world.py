@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.model.ids import PubendId
 from gapless.protocol.effects import AppendRecord, Deliver, Effect
 from gapless.protocol.events import Event, Now, SubscribeRequested
 from gapless.protocol.network import Network
@@ -25,7 +24,7 @@ ALONE = Network.parse(
 TROUBLE = Profile(("disk_full", "clock_forward", "clock_backward", "slow_subscriber"), 1.0)
 
 
-def simulate(broker: type[NaiveBroker], monkeypatch: pytest.MonkeyPatch, seed: int = 2) -> RunResult:
+def simulate(broker: type[NaiveBroker], monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> RunResult:
     monkeypatch.setattr(world, "Broker", broker)
     return run(seed, network=ALONE, profile=TROUBLE)
 
@@ -33,14 +32,10 @@ def simulate(broker: type[NaiveBroker], monkeypatch: pytest.MonkeyPatch, seed: i
 class Repeating(NaiveBroker):
     """Hands every delivery out again, under a new serial."""
 
-    def _deliver(self, pubend: PubendId, *args: object) -> Deliver:
-        self.again = super()._deliver(pubend, *args)  # type: ignore[arg-type]
-        return self.again
-
     def step(self, event: Event, now: Now) -> list[Effect]:
         effects = super().step(event, now)
         return effects + [
-            super(Repeating, self)._deliver(effect.pubends[0], effect.batch, self.subscriptions)
+            self._deliver(effect.pubends[0], effect.batch, self.subscriptions)
             for effect in effects
             if isinstance(effect, Deliver)
         ]

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from gapless import __version__
+from gapless.cli.sim import sim
 from gapless.errors import GaplessError
 
 #: Every command, in the order that the help lists them: its name and the function that runs it.
 #: The first line of the function's docstring is its line in `gapless --help`.
-COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = ()
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (("sim", sim),)
 
 #: The exit status of a run that was refused. A bug ends in a traceback and status 1.
 EXIT_REFUSED = 2

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context
 
@@ -131,7 +132,7 @@ def simulate(seed: int) -> Outcome:
         raise
 
 
-def outcomes(seeds: Sequence[int], jobs: int, finished: Callable[[], None]) -> Iterator[Outcome]:
+def outcomes(seeds: Sequence[int], jobs: int, finished: Callable[[], None]) -> Generator[Outcome, None, None]:
     """The outcomes in the order of the seeds; `finished` is called, from any thread, whenever a run ends.
 
     Close the iterator to stop the runs that are still going on.
@@ -145,7 +146,9 @@ def outcomes(seeds: Sequence[int], jobs: int, finished: Callable[[], None]) -> I
         yield outcome
 
 
-def _in_processes(seeds: Sequence[int], jobs: int, finished: Callable[[], None]) -> Iterator[Outcome]:
+def _in_processes(
+    seeds: Sequence[int], jobs: int, finished: Callable[[], None]
+) -> Generator[Outcome, None, None]:
     before = active_children()
     # A forked process would inherit the threads of a progress bar in the middle of whatever they do.
     with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=get_context("spawn")) as pool:
@@ -154,7 +157,10 @@ def _in_processes(seeds: Sequence[int], jobs: int, finished: Callable[[], None])
             future.add_done_callback(lambda _: finished())
         try:
             while futures:
-                yield futures.popleft().result()
+                # It stays in the queue while we wait for it, so that it is ended, too, when we are.
+                outcome = futures[0].result()
+                futures.popleft()
+                yield outcome
         finally:
             if futures:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -170,3 +176,22 @@ def _submitted(pool: ProcessPoolExecutor, seeds: Sequence[int]) -> deque[Future[
         return deque(pool.submit(simulate, seed) for seed in seeds)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def collect(
+    seeds: Sequence[int],
+    jobs: int,
+    *,
+    tell: Callable[[Outcome], None],
+    finished: Callable[[], None],
+) -> tuple[Tally, bool]:
+    """Run all seeds, `tell` each outcome in order, and add them up; True when Ctrl-C cut it short."""
+    tally = Tally()
+    with closing(outcomes(seeds, jobs, finished)) as runs:
+        try:
+            for outcome in runs:
+                tally.add(outcome)
+                tell(outcome)
+        except KeyboardInterrupt:
+            return tally, True
+    return tally, False

@@ -16,7 +16,7 @@ from gapless.model.ids import BrokerId
 from gapless.sim.network import Link
 from gapless.sim.subscribers import Subscriber
 from gapless.sim.workload import Workload
-from gapless.sim.world import SECOND_US, World
+from gapless.sim.world import SECOND_US, Node, World
 
 #: The kinds that a profile may switch on, with the mean time between two faults of the whole network.
 #: Those of the weather strike single messages, by the odds in `_WEATHER_ODDS`.
@@ -70,7 +70,7 @@ class Profile:
         else:
             count = len(choices)
         kinds = random.sample(choices, count)
-        return Profile(tuple(kind for kind in choices if kind in kinds), random.choice((0.7, 1.0, 2.0)))
+        return Profile(tuple(kind for kind in choices if kind in kinds), random.choice((0.7, 1.0, 2.0, 3.0)))
 
 
 class Faults:
@@ -243,6 +243,9 @@ class Faults:
 
     def _crash(self, broker: BrokerId) -> None:
         self._world.crash(broker)
+        if "clock_backward" in self._profile.kinds and self._random.random() < 0.5:
+            # A machine that comes back with a wrong clock, behind ticks that it gave away before.
+            self._world.faults["clock_backward"] += self._jump(self._world.nodes[broker], -1)
         self._later(0.05, 3.0, partial(self._restart, broker))
 
     def _restart(self, broker: BrokerId) -> None:
@@ -259,9 +262,13 @@ class Faults:
         return True
 
     def _clock_jump(self, direction: int) -> bool:
-        node = self._world.nodes[self._random.choice(list(self._world.nodes))]
+        return self._jump(self._world.nodes[self._random.choice(list(self._world.nodes))], direction)
+
+    def _jump(self, node: Node, direction: int) -> bool:
         jump = direction * self._random.choice((1_000, 100_000, SECOND_US, 3 * SECOND_US))
         node.clock_offset = max(-CLOCK_OFFSET_MAX, min(CLOCK_OFFSET_MAX, node.clock_offset + jump))
+        # Somebody sets the clock right after a while, which is a jump the other way.
+        self._later(0.3, 3.0, partial(setattr, node, "clock_offset", 0))
         return True
 
     # ---- subscribers ---------------------------------------------------------------------------------

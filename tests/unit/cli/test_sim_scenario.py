@@ -140,7 +140,7 @@ def experiment(name: str, folder: Path, *options: str) -> tuple[Result, dict[str
 
 @pytest.mark.slow
 def test_a_failed_link_delays_only_who_is_behind_it(tmp_path: Path) -> None:
-    result, numbers = experiment("b1-s1-link", tmp_path, "--outage", "1")
+    result, numbers = experiment("b1-s1-link", tmp_path, "--outage", "0.5")
     assert result.exit_code == 0
     assert (numbers["lost"], numbers["duplicated"]) == (0, 0)
     worst_ms = numbers["worst_latency_ms"]
@@ -152,7 +152,7 @@ def test_a_failed_link_delays_only_who_is_behind_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_questions_of_two_edges_become_one(tmp_path: Path) -> None:
-    result, numbers = experiment("b1-crash", tmp_path, "--outage", "1")
+    result, numbers = experiment("b1-crash", tmp_path, "--outage", "0.5")
     assert result.exit_code == 0
     assert (numbers["lost"], numbers["duplicated"]) == (0, 0)
     share = numbers["b2_share"]
@@ -176,6 +176,7 @@ def test_a_publishing_broker_that_returns_delivers_what_it_had_logged(tmp_path: 
 @pytest.mark.slow
 def test_the_demonstration_tells_its_story_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sim_demo, "SEEDS", range(5, 7))
+    monkeypatch.setattr(sim_demo, "OUTAGE_S", 0.5)
     result = CliRunner().invoke(app, ["sim", "--demo", "--jobs", "1"])
     assert result.exit_code == 0, result.stdout
     told = result.stdout

@@ -1,0 +1,288 @@
+"""Section 10 of docs/protocol.md: groups, order, laggards, and what taken means."""
+
+import numpy as np
+import pytest
+
+from gapless.content.filters import Between, Equals, Everything
+from gapless.model.epochs import ALWAYS, first_epoch
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.ticks import TICK_MIN
+from gapless.protocol.curiosity import NackClock
+from gapless.protocol.effects import Deliver, TrimLog
+from gapless.protocol.events import DeliveryTaken, Order, SubscriberSlow, UnsubscribeRequested
+from gapless.protocol.istream import Istream
+from gapless.protocol.lane import Lane
+from gapless.protocol.messages import AckMessage, KnowledgeMessage, NackMessage
+from gapless.protocol.network import Network
+from gapless.protocol.parameters import Parameters
+from gapless.protocol.subend import Group, Subend
+from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, network
+
+ALICE, BOB = SubscriptionId("alice"), SubscriptionId("bob")
+
+
+def two_pubends(**parameters: object) -> Network:
+    """lse and nyse feed one topic; each has a broker of its own."""
+    return network(
+        parameters,
+        cells={"P": ["p"], "Q": ["q"], "B": ["b"], "S": ["s"]},
+        links=["P--B", "Q--B", "B--S"],
+        pubends={
+            "nyse": {"topic": "trades", "broker": "p"},
+            "lse": {"topic": "trades", "broker": "q"},
+        },
+    )
+
+
+def slow(hand: Hand, name: str, position: int) -> None:
+    """Report a subscriber slow that has taken everything below a tick of nyse, and what it holds as done."""
+    hand.stalled.discard(name)
+    event = SubscriberSlow(subscription=SubscriptionId(name), positions={PUBEND: position})
+    hand.coming.append(("s", event))
+    hand.coming += [("s", DeliveryTaken(serial=d.serial)) for _, d in hand.of(Deliver)]
+
+
+def deliveries(hand: Hand) -> list[list[int]]:
+    """The rows of each delivery, as ticks."""
+    return [d.batch.ticks[np.unique(d.rows)].tolist() for _, d in hand.of(Deliver)]
+
+
+def test_subends_in_step_share_one_delivery() -> None:
+    """Clause 10.1."""
+    hand = Hand.started(network())
+    for name in ("alice", "bob", "carol"):
+        hand.subscribe(name)
+    hand.publish(1, 2)
+    ((_, deliver),) = hand.of(Deliver)
+    assert len(deliver.rows) == 6
+    assert hand.got("alice") == hand.got("bob") == hand.got("carol") == [FIRST, FIRST + 1]
+
+
+def test_data_beyond_the_horizon_waits_and_then_comes_in_order() -> None:
+    """Clause 10.2."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.loses = lambda _sender, to, message: to == "s" and isinstance(message, KnowledgeMessage)
+    hand.publish(1)
+    hand.loses = lambda *_: False
+    hand.publish(2)
+    hand.publish(3)
+    assert hand.got("alice") == []
+    hand.wait(300)
+    assert hand.got("alice") == [FIRST, FIRST + 1, FIRST + 2]
+
+
+def test_total_order_is_by_tick_and_then_by_pubend() -> None:
+    """Clause 10.3."""
+    hand = Hand.started(two_pubends())
+    hand.subscribe("alice", order=Order.TOTAL)
+    hand.subscribe("bob", Between("price", 2, 9), order=Order.TOTAL)
+    hand.publish(1, 2, pubend="nyse")
+    hand.publish(3, pubend="lse")
+    hand.wait(400)
+    assert hand.events("alice") == [("lse", FIRST), ("nyse", FIRST), ("nyse", FIRST + 1)]
+    assert hand.events("bob") == [("lse", FIRST), ("nyse", FIRST + 1)]
+
+
+def test_publisher_order_waits_for_no_other_pubend() -> None:
+    """Clause 10.3."""
+    hand = Hand.started(two_pubends())
+    hand.subscribe("alice", order=Order.TOTAL)
+    hand.subscribe("bob")
+    hand.wait(10)
+    hand.publish(1, 2, pubend="nyse")
+    assert hand.events("bob") == [("nyse", FIRST + 10_000), ("nyse", FIRST + 10_001)]
+    assert hand.events("alice") == []
+
+
+def test_a_slot_gets_exactly_what_its_condition_accepts() -> None:
+    """Clause 10.4."""
+    hand = Hand.started(network())
+    hand.subscribe("alice", Equals("price", 7))
+    hand.subscribe("bob", Between("price", 5, 8))
+    hand.subscribe("carol")
+    hand.publish(4, 5, 7, 8)
+    assert hand.got("alice") == [FIRST + 2]
+    assert hand.got("bob") == [FIRST + 1, FIRST + 2]
+    assert hand.got("carol") == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3]
+
+
+def test_nothing_below_the_start_tick_is_delivered() -> None:
+    """Clause 10.5."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.subscribe("bob", start=FIRST + 2)
+    hand.publish(1, 2, 3, 4)
+    assert hand.got("alice") == [FIRST + at for at in range(4)]
+    assert hand.got("bob") == [FIRST + 2, FIRST + 3]
+
+
+def test_a_delivery_is_bounded_but_one_tick_is_not_parted() -> None:
+    """Clause 10.6."""
+    hand = Hand.started(network({"message_rows_max": 2}))
+    hand.subscribe("alice")
+    hand.publish(1, 2, 3, 4, 5)
+    assert [len(each) for each in deliveries(hand)] == [2, 2, 1]
+    merging = Hand.started(two_pubends(message_rows_max=1))
+    merging.subscribe("alice", order=Order.TOTAL)
+    merging.publish(1, pubend="nyse")
+    merging.publish(2, pubend="lse")
+    merging.wait(400)
+    assert deliveries(merging) == [[FIRST, FIRST]]
+
+
+def test_a_group_hands_out_no_more_when_too_much_waits() -> None:
+    """Clause 10.7."""
+    hand = Hand.started(network({"deliveries_waiting_max": 2}))
+    hand.subscribe("alice")
+    hand.stalled = {"alice"}
+    for price in range(4):
+        hand.publish(price)
+    assert hand.got("alice") == [FIRST, FIRST + 1]
+    hand.stalled.clear()
+    hand.feed("s", DeliveryTaken(serial=hand.of(Deliver)[0][1].serial))
+    assert hand.got("alice") == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3]
+
+
+def test_an_edge_does_not_ack_what_was_not_taken() -> None:
+    """Clause 10.8."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.subscribe("bob")
+    hand.publish(1)
+    hand.stalled = {"bob"}
+    hand.publish(2)
+    hand.publish(3)
+    hand.wait(200)
+    assert hand.sent(AckMessage, "s")[-1].runs[-1][0] == FIRST + 1
+    hand.stalled = set()
+    for _, deliver in hand.of(Deliver):
+        hand.feed("s", DeliveryTaken(serial=deliver.serial))
+    hand.wait(200)
+    assert hand.sent(AckMessage, "s")[-1].runs[-1][0] == FIRST + 3
+
+
+def test_a_slow_subscriber_catches_up_without_holding_the_others_back() -> None:
+    """Clause 10.9."""
+    hand = Hand.started(network({"message_rows_max": 2}))
+    hand.subscribe("alice")
+    hand.subscribe("bob")
+    hand.stalled = {"alice"}
+    hand.publish(1)
+    hand.publish(2)
+    hand.publish(3)
+    before = len(hand.got("alice"))
+    slow(hand, "alice", FIRST)
+    hand.stalled.add("alice")
+    hand.settle()
+    # One delivery is handed to the laggard, and no second one before that is taken.
+    assert hand.got("alice")[before:] == [FIRST]
+    hand.publish(4)
+    assert hand.got("bob") == [FIRST + at for at in range(4)]
+    assert hand.got("alice")[before:] == [FIRST]
+    hand.stalled.clear()
+    hand.feed("s", DeliveryTaken(serial=hand.of(Deliver)[-2][1].serial))
+    assert hand.got("alice")[before:] == [FIRST + at for at in range(4)]
+    hand.wait(300)
+    assert hand.sent(AckMessage, "s")[-1].runs[-1][0] == FIRST + 4
+
+
+def test_a_laggard_that_has_caught_up_is_a_member_again() -> None:
+    """Clause 10.10."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.subscribe("bob")
+    hand.stalled = {"alice"}
+    hand.publish(1)
+    slow(hand, "alice", FIRST)
+    hand.settle()
+    hand.publish(2)
+    last = hand.of(Deliver)[-1][1]
+    assert sorted(hand.names["s", int(slot)] for slot in last.slots) == ["alice", "bob"]
+
+
+def test_a_subscription_with_a_past_begins_as_a_laggard() -> None:
+    """Clause 10.11."""
+    hand = Hand.started(network({"message_rows_max": 2}))
+    hand.subscribe("alice")
+    hand.stalled = {"alice"}
+    hand.publish(1, 2)
+    hand.publish(3)
+    hand.stalled = {"alice", "bob"}
+    hand.subscribe("bob", start=FIRST)
+    assert hand.got("bob") == [FIRST, FIRST + 1]
+    hand.publish(4)
+    assert hand.got("alice") == [FIRST + at for at in range(4)]
+    assert hand.got("bob") == [FIRST, FIRST + 1]
+
+
+def test_the_window_of_a_laggard_follows_what_it_holds() -> None:
+    """Clause 10.12."""
+    parameters = Parameters(message_rows_max=8, nack_ticks_max=10_000)
+    lane = Lane(PUBEND, BrokerId("s"), Istream(PUBEND, parameters), NackClock(parameters))
+    lane.istream.accumulate(((0, 100_000, ALWAYS),), batch(range(50_000, 50_400)), TICK_MIN)
+    group = Group((lane,), parameters)
+    birth = first_epoch(1)
+    subend = Subend(ALICE, 0, TOPIC, Everything(), Order.PUBLISHER, birth, 0, {PUBEND: (0, 100_000)})
+    group.place(subend)
+    lag = group.laggards[ALICE]
+    assert lag.window == 10_000
+    # Empty stretches double it; a stretch with as many rows as fit halves it.
+    first = group.catch_up(subend, iter(range(100)))
+    assert first is not None
+    assert lag.window == 10_000 * 2 * 2 // 2
+    group.taken(first.serial, subend)
+    group.catch_up(subend, iter(range(100, 200)))
+    assert lag.window == 10_000 * 2 * 2 // 2 // 2
+
+
+def test_nothing_is_delivered_or_held_after_the_end() -> None:
+    """Clause 10.13."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.subscribe("bob")
+    hand.stalled = {"alice"}
+    hand.publish(1)
+    hand.feed("s", UnsubscribeRequested(subscription=ALICE))
+    # The host has nobody any more to hand the delivery to, so it counts as taken.
+    hand.feed("s", DeliveryTaken(serial=hand.of(Deliver)[-1][1].serial))
+    hand.publish(2)
+    hand.wait(500)
+    assert hand.got("alice") == [FIRST]
+    assert hand.got("bob") == [FIRST, FIRST + 1]
+    assert hand.of(TrimLog)[-1][1].before == FIRST + 2
+
+
+@pytest.mark.parametrize("order", Order)
+def test_no_event_is_delivered_twice(order: Order) -> None:
+    """Clause 10.14."""
+    hand = Hand.started(two_pubends())
+    hand.subscribe("alice", order=order)
+    lost = iter([True, False, True, False, True, False] * 20)
+    hand.loses = lambda _sender, _to, message: (
+        isinstance(message, KnowledgeMessage | NackMessage | AckMessage) and next(lost)
+    )
+    for price in range(10):
+        hand.publish(price, price, pubend="nyse")
+        hand.publish(price, pubend="lse")
+        hand.wait(7)
+    hand.loses = lambda *_: False
+    hand.wait(30_000)
+    got = hand.events("alice")
+    assert len(got) == len(set(got)) == 30
+    for pubend in ("nyse", "lse"):
+        ticks = [tick for name, tick in got if PubendId(name) == pubend]
+        assert ticks == sorted(ticks)
+
+
+def test_only_what_was_thrown_away_comes_again() -> None:
+    """Clause 10.14."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.publish(1, 2, 3)
+    hand.stalled = {"alice"}
+    hand.publish(4)
+    slow(hand, "alice", FIRST + 3)
+    hand.settle()
+    hand.publish(5)
+    assert hand.got("alice") == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3, FIRST + 3, FIRST + 4]
