@@ -123,7 +123,7 @@ class UnsubscribeRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryTaken:
-    """All subscribers of the `Deliver` with this serial have taken it, or were reported slow since."""
+    """All subscribers of the `Deliver` with this serial have taken it, were reported slow, or have ended."""
 
     serial: int
 

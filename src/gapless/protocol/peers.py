@@ -11,7 +11,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import assert_never
 
+import numpy as np
+
 from gapless.errors import PeerError
+from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.ticks import TICK_MAX, TICK_MIN
 from gapless.protocol.messages import (
@@ -40,6 +43,9 @@ class Peers:
         self._cell = network.cell_of[broker]
         self._neighbours = frozenset(network.neighbours(broker))
         self._siblings = frozenset(network.siblings(broker))
+        self._schemas = {
+            pubend: network.topics[place.topic].arrow() for pubend, place in network.pubends.items()
+        }
 
     def check(self, sender: BrokerId, message: Message) -> None:
         """Raise PeerError, naming the sender and its fault, unless it may send this message."""
@@ -69,8 +75,9 @@ class Peers:
 
     def _check_content(self, sender: BrokerId, message: CellMessage) -> None:
         match message:
-            case KnowledgeMessage(runs=runs):
+            case KnowledgeMessage(runs=runs, batch=batch):
                 wrong = any(start >= stop for start, stop, _ in runs)
+                wrong = wrong or (batch is not None and not self._fits(message, batch))
             case AckMessage(runs=acked):
                 stops = [TICK_MIN, *(stop for stop, _ in acked)]
                 wrong = any(later <= earlier for earlier, later in pairwise(stops))
@@ -88,6 +95,15 @@ class Peers:
             raise PeerError(
                 "E205", f"'{sender}' sent a {type(message).__name__} that makes no sense: {message}"
             )
+
+    def _fits(self, message: KnowledgeMessage, batch: EventBatch) -> bool:
+        """Whether the rows are of the topic's schema, in tick order, and inside the runs."""
+        given, wanted = batch.columns.schema, self._schemas[message.pubend]
+        if not len(batch) or given.names != wanted.names or given.types != wanted.types:
+            return False
+        spans = np.searchsorted(batch.ticks, [(start, stop) for start, stop, _ in message.runs])
+        inside = int((spans[:, 1] - spans[:, 0]).sum()) if len(message.runs) else 0
+        return inside == len(batch) and bool(np.all(batch.ticks[1:] > batch.ticks[:-1]))
 
     def _edges_behind(self, sender: BrokerId, message: StartRequestMessage) -> frozenset[BrokerId]:
         return self._network.tree_of(message.pubend).edges[self._network.cell_of[sender]]

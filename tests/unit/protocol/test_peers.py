@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from gapless.errors import PeerError
+from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, NEVER
-from gapless.model.ids import BrokerId, CellId, PubendId
+from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.ticks import TickRange
 from gapless.protocol.broker import Broker
 from gapless.protocol.events import BrokerStarted, LinkUp, MessageReceived, Now
@@ -64,6 +69,14 @@ def grant(edge: str) -> StartGrantMessage:
     return StartGrantMessage(pubend=TRADES, edge=BrokerId(edge), epoch=1, wanted=None, start=1, until=1)
 
 
+def data(ticks: list[int], columns: dict[str, list[object]]) -> KnowledgeMessage:
+    """Knowledge of the ticks 0..5 with these rows."""
+    rows = pa.RecordBatch.from_pydict(columns)
+    if columns["price"] and isinstance(columns["price"][0], int):
+        rows = NETWORK.topics[TopicId("trades")].checked(rows)
+    return replace(KNOWLEDGE, batch=EventBatch(np.asarray(ticks, dtype=np.int64), rows))
+
+
 FAULTS: list[tuple[str, Message, str]] = [
     ("nobody", LinkStatusMessage(reaches=frozenset()), "E203"),
     ("s", NackMessage(pubend=PubendId("news"), ticks=TickRange(1, 5)), "E204"),
@@ -78,6 +91,10 @@ FAULTS: list[tuple[str, Message, str]] = [
         KnowledgeMessage(pubend=TRADES, runs=((5, 5, ALWAYS),), batch=None, first_time=True, final_before=0),
         "E205",
     ),
+    ("p", data([1, 2], {"price": ["a", "b"]}), "E205"),
+    ("p", data([2, 1], {"price": [1, 2]}), "E205"),
+    ("p", data([1, 9], {"price": [1, 2]}), "E205"),
+    ("p", data([], {"price": []}), "E205"),
     ("s", request("t"), "E205"),
     ("p", grant("p"), "E205"),
     ("s", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
@@ -110,6 +127,7 @@ def test_a_message_out_of_place_is_a_peer_error_and_changes_nothing(
     [
         ("s", NACK),
         ("p", KNOWLEDGE),
+        ("p", data([1, 4], {"price": [3, 7]})),
         ("s", advertisement("P", "s")),
         ("b2", advertisement("P", "s")),
         ("p", ack("P", "b1")),
