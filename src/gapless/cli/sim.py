@@ -24,6 +24,7 @@ from gapless.cli.sim_report import (
     run_json,
     say,
     say_json,
+    source_tree,
     summary_json,
     tell_replay,
     tell_run,
@@ -253,6 +254,7 @@ def _exit_code(kept: bool) -> int:
 
 def _run_seeds(seeds: range, jobs: int, quiet: bool, require_all: bool, json: bool) -> int:
     console = new_console()
+    source_tree()
 
     def tell(outcome: Outcome) -> None:
         if json:

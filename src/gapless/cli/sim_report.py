@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from shutil import which
 
@@ -131,19 +132,29 @@ def tell_finding(console: Console, outcome: Outcome) -> None:
 
 def reproductions(seed: int) -> list[str]:
     """The commands that show a run again."""
-    commit = _commit()
-    made = [f"make sim SEED={seed:#x} COMMIT={commit}"] if commit else []
+    tree = source_tree()
+    made = [] if tree is None else [f"make sim SEED={seed:#x} {tree}"]
     return [f"gapless sim --seed {seed:#x}", *made]
 
 
-def _commit() -> str | None:
-    """The commit of the source tree that we run from, None when it is no checkout."""
+@cache
+def source_tree() -> str | None:
+    """The commit that we run from, for `make sim`; None when there is no checkout.
+
+    Call it before a long run: the tree may be changed while the run goes on with what it has loaded.
+    """
     git, root = which("git"), Path(gapless.__file__).parents[2]
     if git is None or not (root / ".git").exists():
         return None
-    command = [git, "-C", str(root), "rev-parse", "--short", "HEAD"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # no user input
-    return answer.stdout.strip() or None
+
+    def answer(*arguments: str) -> str:
+        command = [git, "-C", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # no user input
+        return done.stdout.strip()
+
+    commit = answer("rev-parse", "--short", "HEAD")
+    changed = "  # with changes that are not committed" if answer("status", "--porcelain", "src") else ""
+    return f"COMMIT={commit}{changed}" if commit else None
 
 
 def run_json(outcome: Outcome) -> dict[str, object]:

@@ -120,6 +120,7 @@ class Faults:
             if link.stalled:
                 world.resume_link(*link.ends)
             world.heal(*link.ends)
+        self._workload.read_quickly()
         for node in world.nodes.values():
             node.disk_full = False
             node.clock_offset = 0
