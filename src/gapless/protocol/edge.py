@@ -326,4 +326,4 @@ class Edge:
         position = self._position(door)
         if TICK_MIN < position < now.clock - delay_ms * TICKS_PER_MS:
             reached(DELAY_CURIOUS)
-            door.lane.expected = max(door.lane.expected, now.clock)
+            door.lane.overdue = max(door.lane.overdue, now.clock)

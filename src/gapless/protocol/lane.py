@@ -34,8 +34,10 @@ class Lane:
     clock: NackClock
     #: The epoch that silence must have been made under, per tick. Covers all ticks.
     requires: TickMap[Epoch] = field(default_factory=TickMap)
-    #: The pubend, or the clock, says that ticks below this one should be known by now.
+    #: The pubend expected the ticks below to be acked by now.
     expected: Tick = TICK_MIN
+    #: By the local clock the ticks below should be known by now. It may be wrong, and is never acked.
+    overdue: Tick = TICK_MIN
 
     def __post_init__(self) -> None:
         self.requires.set_range(TICK_MIN, TICK_MAX, EPOCH_NONE)

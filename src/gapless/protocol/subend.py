@@ -138,6 +138,9 @@ class Group:
             self.laggards[subend.subscription] = CatchUp(
                 subend, dict(starts), dict(starts), window=self.parameters.nack_ticks_max
             )
+            for lane in self.lanes:
+                # The horizon it chases must not run over silence that says nothing of it.
+                lane.require(self.horizon, subend.birth)
         return starts
 
     def remove(self, subend: Subend) -> None:
@@ -246,7 +249,9 @@ class Group:
         """Ticks of a lane that somebody waits for: expected ones, and those laggards are ready for."""
         if not self.has_readers:
             return EMPTY
-        wanted = lane.gaps(self.horizon, lane.expected)
+        # In a merge an event that one pubend expects to be acked may wait for the silence of any other.
+        expected = max(each.expected for each in self.lanes)
+        wanted = lane.gaps(self.horizon, max(expected, lane.overdue))
         for lag in self.laggards.values():
             if lag.serial is None and not (lag.subend.slow and lag.subend.outstanding):
                 start = lag.handed[lane.pubend]

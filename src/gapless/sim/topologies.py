@@ -108,7 +108,7 @@ def random_parameters(random: Random) -> dict[str, object]:
     if random.random() < 0.3:
         parameters["stream_bytes_max"] = random.choice((4_000, 10_000, 40_000))
     if random.random() < 0.3:
-        parameters["stream_runs_max"] = random.choice((8, 16, 64))
+        parameters["stream_runs_max"] = random.choice((4, 8, 64))
     if random.random() < 0.3:
         parameters["deliveries_waiting_max"] = random.choice((2, 4, 16))
     return parameters
