@@ -168,24 +168,6 @@ def silence_instead_of_the_log(right: Any) -> Any:
     return lambda self, event: right(self, replace(event, batch=None))
 
 
-@mutant(
-    Pubend, "recover", "give ticks that were already announced silent", "gapless", "liveness", "invariant"
-)
-def forget_reservations(right: Any) -> Any:
-    def broken(pubend: Any, parameters: Any, log: Any, now: Any) -> Any:
-        return right(pubend, parameters, replace(log, reserved=0), now)
-
-    return staticmethod(broken)
-
-
-@mutant(Pubend, "recover", "forget after a crash what was promised to whom", "release", "gapless")
-def forget_promises(right: Any) -> Any:
-    def broken(pubend: Any, parameters: Any, log: Any, now: Any) -> Any:
-        return right(pubend, parameters, replace(log, starts=()), now)
-
-    return staticmethod(broken)
-
-
 @mutant(Broker, "_publish", "tell before the log has flushed", "durability")
 def tell_before_durable(right: Any) -> Any:
     def broken(self: Any, event: Any, step: Any) -> None:

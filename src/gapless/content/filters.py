@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gapless.model.batch import EventBatch
+from gapless.model.schema import Schema
 
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.int64]
@@ -41,12 +42,19 @@ class Filter(Protocol):
     def mask(self, batch: EventBatch) -> RowMask:
         """Which rows the filter accepts."""
 
+    def misfit(self, schema: Schema) -> str | None:
+        """Why the filter makes no sense for events of this schema; None when it does."""
+
     def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Everything:
     """Accepts every event."""
+
+    def misfit(self, schema: Schema) -> str | None:  # noqa: ARG002  # it fits every schema
+        """Why the filter makes no sense for events of this schema; None when it does."""
+        return None
 
     def mask(self, batch: EventBatch) -> RowMask:
         """Which rows the filter accepts."""
@@ -62,6 +70,10 @@ class Equals:
 
     column: str
     value: Number | str
+
+    def misfit(self, schema: Schema) -> str | None:
+        """Why the filter makes no sense for events of this schema; None when it does."""
+        return _misfit(schema, self.column, (self.value,))
 
     def mask(self, batch: EventBatch) -> RowMask:
         """Which rows the filter accepts."""
@@ -84,6 +96,10 @@ class Between:
     column: str
     low: Number
     high: Number
+
+    def misfit(self, schema: Schema) -> str | None:
+        """Why the filter makes no sense for events of this schema; None when it does."""
+        return _misfit(schema, self.column, (self.low, self.high))
 
     def mask(self, batch: EventBatch) -> RowMask:
         """Which rows the filter accepts."""
@@ -313,3 +329,16 @@ def _at_least(value: Number, kind: str) -> Number:
             near = math.inf if value > 0 else -math.inf
         return math.nextafter(near, math.inf) if near < value else near
     return value
+
+
+def _misfit(schema: Schema, column: str, values: tuple[object, ...]) -> str | None:
+    kinds = {each.name: each.type for each in schema.columns}
+    if column not in kinds:
+        return f"topic '{schema.topic}' has no column '{column}': it has {', '.join(kinds)}"
+    kind = kinds[column]
+    for value in values:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (kind in ("int", "float") and is_number) or (kind == "string" and isinstance(value, str)):
+            continue
+        return f"column '{column}' of topic '{schema.topic}' is {kind}: it cannot be compared with {value!r}"
+    return None

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
+import numpy as np
+
 from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epochs, first_epoch
@@ -23,7 +25,7 @@ from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
 from gapless.protocol.edge import Edge
-from gapless.protocol.effects import Effect, SendMessage, StartTimer
+from gapless.protocol.effects import AcceptPublish, Effect, SendMessage, StartTimer
 from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
@@ -119,7 +121,12 @@ class Broker:
     def __init__(
         self, network: Network, broker: BrokerId, incarnation: int, recovered: Mapping[PubendId, Recovered]
     ) -> None:
-        """A broker with nothing but its logs. The host keeps `incarnation`, which grows with every start."""
+        """A broker with nothing but its logs. The host keeps `incarnation`, which grows with every start.
+
+        Raises UsageError when the network has no such broker.
+        """
+        if broker not in network.cell_of:
+            raise UsageError("E147", f"the network has no broker '{broker}'")
         self.network = network
         self.broker = broker
         self._cell = network.cell_of[broker]
@@ -200,6 +207,8 @@ class Broker:
                 self._links.heard(event.sender, step.now)
                 self._received(event.sender, event.message, step)
             case LinkUp():
+                if event.neighbour not in self.network.neighbours(self.broker):
+                    raise UsageError("E148", f"'{event.neighbour}' is no neighbour of '{self.broker}'")
                 self._links.up(event.neighbour, step.now)
                 step.effects += self._routing.link_up(event.neighbour)
             case LinkDown():
@@ -263,7 +272,13 @@ class Broker:
     def _publish(self, event: PublishRequested, step: _Step) -> None:
         pubend = self._hosted(event.pubend)
         schema = self.network.topics[self.network.pubends[event.pubend].topic]
-        step.effects += pubend.publish(schema.checked(event.rows), event.token, step.now)
+        rows = schema.checked(event.rows)
+        if not rows.num_rows:
+            # Nothing to log and nothing to tell: it is as durable as it will ever be.
+            none = np.zeros(0, dtype=np.int64)
+            step.effects.append(AcceptPublish(pubend=event.pubend, token=event.token, ticks=none))
+            return
+        step.effects += pubend.publish(rows, event.token, step.now)
 
     def _received(self, sender: BrokerId, message: Message, step: _Step) -> None:
         match message:

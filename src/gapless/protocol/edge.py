@@ -64,6 +64,7 @@ class Edge:
         self.broker = broker
         self.epoch: Epoch = first_epoch(incarnation)
         self._parameters = network.parameters
+        self._topics = network.topics
         self._serials = count(1)
         self._slots = count(0)
         self._subends: dict[SubscriptionId, Subend] = {}
@@ -97,6 +98,9 @@ class Edge:
             )
         if event.topic not in self._total:
             raise UsageError("E141", f"there is no topic '{event.topic}' with a pubend")
+        misfit = event.condition.misfit(self._topics[event.topic])
+        if misfit is not None:
+            raise UsageError("E146", f"subscription '{event.subscription}': {misfit}")
         self.epoch += 1
         subend = Subend(
             event.subscription,
@@ -120,6 +124,8 @@ class Edge:
         for pubend in self._total[subend.topic].pubends:
             door = self._doors[pubend]
             door.pending.pop(subscription, None)
+        for serial in [serial for serial, (_, one) in self._waiting.items() if one is subend]:
+            self._waiting.pop(serial)[0].taken(serial, None)
         for group in self._groups_of(subend):
             group.remove(subend)
 

@@ -139,6 +139,8 @@ class Ostream:
         if accepted is not None:
             self.unacked.add(accepted.ticks)
             if first_time:
+                for start, stop, _ in runs:
+                    self.withheld.clear(start, stop)
                 told.append(Telling([*self.withheld, *runs], [accepted], first_time=True))
                 self.withheld = TickMap()
                 asked.pop(route, None)
@@ -230,6 +232,7 @@ class Ostream:
         """The istream forgot these ticks: we do not know any more whether the cell has them."""
         self.passed.clear(start, stop)
         self.unacked.drop(start, stop)
+        self.withheld.clear(start, stop)
 
     def check(self) -> None:
         """Raise if an invariant is broken."""

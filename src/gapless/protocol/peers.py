@@ -76,19 +76,22 @@ class Peers:
     def _check_content(self, sender: BrokerId, message: CellMessage) -> None:
         match message:
             case KnowledgeMessage(runs=runs, batch=batch):
-                wrong = any(start >= stop for start, stop, _ in runs)
+                wrong = any(start >= stop for start, stop, _ in runs) or not _are_ticks(
+                    message.final_before, *(tick for start, stop, _ in runs for tick in (start, stop))
+                )
                 wrong = wrong or (batch is not None and not self._fits(message, batch))
             case AckMessage(runs=acked):
                 stops = [TICK_MIN, *(stop for stop, _ in acked)]
-                wrong = any(later <= earlier for earlier, later in pairwise(stops))
+                wrong = any(later <= earlier for earlier, later in pairwise(stops)) or not _are_ticks(*stops)
             case NackMessage(ticks=ticks):
-                wrong = not ticks or ticks.start < TICK_MIN or ticks.stop > TICK_MAX
+                wrong = not ticks or not _are_ticks(ticks.start, ticks.stop)
             case StartRequestMessage(edge=edge):
-                wrong = edge not in self._edges_behind(sender, message)
+                wrong = edge not in self._edges_behind(sender, message) or not _are_ticks(message.wanted or 0)
             case StartGrantMessage(edge=edge):
-                wrong = edge not in self._network.tree_of(message.pubend).edges[self._cell]
-            case AckExpectedMessage():
-                wrong = False
+                edges = self._network.tree_of(message.pubend).edges[self._cell]
+                wrong = edge not in edges or not _are_ticks(message.start, message.until)
+            case AckExpectedMessage(before=before):
+                wrong = not _are_ticks(before)
             case _:
                 assert_never(message)
         if wrong:
@@ -110,11 +113,10 @@ class Peers:
 
     def _check_sideways(self, sender: BrokerId, message: SidewaysMessage) -> None:
         known = message.message.pubend in self._network.pubends
-        if (
-            sender not in self._siblings
-            or not known
-            or message.cell not in self._network.adjacent[self._cell]
-        ):
+        adjacent = message.cell in self._network.adjacent[self._cell]
+        # The answer to a nack would come back to us, and not to the broker that sent it sideways.
+        nack = isinstance(message.message, NackMessage)
+        if sender not in self._siblings or not known or not adjacent or nack:
             raise PeerError("E206", f"'{sender}' sent a message sideways that this broker cannot pass on")
 
     def _check_advertisement(
@@ -132,6 +134,15 @@ class Peers:
             )
         if not allowed:
             raise PeerError("E207", f"'{sender}' may not advertise for '{message.origin}' here")
+        for topic, condition in message.added if isinstance(message, AdvertisementMessage) else ():
+            schema = self._network.topics.get(topic)
+            misfit = f"there is no topic '{topic}'" if schema is None else condition.misfit(schema)
+            if misfit is not None:
+                raise PeerError("E208", f"'{sender}' advertised a filter that makes no sense: {misfit}")
 
     def _is_above(self, sender: BrokerId, root: CellId) -> bool:
         return self._network.trees[root].parent.get(self._cell) == self._network.cell_of[sender]
+
+
+def _are_ticks(*ticks: int) -> bool:
+    return all(TICK_MIN <= tick <= TICK_MAX for tick in ticks)

@@ -179,7 +179,14 @@ class Pubend:
         return self
 
     def publish(self, rows: pa.RecordBatch, publish_token: int, now: Now) -> list[Effect]:
-        """Give the rows their ticks and log them. Nobody hears of them before they are durable."""
+        """Give the rows their ticks and log them. Nobody hears of them before they are durable.
+
+        Refused while the log is too far behind: what waits for the disk is held in memory.
+        """
+        waiting = sum(p.record.batch.nbytes for p in self.pending if isinstance(p.record, BatchRecord))
+        if waiting > self.parameters.stream_bytes_max:
+            reason = f"the log is behind by {waiting} bytes: try again when it has caught up"
+            return [RefusePublish(pubend=self.pubend, token=publish_token, reason=reason)]
         first = max(self.next_tick, self._time(now))
         if now.clock < self.next_tick:
             reached(CLOCK_HELD)

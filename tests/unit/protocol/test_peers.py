@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gapless.content.filters import Between, Everything, Filter
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, NEVER
@@ -16,6 +17,7 @@ from gapless.model.ticks import TickRange
 from gapless.protocol.broker import Broker
 from gapless.protocol.events import BrokerStarted, LinkUp, MessageReceived, Now
 from gapless.protocol.messages import (
+    AckExpectedMessage,
     AckMessage,
     AdvertisementAckMessage,
     AdvertisementMessage,
@@ -57,6 +59,10 @@ def advertisement(root: str, origin: str) -> AdvertisementMessage:
     )
 
 
+def wanting(topic: str, condition: Filter) -> AdvertisementMessage:
+    return replace(advertisement("P", "s"), added=frozenset({(TopicId(topic), condition)}))
+
+
 def ack(root: str, origin: str) -> AdvertisementAckMessage:
     return AdvertisementAckMessage(root=CellId(root), origin=BrokerId(origin), version=1)
 
@@ -95,6 +101,12 @@ FAULTS: list[tuple[str, Message, str]] = [
     ("p", data([2, 1], {"price": [1, 2]}), "E205"),
     ("p", data([1, 9], {"price": [1, 2]}), "E205"),
     ("p", data([], {"price": []}), "E205"),
+    ("p", replace(KNOWLEDGE, final_before=2**70), "E205"),
+    ("s", AckMessage(pubend=TRADES, runs=((2**70, ALWAYS),)), "E205"),
+    ("p", AckExpectedMessage(pubend=TRADES, before=2**70), "E205"),
+    ("b2", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
+    ("s", wanting("news", Everything()), "E208"),
+    ("s", wanting("trades", Between("nope", 1, 2)), "E208"),
     ("s", request("t"), "E205"),
     ("p", grant("p"), "E205"),
     ("s", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
