@@ -43,7 +43,7 @@ STALLED_S, FAILED_S = STALL_US / SECOND_US, FAIL_US / SECOND_US
 
 HEADER = """\
                             taken at          slowest of the last second at
-   time  published     s1     s2     s3            s1      s2      s3"""
+   time  published      s1     s2     s3            s1      s2      s3"""
 
 
 STYLES = {"running": "bold green", "stalled": "bold yellow", "down": "bold red"}

@@ -16,8 +16,10 @@ from gapless.cli.main import app
 from gapless.cli.sim_figures import draw
 from gapless.cli.sim_measures import as_json, consolidation, is_good, rows
 from gapless.cli.sim_scenario import SCENARIOS, overridden, table
+from gapless.sim import paper
 from gapless.sim.checkers import Violation
 from gapless.sim.paper import EXPERIMENTS, PAPER_PARAMETERS, Latency, Nack, PaperResult
+from gapless.sim.world import SECOND_US
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -133,12 +135,19 @@ def test_the_table_fits_a_terminal() -> None:
 # ---- the experiments themselves ----------------------------------------------------------------------
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish for a second after the repair, which is enough to see everything delivered."""
+    monkeypatch.setattr(paper, "AFTERMATH_US", 3 * SECOND_US)
+
+
 def experiment(name: str, folder: Path, *options: str) -> tuple[Result, dict[str, object]]:
     result = CliRunner().invoke(app, ["sim", "--scenario", name, "--out", str(folder), "--json", *options])
     return result, json.loads(result.stdout)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_a_failed_link_delays_only_who_is_behind_it(tmp_path: Path) -> None:
     result, numbers = experiment("b1-s1-link", tmp_path, "--outage", "0.5")
     assert result.exit_code == 0
@@ -151,6 +160,7 @@ def test_a_failed_link_delays_only_who_is_behind_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_the_questions_of_two_edges_become_one(tmp_path: Path) -> None:
     result, numbers = experiment("b1-crash", tmp_path, "--outage", "0.5")
     assert result.exit_code == 0
@@ -162,6 +172,7 @@ def test_the_questions_of_two_edges_become_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_a_publishing_broker_that_returns_delivers_what_it_had_logged(tmp_path: Path) -> None:
     folder, trace = tmp_path / "new" / "folder", tmp_path / "trace"
     arguments = ["--scenario", "p1-crash", "--outage", "12", "--out", str(folder), "--trace", str(trace)]
@@ -174,6 +185,7 @@ def test_a_publishing_broker_that_returns_delivers_what_it_had_logged(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_the_demonstration_tells_its_story_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sim_demo, "SEEDS", range(5, 7))
     monkeypatch.setattr(sim_demo, "OUTAGE_S", 0.5)

@@ -11,7 +11,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS
 from gapless.model.ids import BrokerId, CellId, PubendId, SubscriptionId, TopicId
 from gapless.protocol.broker import Broker
-from gapless.protocol.effects import AcceptPublish, AppendRecord, RefusePublish
+from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, Effect, RefusePublish
 from gapless.protocol.events import BrokerStarted, Event, LinkUp, Now, PublishRequested, SubscribeRequested
 from gapless.protocol.network import Network
 from gapless.protocol.ostream import CellFilter, Ostream
@@ -96,9 +96,10 @@ def test_publishing_is_refused_while_the_log_is_too_far_behind() -> None:
     made = Broker(network, BrokerId("p"), 1, {})
     made.step(BrokerStarted(), Now(0, 0))
     rows = pa.RecordBatch.from_pydict({"price": [1.0] * 100})
-    answers = []
+    answers: list[Effect] = []
     for token in range(3):
         event = PublishRequested(pubend=PubendId("trades"), token=token, rows=rows)
-        answers += [type(effect) for effect in made.step(event, Now(1, 1_000))]
-    assert answers.count(RefusePublish) == 2
-    assert answers.count(AppendRecord) == 1
+        answers += made.step(event, Now(1, 1_000))
+    assert [each.token for each in answers if isinstance(each, RefusePublish)] == [1, 2]
+    logged = [each.record for each in answers if isinstance(each, AppendRecord)]
+    assert len([record for record in logged if isinstance(record, BatchRecord)]) == 1
