@@ -240,7 +240,7 @@ def flood(right: Any) -> Any:
     return broken
 
 
-@mutant(Istream, "forget_to_bounds", "never forget", "memory")
+@mutant(Istream, "forget_to_bounds", "never forget", "memory", "invariant")
 def never_forget(_: Any) -> Any:
     return lambda self, position: []
 

@@ -141,3 +141,5 @@ class Istream:
         self.stream.check()
         self.asked.check()
         assert len(self.asked) <= self.parameters.stream_runs_max, "asked for too many runs"
+        held = self.stream.rows.nbytes
+        assert held <= self.parameters.stream_bytes_max, f"{self.pubend}: {held} bytes of rows held"
