@@ -2,6 +2,7 @@
 
 import math
 from decimal import Decimal
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -33,16 +34,17 @@ DECIMALS = [Decimal(0), Decimal(1), Decimal("0.5"), Decimal(2**53 + 1)]
 #: Beyond every column, and beyond every float.
 HUGE = [2**63, -(2**63) - 1, 2**70, 10**400, -(10**400)]
 
-rows = st.fixed_dictionaries(
-    {
-        "int": st.none() | st.sampled_from(INTEGERS),
-        "float": st.none() | st.sampled_from(FLOATS),
-        "text": st.none() | st.sampled_from(TEXTS),
-        "bool": st.none() | st.booleans(),
-        "decimal": st.none() | st.sampled_from(DECIMALS),
-        "time": st.none() | st.just(0),
-    }
-)
+#: What each column may hold.
+VALUES: dict[str, list[Value]] = {
+    "int": [None, *INTEGERS],
+    "float": [None, *FLOATS],
+    "text": [None, *TEXTS],
+    "bool": [None, True, False],
+    "decimal": [None, *DECIMALS],
+    "time": [None, 0],
+}
+
+rows = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()})
 batches = st.lists(rows, max_size=6)
 columns = st.sampled_from(COLUMNS.names)
 numbers = st.sampled_from([*INTEGERS, *FLOATS, *HUGE, True, False])
@@ -86,6 +88,36 @@ def test_a_mask_marks_the_rows_that_the_condition_accepts(twin, condition: Filte
     mask = condition.mask(batch_of(twin))
     assert mask.dtype == np.bool_
     assert mask.tolist() == [accepts(condition, row) for row in twin]
+
+
+#: Every value of every column at least once, and a null in each.
+FULL: list[dict[str, Value]] = [
+    {name: values[at % len(values)] for name, values in VALUES.items()}
+    for at in range(max(len(values) for values in VALUES.values()))
+]
+BOUNDS = [*INTEGERS, *FLOATS, *HUGE]
+
+
+@pytest.mark.parametrize("column", COLUMNS.names)
+def test_every_value_is_compared_exactly_with_every_wanted_one(column: str) -> None:
+    batch = batch_of(FULL)
+    without_nulls = [row for row in FULL if row[column] is not None]
+    for wanted in [*BOUNDS, *TEXTS, True, False]:
+        condition = Equals(column, wanted)
+        expected = [accepts(condition, row) for row in FULL]
+        assert condition.mask(batch).tolist() == expected, condition
+        assert FilterSet([condition, Equals(column, 0.25)]).mask(batch).tolist() == expected, condition
+        assert condition.mask(batch_of(without_nulls)).tolist() == [
+            accepts(condition, row) for row in without_nulls
+        ], condition
+
+
+@pytest.mark.parametrize("column", COLUMNS.names)
+def test_every_value_is_compared_exactly_with_every_two_bounds(column: str) -> None:
+    batch = batch_of(FULL)
+    for low, high in product(BOUNDS, repeat=2):
+        condition = Between(column, low, high)
+        assert condition.mask(batch).tolist() == [accepts(condition, row) for row in FULL], condition
 
 
 @given(batches, st.lists(simple_conditions, max_size=8))
