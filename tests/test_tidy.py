@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 CORE_THIRD_PARTY: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "model": frozenset({"numpy", "pyarrow"}),
-    "content": frozenset({"numpy", "pyarrow"}),
+    "content": frozenset({"lxml", "numpy", "pyarrow", "sqlglot"}),
     "protocol": frozenset({"numpy", "pyarrow"}),
     "views": frozenset({"numpy", "pyarrow"}),
     "wire": frozenset({"msgspec", "numpy", "pyarrow"}),

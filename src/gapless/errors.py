@@ -3,6 +3,7 @@
 ```
 GaplessError                        everything Gapless raises on purpose
 ├── UsageError                E1xx  the caller broke the contract; raised before any state changes
+│   ├── ContentError                 a condition or a document that cannot be read; says where
 │   ├── SchemaError                 a schema, or a value that does not fit its schema
 │   ├── NetworkDescriptionError     a description of nodes, links and topics that cannot be run
 │   └── ParameterError              one argument or option outside its allowed values
@@ -19,6 +20,7 @@ where, and the way out.
 import re
 
 __all__ = [
+    "ContentError",
     "GaplessError",
     "NetworkDescriptionError",
     "ParameterError",
@@ -61,6 +63,35 @@ class UsageError(GaplessError):
 
 class SchemaError(UsageError):
     """A schema that cannot be, or a value that does not fit its schema."""
+
+
+class ContentError(UsageError):
+    """A condition or a document that cannot be read or is refused.
+
+    >>> error = ContentError("E161", "no column 'prise': did you mean 'price'?", text="prise > 3", at=0)
+    >>> print(error)
+    E161 at 1: no column 'prise': did you mean 'price'?
+    >>> print(error.pointer())
+    prise > 3
+    ^
+    """
+
+    def __init__(self, code: str, message: str, *, text: str = "", at: int | None = None) -> None:
+        """`at` is the position in `text`, counted from 0, where the trouble begins."""
+        where = "" if at is None else f"at {at + 1}: "
+        super().__init__(code, f"{where}{message}")
+        #: What was read.
+        self.text = text
+        #: Where in `text` the trouble begins, counted from 0; None when no place is to blame.
+        self.at = at
+
+    def pointer(self) -> str:
+        """The line of the text that is to blame, and below it a caret; empty when no place is."""
+        if self.at is None or not self.text:
+            return ""
+        start = self.text.rfind("\n", 0, self.at) + 1
+        line = self.text[start:].split("\n", 1)[0].replace("\t", " ")
+        return f"{line}\n{' ' * (self.at - start)}^"
 
 
 class NetworkDescriptionError(UsageError):
