@@ -28,6 +28,8 @@ COLUMN_TYPES: Mapping[str, pa.DataType] = MappingProxyType(
         "timestamp": pa.timestamp("us", tz="UTC"),
         "decimal": pa.decimal128(38, 9),
         "binary": pa.binary(),
+        # One document, as bytes: a document says itself how it is encoded.
+        "xml": pa.binary(),
     }
 )
 

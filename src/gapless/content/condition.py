@@ -1,0 +1,193 @@
+"""What does a subscription ask for, once its text is understood? A condition in normal form.
+
+A condition accepts an event when it is TRUE of it; FALSE and UNKNOWN are alike. That lets SQL's
+three-valued logic be resolved when the text is read: NOT is pushed down to the comparisons, where
+`NOT (x < 3)` is `x >= 3`, and from then on everything is plain sets. What is left is an OR of
+conjunctions, and a conjunction says for each column which values it may have (a `Domain`), plus the few
+things that no domain can say: LIKE with a wildcard inside, a comparison of two columns, an XPath
+pattern.
+
+Equal subscriptions have one identity: `3 < x AND x < 5` and `x = 4` are the same object to a set or a
+dict. Printing a condition and reading it again gives the same condition. Conditions are made with
+`gapless.content.normal` and read from text with `gapless.content.language`.
+
+Implements docs/content.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from gapless.content.domain import Domain
+from gapless.content.like import LikePattern
+from gapless.content.printing import print_domain
+from gapless.content.terms import Column, Term, columns_of
+
+if TYPE_CHECKING:
+    from gapless.content.xml.pattern import Pattern
+
+Comparison: TypeAlias = Literal["=", "<>", "<", "<="]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A text column matches a pattern, or does not; null does neither."""
+
+    column: Column
+    pattern: LikePattern
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.column} {'NOT ' if self.negated else ''}LIKE {self.pattern}"
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        return frozenset({self.column})
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Two terms compared, neither of them a mere constant. Make one with `normal.compare`."""
+
+    left: Term
+    operator: Comparison
+    right: Term
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.operator} {self.right}"
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        return columns_of(self.left) | columns_of(self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """An XML column matches an XPath pattern, or does not; null does neither."""
+
+    column: Column
+    pattern: Pattern
+    negated: bool = False
+
+    def __str__(self) -> str:
+        text = str(self.pattern).replace("'", "''")
+        return f"{'NOT ' if self.negated else ''}XPATH({self.column}, '{text}')"
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        return frozenset({self.column})
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """A disjunction inside a conjunction, where writing it out would take too many conjunctions."""
+
+    condition: Condition
+
+    def __str__(self) -> str:
+        return f"({self.condition})"
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        return self.condition.columns
+
+
+Atom: TypeAlias = Like | Compare | Matches | AnyOf
+
+
+class Conjunction:
+    """What all must hold: a domain for each term that is restricted, and atoms."""
+
+    __slots__ = ("_hash", "_text", "atoms", "within")
+
+    def __init__(self, within: Mapping[Term, Domain], atoms: Iterable[Atom] = ()) -> None:
+        #: In the order of the terms' text, so that equal conjunctions print alike.
+        self.within: Mapping[Term, Domain] = (
+            {term: within[term] for term in sorted(within, key=str)} if len(within) > 1 else dict(within)
+        )
+        self.atoms: frozenset[Atom] = frozenset(atoms)
+        self._hash: int | None = None
+        self._text: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Conjunction):
+            return NotImplemented
+        return self.within == other.within and self.atoms == other.atoms
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((tuple(self.within.items()), self.atoms))
+        return self._hash
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        read = [columns_of(term) for term in self.within]
+        return frozenset[Column]().union(*read, *(atom.columns for atom in self.atoms))
+
+    def pieces(self) -> list[str]:
+        """The text of each thing that must hold, ready to stand between ANDs."""
+        domains = [print_domain(str(term), domain) for term, domain in self.within.items()]
+        return domains + sorted(str(atom) for atom in self.atoms)
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = " AND ".join(self.pieces()) or "TRUE"
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Conjunction({self})"
+
+
+class Condition:
+    """An OR of conjunctions, in normal form: accepts the events of which one of them is true."""
+
+    __slots__ = ("_hash", "_text", "terms")
+
+    def __init__(self, terms: Iterable[Conjunction]) -> None:
+        #: In the order of their text; none of them implies another.
+        self.terms = tuple(terms)
+        self._hash = hash(self.terms)
+        self._text: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Condition):
+            return NotImplemented
+        return self._hash == other._hash and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __iter__(self) -> Iterator[Conjunction]:
+        return iter(self.terms)
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        return frozenset[Column]().union(*(term.columns for term in self.terms))
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = self._print()
+        return self._text
+
+    def _print(self) -> str:
+        if len(self.terms) == 1:
+            return str(self.terms[0])
+        texts = [f"({term})" if len(term.pieces()) > 1 else str(term) for term in self.terms]
+        return " OR ".join(texts) or "FALSE"
+
+    def __repr__(self) -> str:
+        return f"Condition({self})"
+
+
+#: Accepts every event.
+EVERYTHING = Condition([Conjunction({})])
+#: Accepts no event.
+NOTHING = Condition([])

@@ -1,0 +1,231 @@
+"""How are conditions put together, so that equal ones come out equal?
+
+The functions here are the only makers of conditions. `both` and `either` keep the normal form: an OR of
+conjunctions in which no conjunction is impossible, none implies another, and conjunctions that differ in
+the values of one column only are one conjunction with the union of the values. NOT has no function: who
+reads a text pushes it down to the comparisons, and asks here for the opposite comparison.
+
+A product of disjunctions is written out as long as that takes at most `TERMS_MAX` conjunctions; beyond,
+the disjunctions stay whole inside one conjunction (`AnyOf`). So a condition's size is bounded by that of
+its text.
+
+Implements docs/content.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Literal, TypeAlias
+
+from gapless.content.condition import (
+    EVERYTHING,
+    NOTHING,
+    AnyOf,
+    Atom,
+    Compare,
+    Comparison,
+    Condition,
+    Conjunction,
+    Like,
+    Matches,
+)
+from gapless.content.cover import implies
+from gapless.content.domain import Domain
+from gapless.content.like import LikePattern
+from gapless.content.printing import prefix_interval
+from gapless.content.terms import Column, Constant, Term
+from gapless.content.values import NUMBERS, Value, key_bounds, next_key
+from gapless.content.xml.pattern import Pattern
+
+#: A product of disjunctions is written out up to this many conjunctions.
+TERMS_MAX = 64
+
+AnyComparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+
+_MIRRORED: dict[AnyComparison, AnyComparison] = {
+    "=": "=",
+    "<>": "<>",
+    "<": ">",
+    "<=": ">=",
+    ">": "<",
+    ">=": "<=",
+}
+#: What is true just when a comparison is false; both are unknown of a null.
+OPPOSITE: dict[AnyComparison, AnyComparison] = {
+    "=": "<>",
+    "<>": "=",
+    "<": ">=",
+    "<=": ">",
+    ">": "<=",
+    ">=": "<",
+}
+
+
+def within(term: Term, domain: Domain) -> Condition:
+    """The term's value, or null, lies in the domain."""
+    return _condition([_conjunction({term: domain}, ())])
+
+
+def like(column: Column, pattern: LikePattern, *, negated: bool = False) -> Condition:
+    """The text matches the pattern, or does not."""
+    if pattern.exact is not None:
+        domain = Domain.points("string", [pattern.exact])
+    elif pattern.is_prefix:
+        domain = Domain.of("string", [prefix_interval(pattern.prefix)])
+    else:
+        return Condition([Conjunction({}, [Like(column, pattern, negated)])])
+    return within(column, domain.without_null_inverse() if negated else domain)
+
+
+def matches(column: Column, pattern: Pattern, *, negated: bool = False) -> Condition:
+    """The document matches the pattern, or does not."""
+    return Condition([Conjunction({}, [Matches(column, pattern, negated)])])
+
+
+def compare(left: Term, operator: AnyComparison, right: Term) -> Condition:
+    """Two terms compared; at least one reads a column."""
+    if isinstance(left, Constant):
+        left, operator, right = right, _MIRRORED[operator], left
+    assert not isinstance(left, Constant), "two constants are compared where the text is read"
+    if isinstance(right, Constant) and (isinstance(left, Column) or left.kind != "decimal"):
+        return within(left, comparison_domain(left.kind, operator, right.value))
+    if operator in (">", ">=") or (operator in ("=", "<>") and str(right) < str(left)):
+        left, operator, right = right, _MIRRORED[operator], left
+    if left == right:
+        # True of every value but null, or of none at all.
+        if operator in ("<", "<>"):
+            return NOTHING
+        if left.kind not in NUMBERS or isinstance(left, Column):
+            return within(left, Domain.all(left.kind))
+    assert operator in ("=", "<>", "<", "<=")
+    return Condition([Conjunction({}, [Compare(left, operator, right)])])
+
+
+def comparison_domain(kind: str, operator: AnyComparison, value: Value) -> Domain:
+    """The keys of a type that compare so with a value, which the type need not have.
+
+    >>> from decimal import Decimal
+    >>> comparison_domain("int", ">", Decimal("3.5")) == comparison_domain("int", ">=", 4)
+    True
+    """
+    low, high = key_bounds(kind, value)
+    match operator:
+        case "=":
+            return Domain.points(kind, [low] if low == high else [])
+        case "<>":
+            return Domain.points(kind, [low] if low == high else []).without_null_inverse()
+        case "<":
+            return Domain.interval(kind, None, high)
+        case "<=":
+            return Domain.interval(kind, None, next_key(low))
+        case ">":
+            return Domain.interval(kind, next_key(low), None)
+        case ">=":
+            return Domain.interval(kind, high, None)
+
+
+def either(conditions: Iterable[Condition]) -> Condition:
+    """At least one of them is true."""
+    return _condition([term for condition in conditions for term in condition.terms])
+
+
+def both(conditions: Iterable[Condition]) -> Condition:
+    """All of them are true."""
+    base: Conjunction | None = EVERYTHING.terms[0]
+    disjunctions: list[Condition] = []
+    for condition in conditions:
+        if not condition.terms:
+            return NOTHING
+        if len(condition.terms) == 1:
+            base = _joined([base, condition.terms[0]]) if base is not None else None
+        else:
+            disjunctions.append(condition)
+    if base is None:
+        return NOTHING
+    count = 1
+    for condition in disjunctions:
+        count *= len(condition.terms)
+    if count > TERMS_MAX:
+        kept = [Conjunction({}, [AnyOf(condition)]) for condition in disjunctions]
+        return _condition([_joined([base, *kept])])
+    return _condition(
+        [_joined([base, *choice]) for choice in product(*(each.terms for each in disjunctions))]
+    )
+
+
+def _conjunction(domains: dict[Term, Domain], atoms: Iterable[Atom]) -> Conjunction | None:
+    """A conjunction without domains that say nothing; None when it cannot be true."""
+    kept: dict[Term, Domain] = {}
+    for term, domain in domains.items():
+        is_nullable = not isinstance(term, Column) or term.nullable
+        if not domain.intervals and not (domain.null and is_nullable):
+            return None
+        if domain.is_whole and (domain.null or not is_nullable):
+            continue
+        kept[term] = domain if is_nullable else Domain(domain.kind, domain.intervals)
+    return Conjunction(kept, atoms)
+
+
+def _joined(conjunctions: Sequence[Conjunction]) -> Conjunction | None:
+    domains: dict[Term, Domain] = {}
+    atoms: set[Atom] = set()
+    for conjunction in conjunctions:
+        atoms |= conjunction.atoms
+        for term, domain in conjunction.within.items():
+            present = domains.get(term)
+            domains[term] = domain if present is None else present & domain
+    return _conjunction(domains, atoms)
+
+
+def _condition(found: Sequence[Conjunction | None]) -> Condition:
+    terms = [term for term in found if term is not None]
+    if len(terms) <= 1:
+        return Condition(terms)
+    terms = _merged(terms)
+    if len(terms) <= 1:
+        return Condition(terms)
+    terms.sort(key=str)
+    if len(terms) <= TERMS_MAX:
+        terms = _without_implied(terms)
+    return Condition(terms)
+
+
+def _merged(terms: list[Conjunction]) -> list[Conjunction]:
+    """Conjunctions that differ in one term's domain only become one, as long as there are any."""
+    terms = list(dict.fromkeys(terms))
+    changed = True
+    while changed and len(terms) > 1:
+        changed = False
+        for subject in sorted({subject for term in terms for subject in term.within}, key=str):
+            groups: dict[tuple[object, ...], list[Conjunction]] = {}
+            for term in terms:
+                rest = tuple((other, domain) for other, domain in term.within.items() if other != subject)
+                has = subject in term.within
+                groups.setdefault((has, rest, term.atoms), []).append(term)
+            if len(groups) < len(terms):
+                terms = [_united(subject, group) for group in groups.values()]
+                changed = True
+    return terms
+
+
+def _united(subject: Term, group: list[Conjunction]) -> Conjunction:
+    if len(group) == 1 or subject not in group[0].within:
+        return group[0]
+    domain = group[0].within[subject]
+    intervals = [interval for term in group for interval in term.within[subject].intervals]
+    null = any(term.within[subject].null for term in group)
+    united = _conjunction(
+        {**group[0].within, subject: Domain.of(domain.kind, intervals, null=null)}, group[0].atoms
+    )
+    assert united is not None, "a union of possible values is possible"
+    return united
+
+
+def _without_implied(terms: list[Conjunction]) -> list[Conjunction]:
+    kept: list[Conjunction] = []
+    for at, term in enumerate(terms):
+        others = (*kept, *terms[at + 1 :])
+        if not any(implies(term, other) for other in others):
+            kept.append(term)
+    return kept

@@ -1,0 +1,178 @@
+"""What is compared in a condition? A column, a constant, or arithmetic over them.
+
+Arithmetic follows SQL, with two choices made so that a filter never fails on an event: what overflows
+and what is divided by zero is unknown (null), and `/` always divides exactly, as floats, like Spark and
+DuckDB do it. Integers stay integers and decimals stay exact under `+`, `-` and `*`; a float anywhere
+makes it floats.
+
+Implements docs/content.md, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from typing import Literal, TypeAlias, TypeVar
+
+from sqlglot.tokens import Tokenizer
+
+from gapless.content.values import DECIMAL_DIGITS, literal
+
+Operator: TypeAlias = Literal["+", "-", "*", "/"]
+Number: TypeAlias = int | float | Decimal
+Exact = TypeVar("Exact", int, Decimal)
+
+#: How tightly an operator binds, for printing without needless parentheses.
+_TIGHTNESS = {"+": 1, "-": 1, "*": 2, "/": 2}
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYWORDS = frozenset(word for word in Tokenizer.KEYWORDS if _PLAIN_NAME.fullmatch(word)) | {"ESCAPE", "TRUE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the topic."""
+
+    name: str
+    kind: str
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        plain = _PLAIN_NAME.fullmatch(self.name) and self.name.upper() not in _KEYWORDS
+        return self.name if plain else f'"{self.name}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number inside arithmetic, or one side of a comparison that no domain can express."""
+
+    value: Number
+    kind: str
+
+    def __str__(self) -> str:
+        return literal(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Two terms and what is done with them. Make one with `arithmetic`."""
+
+    operator: Operator
+    left: Term
+    right: Term
+    kind: str
+
+    def __str__(self) -> str:
+        here = _TIGHTNESS[self.operator]
+        if self.is_negative:
+            return f"-{_wrapped(self.right, 3)}"
+        # `a - (b - c)` and `a / (b / c)` need their parentheses, and so does `a + (b + c)`:
+        # float addition is not associative, so the shape of the tree is kept.
+        return f"{_wrapped(self.left, here)} {self.operator} {_wrapped(self.right, here + 1)}"
+
+    @property
+    def is_negative(self) -> bool:
+        """Whether this is minus a term."""
+        return self.operator == "-" and self.left == _ZERO
+
+
+Term: TypeAlias = Column | Constant | Arithmetic
+
+_ZERO = Constant(0, "int")
+
+
+def arithmetic(operator: Operator, left: Term, right: Term) -> Term | None:
+    """Two numbers put together; constants are computed at once. None for a constant that is null.
+
+    >>> str(arithmetic("*", Constant(2, "int"), arithmetic("+", Column("b", "int"), Column("a", "int"))))
+    '(a + b) * 2'
+    """
+    kind = _kind_of(operator, left.kind, right.kind)
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        return _folded(operator, left, right, kind)
+    if operator in "+*" and _place(left) > _place(right):
+        left, right = right, left
+    return Arithmetic(operator, left, right, kind)
+
+
+def negative(term: Term) -> Term | None:
+    """Minus a number. The least integer has no opposite: None for that constant."""
+    if isinstance(term, Constant):
+        value = -term.value
+        return Constant(value, term.kind) if term.kind != "int" or value < 2**63 else None
+    return Arithmetic("-", _ZERO, term, term.kind)
+
+
+def columns_of(term: Term) -> frozenset[Column]:
+    """The columns that a term reads."""
+    match term:
+        case Column():
+            return frozenset({term})
+        case Constant():
+            return frozenset()
+        case Arithmetic():
+            return columns_of(term.left) | columns_of(term.right)
+
+
+def compute(operator: Operator, left: Number, right: Number, kind: str) -> Number | None:
+    """The result for two numbers, None when there is none."""
+    if kind == "float":
+        return _compute_floats(operator, float(left), float(right))
+    if kind == "int":
+        assert isinstance(left, int)
+        assert isinstance(right, int)
+        result = _compute_exact(operator, left, right)
+        return result if -(2**63) <= result < 2**63 else None
+    with localcontext(prec=DECIMAL_DIGITS):
+        return _compute_exact(operator, Decimal(left), Decimal(right))
+
+
+def _compute_exact(operator: Operator, left: Exact, right: Exact) -> Exact:
+    match operator:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case _:
+            return left * right
+
+
+def _compute_floats(operator: Operator, left: float, right: float) -> float | None:
+    match operator:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/":
+            return None if right == 0.0 else left / right
+
+
+def _place(term: Term) -> tuple[bool, str]:
+    """Where an operand of `+` or `*` stands: columns by name, a constant last."""
+    return isinstance(term, Constant), str(term)
+
+
+def _kind_of(operator: Operator, left: str, right: str) -> str:
+    if operator == "/" or "float" in (left, right):
+        return "float"
+    return "decimal" if "decimal" in (left, right) else "int"
+
+
+def _folded(operator: Operator, left: Constant, right: Constant, kind: str) -> Constant | None:
+    value = compute(operator, left.value, right.value, kind)
+    if value is None:
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # infinity and NaN cannot be written, so no condition may need them
+    return Constant(value, kind)
+
+
+def _wrapped(term: Term, tightness: int) -> str:
+    text = str(term)
+    if isinstance(term, Arithmetic):
+        here = 2 if term.is_negative else _TIGHTNESS[term.operator]
+        return f"({text})" if here < tightness else text
+    return f"({text})" if text.startswith("-") and tightness > 1 else text
