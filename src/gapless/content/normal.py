@@ -24,7 +24,6 @@ from gapless.content.condition import (
     AnyOf,
     Atom,
     Compare,
-    Comparison,
     Condition,
     Conjunction,
     Like,

@@ -1,0 +1,166 @@
+"""Which rows of a batch does one condition accept? Evaluated as it is written, with array operations.
+
+This is the plain meaning of a condition: what the index must agree with, and what verifies its
+candidates. One condition over a batch costs a few array operations per comparison.
+
+Implements docs/content.md, section 3.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gapless.content.condition import AnyOf, Atom, Compare, Condition, Conjunction, Like, Matches
+from gapless.content.domain import Domain, Interval
+from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, Numbers, RowMask, Rows, float_codes
+from gapless.content.terms import Column, Term
+from gapless.content.values import NUMBERS
+from gapless.content.xml.document import parse_document
+from gapless.content.xml.evaluate import evaluate
+from gapless.content.xml.pattern import Pattern
+from gapless.errors import ContentError
+
+
+def mask(condition: Condition, rows: Rows) -> RowMask:
+    """Which rows the condition accepts."""
+    accepted = np.zeros(len(rows), dtype=np.bool_)
+    for term in condition.terms:
+        accepted |= mask_conjunction(term, rows)
+    return accepted
+
+
+def mask_conjunction(conjunction: Conjunction, rows: Rows) -> RowMask:
+    """Which rows the conjunction accepts."""
+    accepted = np.ones(len(rows), dtype=np.bool_)
+    for term, domain in conjunction.within.items():
+        accepted &= mask_within(term, domain, rows)
+    for atom in conjunction.atoms:
+        accepted &= mask_atom(atom, rows)
+    return accepted
+
+
+def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
+    """In which rows the term lies in the domain."""
+    if term.kind in ("string", "binary", "xml"):
+        assert isinstance(term, Column)
+        return _mask_texts(rows.column(term.name), domain)
+    codes = rows.codes(term)
+    if not codes.exact or not _fits_codes(domain):
+        return np.fromiter((domain.admits(key) for key in rows.keys(term)), dtype=np.bool_, count=len(rows))
+    # A code lies inside an interval just when an odd number of bounds is not above it.
+    bounds = [bound for interval in domain.intervals for bound in interval if bound is not None]
+    edges = np.asarray([max(bound, CODE_MIN) for bound in bounds if bound <= CODE_MAX], dtype=np.int64)
+    inside = (np.searchsorted(edges, codes.values, side="right") & 1).astype(np.bool_)
+    return inside | (codes.values == NULL_CODE) if domain.null else inside
+
+
+def mask_atom(atom: Atom, rows: Rows) -> RowMask:
+    """Of which rows the atom is true."""
+    match atom:
+        case Like():
+            found = atom.pattern.matches(rows.column(atom.column.name))
+            return _true(pc.invert(found) if atom.negated else found)
+        case Compare():
+            return _mask_compare(atom, rows)
+        case Matches():
+            documents = rows.column(atom.column.name)
+            found = _mask_documents(atom.pattern, documents)
+            return ~found & _true(documents.is_valid()) if atom.negated else found
+        case AnyOf():
+            return mask(atom.condition, rows)
+
+
+def _mask_documents(pattern: Pattern, documents: pa.Array) -> RowMask:
+    """Which documents match; one that cannot be read matches nothing."""
+    found = np.zeros(len(documents), dtype=np.bool_)
+    for row, text in enumerate(documents.to_pylist()):
+        if text is not None:
+            try:
+                found[row] = evaluate(pattern, parse_document(text))
+            except ContentError:
+                continue
+    return found
+
+
+def _fits_codes(domain: Domain) -> bool:
+    """Whether no bound lies where two values share a code."""
+    return all(
+        bound is None or _is_code(bound) or bound in _ENDS
+        for interval in domain.intervals
+        for bound in interval
+    )
+
+
+#: Bounds that mean "no bound": the ends of the integers and of the decimals.
+_ENDS = frozenset({-(2**63), 2**63, -(10**38) + 1, 10**38})
+
+
+def _is_code(bound: object) -> bool:
+    return isinstance(bound, int) and CODE_MIN + 1 < bound < CODE_MAX
+
+
+def _mask_texts(texts: pa.Array, domain: Domain) -> RowMask:
+    keys = domain.keys()
+    if keys is not None:
+        found = _true(pc.is_in(texts, value_set=pa.array(keys, texts.type)))
+    else:
+        found = np.zeros(len(texts), dtype=np.bool_)
+        for interval in domain.intervals:
+            found |= _true(_between(texts, interval))
+    return found | _true(texts.is_null()) if domain.null else found
+
+
+def _between(texts: pa.Array, interval: Interval) -> pa.Array:
+    start, stop = interval
+    found = pc.greater_equal(texts, pa.scalar(start, texts.type))
+    if stop is not None:
+        found = pc.and_(found, pc.less(texts, pa.scalar(stop, texts.type)))
+    return found
+
+
+def _true(found: pa.Array) -> RowMask:
+    """Which are true: neither false nor null."""
+    if found.null_count:
+        found = found.fill_null(False)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+_ARROW: dict[str, Any] = {"=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal}
+
+
+def _mask_compare(atom: Compare, rows: Rows) -> RowMask:
+    left, right = atom.left, atom.right
+    if left.kind not in NUMBERS and left.kind != "bool":
+        assert isinstance(left, Column)
+        assert isinstance(right, Column)
+        return _true(_ARROW[atom.operator](rows.column(left.name), rows.column(right.name)))
+    kinds = {left.kind, right.kind}
+    first, second = _in_order(rows.numbers(left), kinds), _in_order(rows.numbers(right), kinds)
+    match atom.operator:
+        case "=":
+            found = first == second
+        case "<>":
+            found = first != second
+        case "<":
+            found = first < second
+        case "<=":
+            found = first <= second
+    accepted = np.asarray(found, dtype=np.bool_)
+    for numbers in (rows.numbers(left), rows.numbers(right)):
+        if numbers.valid is not None:
+            accepted = accepted & numbers.valid
+    return accepted
+
+
+def _in_order(numbers: Numbers, kinds: set[str]) -> Any:
+    """Numbers such that NumPy compares them as SQL does: floats as codes, decimals as objects."""
+    if "float" in kinds:
+        return float_codes(numbers.values.astype(np.float64))
+    if "decimal" in kinds:
+        return np.asarray([Decimal(value) for value in numbers.values.tolist()], dtype=object)
+    return numbers.values

@@ -1,0 +1,181 @@
+"""What does the index read of each row? Features: one int64 per row.
+
+A feature is a term seen in one of four ways:
+
+- *order*: its code (see `rows`); for text, its first bytes, so that ranges and beginnings are ranges
+- *identity*: a number that the index gave to this very value, for equality and sets
+- *beginning*: the same for the first characters of a text, for long LIKE 'prefix%'
+- *null*: 1 for null, 0 for a value
+
+Each is computed once per batch, whatever the number of subscriptions that look at it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Rows, valid_rows
+from gapless.content.terms import Column, Term
+from gapless.content.values import Key, float_of
+
+#: The identity of a value that no subscription asks for.
+UNKNOWN_VALUE = -1
+#: So many first bytes of a text are in its order code, the last of them without its last bit.
+ORDER_BYTES = 8
+
+
+class View(Enum):
+    """The ways to see a term."""
+
+    ORDER = "order"
+    IDENTITY = "identity"
+    BEGINNING = "beginning"
+    NULL = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A term and how it is seen."""
+
+    term: Term
+    view: View
+    #: How many characters of a text a BEGINNING has.
+    length: int = 0
+
+
+class Identities:
+    """The values that subscriptions ask for by equality, each with a number of its own."""
+
+    __slots__ = ("_asked", "_ids", "_next")
+
+    def __init__(self) -> None:
+        self._ids: dict[Key, int] = {}
+        self._asked: dict[Key, int] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def acquire(self, key: Key) -> int:
+        """The number of a value that one more subscription asks for."""
+        found = self._ids.get(key)
+        if found is None:
+            # Numbers are never used again, so that a forgotten value cannot be taken for another.
+            found = self._ids[key] = self._next
+            self._next += 1
+        self._asked[key] = self._asked.get(key, 0) + 1
+        return found
+
+    def release(self, key: Key) -> None:
+        """One subscription less asks for a value; the last one makes it forgotten."""
+        left = self._asked[key] - 1
+        if left:
+            self._asked[key] = left
+        else:
+            del self._asked[key], self._ids[key]
+
+    def asked(self, key: Key) -> int:
+        """How many ask for a value."""
+        return self._asked.get(key, 0)
+
+    def find(self, values: list[Any]) -> CodeArray:
+        """The number of each value, `UNKNOWN_VALUE` where nobody asks for it."""
+        get = self._ids.get
+        return np.fromiter((get(value, UNKNOWN_VALUE) for value in values), np.int64, len(values))
+
+
+def order_codes(rows: Rows, term: Term) -> CodeArray:
+    """The order codes of a term."""
+    if is_text(term):
+        assert isinstance(term, Column)
+        return text_codes(rows.column(term.name))
+    return rows.codes(term).values
+
+
+def null_codes(rows: Rows, term: Term) -> CodeArray:
+    """1 for null, 0 for a value."""
+    if is_text(term):
+        assert isinstance(term, Column)
+        valid = valid_rows(rows.column(term.name))
+        return np.zeros(len(rows), np.int64) if valid is None else (~valid).astype(np.int64)
+    return (rows.codes(term).values == NULL_CODE).astype(np.int64)
+
+
+def identity_codes(rows: Rows, term: Term, identities: Identities, length: int = 0) -> CodeArray:
+    """The number of each row's value, or of its beginning; `NULL_CODE` for null."""
+    if is_text(term):
+        assert isinstance(term, Column)
+        column = rows.column(term.name)
+    else:
+        column = pa.array(rows.codes(term).values)
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary.to_numpy(zero_copy_only=False).tolist()
+    if length:
+        values = [value[:length] for value in values]
+    found = identities.find(values)
+    indices = encoded.indices
+    if not indices.null_count:
+        # No subscription asks for the code of null, so a null that has a code is an unknown value.
+        return found[indices.to_numpy()]
+    at = indices.fill_null(len(found)).to_numpy()
+    return np.append(found, NULL_CODE)[at]
+
+
+def text_codes(texts: pa.Array) -> CodeArray:
+    """The first bytes of each text as one number, in the order of the texts; `NULL_CODE` for null.
+
+    >>> text_codes(pa.array(["a", "b", None])).argsort().tolist()
+    [2, 0, 1]
+    """
+    count = len(texts)
+    _, offset_buffer, data_buffer = texts.buffers()
+    if data_buffer is None or not len(data_buffer) or not count:
+        codes = np.zeros(count, np.int64)
+    else:
+        offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + count + 1]
+        data = np.frombuffer(data_buffer, np.uint8)
+        steps = np.arange(ORDER_BYTES)
+        at = np.minimum(offsets[:-1, None] + steps, len(data) - 1)
+        first = np.where(steps < np.diff(offsets)[:, None], data[at], 0).astype(np.uint8)
+        codes = (first.view(">u8")[:, 0] >> np.uint64(1)).astype(np.int64)
+    valid = valid_rows(texts)
+    return codes if valid is None else np.where(valid, codes, NULL_CODE)
+
+
+def text_code(text: Key) -> int:
+    """The same for one text."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    assert isinstance(data, bytes)
+    return int.from_bytes(data[:ORDER_BYTES].ljust(ORDER_BYTES, b"\0"), "big") >> 1
+
+
+def positions(feature: Feature, codes: CodeArray) -> npt.NDArray[np.float64]:
+    """Codes as places on a line, in order, where equal distances mean equal distances.
+
+    Two codes may share a place. Null has none that means anything.
+    """
+    if feature.view is View.ORDER and feature.term.kind == "float":
+        bits = np.where(codes < 0, -codes | np.int64(NULL_CODE), codes)
+        places = bits.view(np.float64)
+        return np.where(np.isnan(places), np.inf, places)
+    return codes.astype(np.float64)
+
+
+def position(feature: Feature, code: int) -> float:
+    """The same for one code."""
+    if feature.view is View.ORDER and feature.term.kind == "float":
+        place = float_of(code) if CODE_MIN < code < CODE_MAX else math.copysign(math.inf, code)
+        return math.inf if math.isnan(place) else place
+    return float(code)
+
+
+def is_text(term: Term) -> bool:
+    """Whether the values are texts or bytes, not numbers."""
+    return term.kind in ("string", "binary", "xml")

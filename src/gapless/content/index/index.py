@@ -1,0 +1,406 @@
+"""Which slots want which rows? All conditions together, a whole batch at once.
+
+Adding a condition plans each of its conjunctions (`plan`), enters it where it will be found (`postings`,
+or the index of patterns for XML) and writes down what is to be checked (`table`). Matching a batch
+computes the features that anybody looks at, finds candidates, checks them, and returns (row, slot)
+pairs. Both follow the data: the cost of a batch is that of its candidates, not of all conditions.
+
+Implements docs/content.md, section 6. Measured by benchmarks/content.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gapless.content.condition import Condition, Conjunction
+from gapless.content.evaluate import mask_atom, mask_within
+from gapless.content.index.features import (
+    Feature,
+    Identities,
+    View,
+    identity_codes,
+    null_codes,
+    order_codes,
+    position,
+    positions,
+)
+from gapless.content.index.plan import Bound, Plan, Residual, Within, plans
+from gapless.content.index.postings import NO_PAIRS, Breadth, Pairs, Places, Postings, Shape
+from gapless.content.index.table import Table
+from gapless.content.rows import NULL_CODE, CodeArray, Positions, RowMask, Rows
+from gapless.content.terms import Column
+from gapless.content.values import Key
+from gapless.content.xml.index import PatternIndex
+
+#: A batch is cut such that about so many candidates are looked at together; it bounds memory.
+CANDIDATES_MAX = 2_000_000
+ROWS_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way in which conjunctions are found: all that share it share one `Postings`."""
+
+    equal: Feature | None
+    range: Feature | None
+    breadth: Breadth
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One conjunction of the table, and what has to be undone when it goes."""
+
+    conjunction: int
+    plan: Plan
+    way: _Way | None
+    features: list[Feature] = field(default_factory=list)
+
+
+class Index:
+    """Conditions by slot. A slot is a small number of the caller's choice, such as a subscription's.
+
+    >>> from gapless.content.language import parse_condition
+    >>> from gapless.model.schema import Schema
+    >>> import pyarrow as pa
+    >>> schema = Schema.parse("trades", {"sym": "string", "price": "float"})
+    >>> index = Index()
+    >>> index.add(7, parse_condition("sym = 'IBM' AND price > 100", schema))
+    >>> index.add(8, parse_condition("sym LIKE 'I%'", schema))
+    >>> rows, slots = index.match(pa.record_batch({"sym": ["IBM", "SAP"], "price": [120.0, 90.0]}))
+    >>> list(zip(rows.tolist(), slots.tolist()))
+    [(0, 7), (0, 8)]
+    """
+
+    __slots__ = (
+        "_by_residual",
+        "_by_slot",
+        "_dirty",
+        "_features",
+        "_features_asked",
+        "_identities",
+        "_numbers",
+        "_patterns",
+        "_per_row",
+        "_table",
+        "_unbound",
+        "_ways",
+    )
+
+    def __init__(self) -> None:
+        self._by_slot: dict[int, list[_Entry]] = {}
+        self._table = Table()
+        self._ways: dict[_Way, Postings] = {}
+        #: Ways with changes that are not sorted in yet.
+        self._dirty: set[_Way] = set()
+        #: The features that bounds look at: their lines in the matrix that the table reads.
+        self._features: dict[Feature, int] = {}
+        self._features_asked: dict[Feature, int] = {}
+        self._numbers: list[Feature | None] = []
+        self._identities: dict[Feature, Identities] = {}
+        #: Conjunctions that only a pattern, only a residual, or nothing at all can find.
+        self._patterns: dict[Column, PatternIndex] = {}
+        self._by_residual: dict[Residual, dict[int, None]] = {}
+        self._unbound: dict[int, None] = {}
+        #: Candidates per row of the last batch.
+        self._per_row = CANDIDATES_MAX / 256
+
+    def __len__(self) -> int:
+        return len(self._by_slot)
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._by_slot
+
+    def add(self, slot: int, condition: Condition) -> None:
+        """Send the rows that `condition` accepts to `slot` from now on, in the place of what it had."""
+        if slot in self._by_slot:
+            self.remove(slot)
+        shares_owner = len(condition.terms) > 1
+        entries: list[_Entry] = []
+        for conjunction in condition.terms:
+            for plan in self._plans(conjunction):
+                entries.append(self._enter(slot, plan, shares_owner))
+        self._by_slot[slot] = entries
+
+    def remove(self, slot: int) -> None:
+        """Send nothing to `slot` any more."""
+        for entry in self._by_slot.pop(slot, ()):
+            self._withdraw(entry)
+
+    def match(self, columns: object) -> Pairs:
+        """All (row, slot) pairs of a record batch, ordered by row and then by slot, each once."""
+        rows = columns if isinstance(columns, Rows) else Rows(columns)
+        self._refresh()
+        found: list[Pairs] = []
+        start = 0
+        while start < len(rows):
+            count = max(ROWS_MIN, int(CANDIDATES_MAX / max(self._per_row, 1.0)))
+            whole = start == 0 and count >= len(rows)
+            part = rows if whole else Rows(rows.columns.slice(start, count))
+            pairs = self._match(part)
+            found.append(pairs if start == 0 else (pairs[0] + start, pairs[1]))
+            start += len(part)
+        return _concatenated(found) if len(found) > 1 else (found[0] if found else NO_PAIRS)
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays weigh; the conditions and the objects around them come on top."""
+        return self._table.nbytes + sum(postings.nbytes for postings in self._ways.values())
+
+    # Adding and removing.
+
+    def _plans(self, conjunction: Conjunction) -> list[Plan]:
+        return plans(conjunction, self._asked)
+
+    def _asked(self, feature: Feature, key: Key) -> int:
+        identities = self._identities.get(feature)
+        return 0 if identities is None else identities.asked(key)
+
+    def _enter(self, slot: int, plan: Plan, shares_owner: bool) -> _Entry:
+        entry = _Entry(-1, plan, None)
+        bounds = [(*self._coded(bound, entry), bound.outside) for bound in plan.bounds]
+        entry.conjunction = self._table.add(slot, bounds, tuple(plan.residuals), shares_owner=shares_owner)
+        if plan.pattern is not None:
+            patterns = self._patterns.setdefault(plan.pattern.column, PatternIndex())
+            patterns.add(entry.conjunction, plan.pattern.pattern)
+        elif plan.equal is not None or plan.range is not None:
+            self._post(entry)
+        elif plan.residuals:
+            self._by_residual.setdefault(plan.residuals[0], {})[entry.conjunction] = None
+        else:
+            self._unbound[entry.conjunction] = None
+        return entry
+
+    def _coded(self, bound: Bound, entry: _Entry) -> tuple[int, int, int]:
+        """A bound's line in the matrix, and its codes."""
+        feature = bound.feature
+        entry.features.append(feature)
+        line = self._features.get(feature)
+        if line is None:
+            line = self._line(feature)
+        self._features_asked[feature] = self._features_asked.get(feature, 0) + 1
+        if bound.key is None:
+            return line, bound.low, bound.high
+        code = self._identities.setdefault(feature, Identities()).acquire(bound.key)
+        return line, code, code
+
+    def _line(self, feature: Feature) -> int:
+        line = self._numbers.index(None) if None in self._numbers else len(self._numbers)
+        if line == len(self._numbers):
+            self._numbers.append(feature)
+        else:
+            self._numbers[line] = feature
+        self._features[feature] = line
+        return line
+
+    def _post(self, entry: _Entry) -> None:
+        plan = entry.plan
+        breadth, place, feature = Breadth(Shape.NONE), 0.0, None
+        if plan.range is not None:
+            feature = plan.range.feature
+            low, high = position(feature, plan.range.low), position(feature, plan.range.high)
+            breadth = Breadth.of(low, high, plan.range.low, plan.range.high)
+            place = high if breadth.shape is Shape.BELOW else low
+        way = _Way(plan.equal.feature if plan.equal else None, feature, breadth)
+        postings = self._ways.get(way)
+        if postings is None:
+            postings = self._ways[way] = Postings(breadth)
+        entry.way = way
+        self._dirty.add(way)
+        if plan.equal is None:
+            postings.add(0, place, entry.conjunction)
+            return
+        identities = self._identities.setdefault(plan.equal.feature, Identities())
+        for key in plan.equal.keys:
+            postings.add(identities.acquire(key), place, entry.conjunction)
+
+    def _withdraw(self, entry: _Entry) -> None:
+        plan = entry.plan
+        self._table.kill(entry.conjunction)
+        for bound in plan.bounds:
+            if bound.key is not None:
+                self._identities[bound.feature].release(bound.key)
+        for feature in entry.features:
+            self._forget(feature)
+        if entry.way is not None:
+            entries = 1
+            if plan.equal is not None:
+                entries = len(plan.equal.keys)
+                for key in plan.equal.keys:
+                    self._identities[plan.equal.feature].release(key)
+            self._ways[entry.way].remove(entries)
+            self._dirty.add(entry.way)
+            return
+        if plan.pattern is not None:
+            self._patterns[plan.pattern.column].remove(entry.conjunction)
+        elif plan.residuals:
+            found = self._by_residual[plan.residuals[0]]
+            del found[entry.conjunction]
+            if not found:
+                del self._by_residual[plan.residuals[0]]
+        else:
+            del self._unbound[entry.conjunction]
+        self._table.free(np.asarray([entry.conjunction]))
+
+    def _forget(self, feature: Feature) -> None:
+        left = self._features_asked[feature] - 1
+        self._features_asked[feature] = left
+        if not left:
+            del self._features_asked[feature]
+            self._numbers[self._features.pop(feature)] = None
+
+    def _refresh(self) -> None:
+        for way in self._dirty:
+            postings = self._ways[way]
+            gone = postings.refresh(self._table.alive)
+            if len(gone):
+                self._table.free(gone)
+            if not len(postings):
+                del self._ways[way]
+        self._dirty.clear()
+
+    # Matching.
+
+    def _match(self, rows: Rows) -> Pairs:
+        batch = _Batch(rows, self._identities)
+        found = [*self._candidates(batch), *self._found_by_pattern(rows), *self._found_by_residual(rows)]
+        if self._unbound:
+            found.append(_product(np.arange(len(rows)), self._unbound))
+        row, conjunction = _concatenated(found)
+        self._per_row = len(row) / len(rows)
+        kept = self._table.survivors(row, conjunction, batch.matrix(self._numbers))
+        row, conjunction = row[kept], conjunction[kept]
+        row, conjunction = self._without_failed_residuals(rows, row, conjunction)
+        return self._owned(row, conjunction)
+
+    def _candidates(self, batch: _Batch) -> list[Pairs]:
+        found: list[Pairs] = []
+        for way, postings in self._ways.items():
+            at, keys, places = batch.rows_of(way)
+            if len(at):
+                pairs = postings.find(keys, places)
+                found += [(at[row], conjunction) for row, conjunction in pairs]
+        return found
+
+    def _found_by_pattern(self, rows: Rows) -> list[Pairs]:
+        return [
+            patterns.match(rows.column(column.name))
+            for column, patterns in self._patterns.items()
+            if len(patterns)
+        ]
+
+    def _found_by_residual(self, rows: Rows) -> list[Pairs]:
+        return [
+            _product(np.flatnonzero(_mask(residual, rows)), conjunctions)
+            for residual, conjunctions in self._by_residual.items()
+        ]
+
+    def _without_failed_residuals(self, rows: Rows, row: Positions, conjunction: Positions) -> Pairs:
+        doubtful = np.flatnonzero(self._table.has_residuals[conjunction])
+        if not len(doubtful):
+            return row, conjunction
+        kept = np.ones(len(row), np.bool_)
+        # Pairs by residual: each distinct residual is evaluated once, on the rows that need it.
+        waiting: dict[Residual, list[Positions]] = {}
+        order = doubtful[np.argsort(conjunction[doubtful], kind="stable")]
+        these, starts = np.unique(conjunction[order], return_index=True)
+        for each, pairs in zip(these.tolist(), np.split(order, starts[1:]), strict=True):
+            for residual in self._table.residuals[each]:
+                waiting.setdefault(residual, []).append(pairs)
+        for residual, groups in waiting.items():
+            pairs = np.concatenate(groups)
+            needed, back = np.unique(row[pairs], return_inverse=True)
+            accepted = _mask(residual, rows.take(needed))
+            kept[pairs] &= accepted[back]
+        return row[kept], conjunction[kept]
+
+    def _owned(self, row: Positions, conjunction: Positions) -> Pairs:
+        if not len(row):
+            return NO_PAIRS
+        owners = self._table.owners[conjunction]
+        span = int(owners.max()) + 1
+        pairs = row * span + owners
+        pairs.sort()
+        if self._table.shares_owner[conjunction].any():
+            pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])]
+        return np.divmod(pairs, span)
+
+
+class _Batch:
+    """The features of one batch, each computed when it is first asked for."""
+
+    __slots__ = ("_codes", "_identities", "_places", "rows")
+
+    def __init__(self, rows: Rows, identities: dict[Feature, Identities]) -> None:
+        self.rows = rows
+        self._identities = identities
+        self._codes: dict[Feature, CodeArray] = {}
+        self._places: dict[Feature, Places] = {}
+
+    def codes(self, feature: Feature) -> CodeArray:
+        """One code per row."""
+        found = self._codes.get(feature)
+        if found is None:
+            found = self._codes[feature] = self._computed(feature)
+        return found
+
+    def matrix(self, features: list[Feature | None]) -> CodeArray:
+        """The codes of all features that bounds look at, one line each."""
+        matrix = np.zeros((len(features), len(self.rows)), np.int64)
+        for line, feature in enumerate(features):
+            if feature is not None:
+                matrix[line] = self.codes(feature)
+        return matrix
+
+    def rows_of(self, way: _Way) -> tuple[Positions, CodeArray, Places | None]:
+        """The rows that may be found in a way at all, with their keys and places."""
+        count = len(self.rows)
+        known: RowMask | None = None
+        keys: CodeArray = np.zeros(count, np.int64)
+        if way.equal is not None:
+            keys = self.codes(way.equal)
+            known = keys >= 0
+        places = None
+        if way.range is not None:
+            codes = self.codes(way.range)
+            places = self._places.get(way.range)
+            if places is None:
+                places = self._places[way.range] = positions(way.range, codes)
+            valued = codes != NULL_CODE
+            known = valued if known is None else known & valued
+        if known is None or known.all():
+            return np.arange(count), keys, places
+        at = np.flatnonzero(known)
+        return at, keys[at], None if places is None else places[at]
+
+    def _computed(self, feature: Feature) -> CodeArray:
+        match feature.view:
+            case View.ORDER:
+                return order_codes(self.rows, feature.term)
+            case View.NULL:
+                return null_codes(self.rows, feature.term)
+            case View.IDENTITY | View.BEGINNING:
+                identities = self._identities[feature]
+                return identity_codes(self.rows, feature.term, identities, feature.length)
+
+
+def _mask(residual: Residual, rows: Rows) -> RowMask:
+    if isinstance(residual, Within):
+        return mask_within(residual.term, residual.domain, rows)
+    return mask_atom(residual, rows)
+
+
+def _product(rows: Positions, conjunctions: Iterable[int]) -> Pairs:
+    """Every row with every conjunction."""
+    each = np.fromiter(conjunctions, np.int64)
+    return np.repeat(rows, len(each)), np.tile(each, len(rows))
+
+
+def _concatenated(pairs: list[Pairs]) -> Pairs:
+    if not pairs:
+        return NO_PAIRS
+    if len(pairs) == 1:
+        return pairs[0]
+    return np.concatenate([row for row, _ in pairs]), np.concatenate([other for _, other in pairs])

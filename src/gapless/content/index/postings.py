@@ -1,0 +1,218 @@
+"""Where are the conjunctions that a row may match? In sorted arrays, found by key and by range.
+
+All conjunctions that are found in the same way, say by an equality of `loc` and a range of `price` of
+about the same width, share one `Postings`. Its entries are sorted by (key, low end); for a row, the
+entries that may match are one slice, found by binary search for the whole batch at once.
+
+Ranges are the interesting part. An interval contains v only if its low end lies in `v - width .. v`, so
+intervals are kept by *breadth class*: all in one class are at most `width` wide and, mostly, at least a
+quarter of that. Then the slice holds few that do not match. Intervals with one open side need no class:
+the slice begins or ends with the key.
+
+Changes are cheap because there are two sorted runs: a long one, and a short one that takes what is new
+and is merged into the long one when it has grown. What is removed stays in its run until the next merge;
+the table knows that it is dead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gapless.content.rows import CODE_MAX, CODE_MIN, CodeArray, Positions, RowMask
+
+Places: TypeAlias = npt.NDArray[np.float64]
+Pairs: TypeAlias = tuple[Positions, Positions]
+
+#: The short run is merged when it has so many entries, or an eighth of the long one's, if that is less.
+SHORT_RUN_MIN, SHORT_RUN_MAX = 256, 4_096
+#: Breadth classes are powers of four between these two; what is wider is taken for an open interval.
+CLASS_MIN, CLASS_MAX = -16, 32
+
+NO_PAIRS: Pairs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NO_KEYS = np.zeros(0, np.int64)
+_NO_PLACES = np.zeros(0, np.float64)
+
+
+class Shape(Enum):
+    """How the entries of a `Postings` are bounded behind their key."""
+
+    #: Not at all: every entry with the row's key is a candidate.
+    NONE = "none"
+    #: From a low end upwards.
+    ABOVE = "above"
+    #: From a high end downwards.
+    BELOW = "below"
+    #: On both sides, with a breadth class.
+    BETWEEN = "between"
+
+
+@dataclass(frozen=True, slots=True)
+class Breadth:
+    """A shape, and for BETWEEN the exponent of four that is not below the width."""
+
+    shape: Shape
+    exponent: int = 0
+
+    @staticmethod
+    def of(low: float, high: float, low_code: int, high_code: int) -> Breadth:
+        """The class of an interval."""
+        if high_code == CODE_MAX:
+            return Breadth(Shape.ABOVE)
+        if low_code == CODE_MIN:
+            return Breadth(Shape.BELOW)
+        width = high - low
+        if not width < 4.0**CLASS_MAX:
+            return Breadth(Shape.ABOVE)
+        # frexp gives width < 2**exponent, so a class holds what is narrower than 4**exponent.
+        exponent = (math.frexp(width)[1] + 1) // 2
+        return Breadth(Shape.BETWEEN, max(CLASS_MIN, exponent))
+
+    @property
+    def width(self) -> float:
+        """No interval of the class is wider."""
+        return math.inf if self.shape is not Shape.BETWEEN else 4.0**self.exponent
+
+
+class _Run:
+    """Entries sorted by key and place."""
+
+    __slots__ = ("conjunctions", "order", "places")
+
+    def __init__(self, keys: CodeArray, places: Places | None, conjunctions: Positions) -> None:
+        if places is None:
+            #: The distinct places; a place is known by its rank among them.
+            self.places = _NO_PLACES
+            order = keys
+        else:
+            self.places, rank = np.unique(places, return_inverse=True)
+            order = keys * (len(self.places) + 1) + rank
+        sorting = np.argsort(order, kind="stable")
+        #: Key and rank of the place in one number, ascending.
+        self.order = order[sorting]
+        self.conjunctions = conjunctions[sorting]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def entries(self, is_ranged: bool) -> tuple[CodeArray, Places, Positions]:
+        """The keys, places and conjunctions that the run was made of."""
+        if not is_ranged:
+            return self.order, np.zeros(len(self.order)), self.conjunctions
+        step = len(self.places) + 1
+        return self.order // step, self.places[self.order % step], self.conjunctions
+
+    def find(self, breadth: Breadth, keys: CodeArray, places: Places | None) -> Pairs:
+        """The candidates: positions in `keys`, and conjunctions."""
+        if places is None:
+            start = np.searchsorted(self.order, keys, side="left")
+            stop = np.searchsorted(self.order, keys, side="right")
+        else:
+            base = keys * (len(self.places) + 1)
+            match breadth.shape:
+                case Shape.BELOW:
+                    low = np.searchsorted(self.places, places, side="left")
+                    high = np.full(len(keys), len(self.places))
+                case Shape.BETWEEN:
+                    # Rounding may have moved both ends, by less than this. No interval with two
+                    # ends holds infinity, so what becomes of it here does not matter.
+                    with np.errstate(invalid="ignore"):
+                        reach = places - breadth.width - 1e-15 * np.abs(places)
+                    low = np.searchsorted(self.places, reach, side="left")
+                    high = np.searchsorted(self.places, places, side="right")
+                case _:
+                    low = np.zeros(len(keys), np.int64)
+                    high = np.searchsorted(self.places, places, side="right")
+            start = np.searchsorted(self.order, base + low, side="left")
+            stop = np.searchsorted(self.order, base + high, side="left")
+        counts = np.maximum(stop - start, 0)
+        total = int(counts.sum())
+        if not total:
+            return NO_PAIRS
+        at = np.repeat(start - (np.cumsum(counts) - counts), counts) + np.arange(total)
+        return np.repeat(np.arange(len(keys)), counts), self.conjunctions[at]
+
+
+_EMPTY_RUN = _Run(_NO_KEYS, None, _NO_KEYS)
+
+
+class Postings:
+    """All conjunctions that are found in one way."""
+
+    __slots__ = ("_breadth", "_dead", "_long", "_new_conjunctions", "_new_keys", "_new_places", "_short")
+
+    def __init__(self, breadth: Breadth) -> None:
+        self._breadth = breadth
+        self._long = _EMPTY_RUN
+        self._short = _EMPTY_RUN
+        self._new_keys: list[int] = []
+        self._new_places: list[float] = []
+        self._new_conjunctions: list[int] = []
+        self._dead = 0
+
+    def __len__(self) -> int:
+        return len(self._long) + len(self._short) + len(self._new_keys)
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether entries have a place behind their key."""
+        return self._breadth.shape is not Shape.NONE
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays weigh."""
+        runs = (self._long, self._short)
+        return sum(run.order.nbytes + run.places.nbytes + run.conjunctions.nbytes for run in runs)
+
+    def add(self, key: int, place: float, conjunction: int) -> None:
+        """One entry more. All entries of a conjunction are added before the next match."""
+        self._new_keys.append(key)
+        self._new_places.append(place)
+        self._new_conjunctions.append(conjunction)
+
+    def remove(self, entries: int) -> None:
+        """So many entries are dead now; the table knows which."""
+        self._dead += entries
+
+    def refresh(self, alive: RowMask) -> Positions:
+        """Sort in what is new, drop the dead when they are many; returns who is gone for good."""
+        merge = self._dead > 64 + len(self) // 4
+        if not self._new_keys and not merge:
+            return _NO_KEYS
+        parts = [self._short.entries(self.is_ranged), self._fresh()]
+        limit = min(max(SHORT_RUN_MIN, len(self._long) // 8), SHORT_RUN_MAX)
+        merge = merge or sum(len(keys) for keys, _, _ in parts) > limit
+        if merge:
+            parts.append(self._long.entries(self.is_ranged))
+        keys, places, conjunctions = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        living = alive[conjunctions]
+        gone = _NO_KEYS
+        if not living.all():
+            gone = np.unique(conjunctions[~living])
+            self._dead -= int(len(living) - living.sum())
+            keys, places, conjunctions = keys[living], places[living], conjunctions[living]
+        run = _Run(keys, places if self.is_ranged else None, conjunctions)
+        if merge:
+            self._long, self._short = run, _EMPTY_RUN
+        else:
+            self._short = run
+        return gone
+
+    def find(self, keys: CodeArray, places: Places | None) -> list[Pairs]:
+        """The candidates, as (position in `keys`, conjunction)."""
+        where = places if self.is_ranged else None
+        return [run.find(self._breadth, keys, where) for run in (self._long, self._short) if len(run)]
+
+    def _fresh(self) -> tuple[CodeArray, Places, Positions]:
+        fresh = (
+            np.asarray(self._new_keys, np.int64),
+            np.asarray(self._new_places, np.float64),
+            np.asarray(self._new_conjunctions, np.int64),
+        )
+        self._new_keys, self._new_places, self._new_conjunctions = [], [], []
+        return fresh

@@ -1,0 +1,139 @@
+"""Which candidates really match? The bounds of all conjunctions as arrays, checked for many pairs at once.
+
+A conjunction here is a small number, its place in the arrays. The first bound of all candidates is
+checked in a few array operations, those that are left go on to the second bound, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gapless.content.index.plan import BOUNDS_MAX, Residual
+from gapless.content.rows import NULL_CODE, CodeArray, Positions, RowMask
+
+_WORD = 1 << 64
+
+
+class Table:
+    """What is checked of each conjunction, and to whom it belongs."""
+
+    __slots__ = (
+        "_counts",
+        "_features",
+        "_free",
+        "_lows",
+        "_next",
+        "_widths",
+        "alive",
+        "has_residuals",
+        "owners",
+        "residuals",
+        "shares_owner",
+    )
+
+    def __init__(self) -> None:
+        size = 64
+        #: How many bounds a conjunction has.
+        self._counts = np.zeros(size, np.int8)
+        #: For the first, second, ... bound of each conjunction: the feature, the least code, and how
+        #: many codes follow it. Arithmetic is modulo 2**64, so that "outside" is an interval as well.
+        self._features: list[npt.NDArray[np.int32]] = []
+        self._lows: list[CodeArray] = []
+        self._widths: list[npt.NDArray[np.uint64]] = []
+        self.alive: RowMask = np.zeros(size, np.bool_)
+        #: The slot that matches when the conjunction does.
+        self.owners: Positions = np.zeros(size, np.int64)
+        #: Whether another conjunction of the same slot may match the same row.
+        self.shares_owner: RowMask = np.zeros(size, np.bool_)
+        self.has_residuals: RowMask = np.zeros(size, np.bool_)
+        #: What is checked last, one by one.
+        self.residuals: dict[int, tuple[Residual, ...]] = {}
+        self._free: list[int] = []
+        self._next = 0
+
+    def add(
+        self,
+        owner: int,
+        bounds: list[tuple[int, int, int, bool]],
+        residuals: tuple[Residual, ...],
+        *,
+        shares_owner: bool,
+    ) -> int:
+        """A new conjunction: bounds are (feature, low, high, outside)."""
+        conjunction = self._allocate()
+        assert len(bounds) <= BOUNDS_MAX
+        self._counts[conjunction] = len(bounds)
+        while len(self._lows) < len(bounds):
+            size = len(self.alive)
+            self._features.append(np.zeros(size, np.int32))
+            self._lows.append(np.zeros(size, np.int64))
+            self._widths.append(np.zeros(size, np.uint64))
+        for at, (feature, low, high, outside) in enumerate(bounds):
+            first, last = (high + 1, low - 1) if outside else (low, high)
+            self._features[at][conjunction] = feature
+            self._lows[at][conjunction] = first
+            self._widths[at][conjunction] = (last - first) % _WORD
+        self.alive[conjunction] = True
+        self.owners[conjunction] = owner
+        self.shares_owner[conjunction] = shares_owner
+        self.has_residuals[conjunction] = bool(residuals)
+        if residuals:
+            self.residuals[conjunction] = residuals
+        return conjunction
+
+    def kill(self, conjunction: int) -> None:
+        """It matches nothing from now on; its place is taken again after `free`."""
+        self.alive[conjunction] = False
+        self.residuals.pop(conjunction, None)
+
+    def free(self, conjunctions: Positions) -> None:
+        """Nothing refers to these any more."""
+        self._free.extend(conjunctions.tolist())
+
+    def survivors(self, rows: Positions, conjunctions: Positions, features: CodeArray) -> RowMask:
+        """Which pairs satisfy all bounds. `features` has one line per feature, one column per row."""
+        kept = self.alive[conjunctions]
+        flat, count = features.ravel(), features.shape[1]
+        bounds = self._counts[conjunctions]
+        for at in range(len(self._lows)):
+            open_pairs = np.flatnonzero(kept & (bounds > at))
+            if not len(open_pairs):
+                break
+            these = conjunctions[open_pairs]
+            codes = flat[self._features[at][these].astype(np.int64) * count + rows[open_pairs]]
+            distance: npt.NDArray[Any] = (codes - self._lows[at][these]).view(np.uint64)
+            inside = (distance <= self._widths[at][these]) & (codes != NULL_CODE)
+            kept[open_pairs] = inside
+        return kept
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays weigh."""
+        arrays = [self._counts, *self._features, *self._lows, *self._widths]
+        arrays += [self.alive, self.owners, self.shares_owner, self.has_residuals]
+        return sum(array.nbytes for array in arrays)
+
+    def _allocate(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if self._next == len(self.alive):
+            self._grow()
+        self._next += 1
+        return self._next - 1
+
+    def _grow(self) -> None:
+        self._counts = _doubled(self._counts)
+        self._features = [_doubled(array) for array in self._features]
+        self._lows = [_doubled(array) for array in self._lows]
+        self._widths = [_doubled(array) for array in self._widths]
+        self.alive = _doubled(self.alive)
+        self.owners = _doubled(self.owners)
+        self.shares_owner = _doubled(self.shares_owner)
+        self.has_residuals = _doubled(self.has_residuals)
+
+
+def _doubled(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.concatenate([array, np.zeros_like(array)])

@@ -1,0 +1,245 @@
+"""What are the values of a term in a whole batch? Arrays of numbers, and arrays of codes.
+
+A *code* is a key (see `values`) as one int64, so that comparisons of every type but text are
+comparisons of integer arrays. Null is the least int64. A few values cannot be told apart that way (the
+least integer itself, decimals beyond nine billion): then the codes are not `exact`, and whoever needs
+to be sure looks at the keys.
+
+Everything is computed once per batch and term.
+
+Implements docs/content.md, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gapless.content.terms import Arithmetic, Column, Constant, Term, compute
+from gapless.content.values import DECIMAL_DIGITS, Key, float_key, key_of
+
+RowMask: TypeAlias = npt.NDArray[np.bool_]
+Positions: TypeAlias = npt.NDArray[np.int64]
+CodeArray: TypeAlias = npt.NDArray[np.int64]
+
+#: The code of null: below all others.
+NULL_CODE = -(2**63)
+#: The codes of values lie between these two.
+CODE_MIN, CODE_MAX = NULL_CODE + 1, 2**63 - 1
+
+_NAN_CODE = float_key(float("nan"))
+_FRACTION_BITS = np.int64(2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """One code for each row."""
+
+    values: CodeArray
+    #: Whether equal codes mean equal values, for all rows of the batch.
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """One number for each row; what stands where `valid` is false means nothing."""
+
+    #: int64, float64, or objects of type Decimal.
+    values: npt.NDArray[Any]
+    #: Which rows are not null; None when all are.
+    valid: RowMask | None = None
+
+
+class Rows:
+    """The rows of a batch, read column by column."""
+
+    __slots__ = ("_codes", "_numbers", "columns")
+
+    def __init__(self, columns: pa.RecordBatch) -> None:
+        self.columns = columns
+        self._codes: dict[Term, Codes] = {}
+        self._numbers: dict[Term, Numbers] = {}
+
+    def __len__(self) -> int:
+        return int(self.columns.num_rows)
+
+    def column(self, name: str) -> pa.Array:
+        """A column as Arrow has it."""
+        return self.columns.column(name)
+
+    def take(self, rows: Positions) -> Rows:
+        """Just some of the rows, in that order."""
+        return Rows(self.columns.take(pa.array(rows)))
+
+    def codes(self, term: Term) -> Codes:
+        """The codes of a term that is neither text nor binary."""
+        found = self._codes.get(term)
+        if found is None:
+            found = self._codes[term] = self._coded(term)
+        return found
+
+    def keys(self, term: Term) -> list[Key | None]:
+        """The key of each row: exact, and slow."""
+        if isinstance(term, Column):
+            values = self.column(term.name).to_pylist()
+            return [None if value is None else key_of(term.kind, value) for value in values]
+        numbers = self.numbers(term)
+        valid = np.ones(len(self), dtype=np.bool_) if numbers.valid is None else numbers.valid
+        return [
+            key_of(term.kind, value) if known else None
+            for value, known in zip(numbers.values.tolist(), valid.tolist(), strict=True)
+        ]
+
+    def numbers(self, term: Term) -> Numbers:
+        """The values of a number term."""
+        found = self._numbers.get(term)
+        if found is None:
+            found = self._numbers[term] = self._numbered(term)
+        return found
+
+    def _numbered(self, term: Term) -> Numbers:
+        match term:
+            case Column():
+                return column_numbers(self.column(term.name), term.kind)
+            case Constant():
+                kind: Any = {"int": np.int64, "float": np.float64}.get(term.kind, object)
+                return Numbers(np.full(len(self), term.value, dtype=kind))
+            case Arithmetic():
+                return _calculated(term, self.numbers(term.left), self.numbers(term.right))
+
+    def _coded(self, term: Term) -> Codes:
+        if isinstance(term, Column) and term.kind == "decimal":
+            return _decimal_codes(self.column(term.name))
+        numbers = self.numbers(term)
+        values = numbers.values
+        exact = True
+        if term.kind == "float":
+            values = float_codes(values)
+        elif len(values) and values.min() == NULL_CODE:
+            least = values == NULL_CODE
+            exact = numbers.valid is not None and not bool((least & numbers.valid).any())
+            values = np.where(least, CODE_MIN, values)
+        if numbers.valid is not None:
+            values = np.where(numbers.valid, values, NULL_CODE)
+        return Codes(values, exact)
+
+
+def valid_rows(array: pa.Array) -> RowMask | None:
+    """Which rows are not null; None when all are."""
+    if not array.null_count:
+        return None
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def column_numbers(array: pa.Array, kind: str) -> Numbers:
+    """A column as numbers: integers also for booleans and times."""
+    valid = valid_rows(array)
+    if valid is not None:
+        array = array.fill_null(_FILLER[kind])
+    if kind == "timestamp":
+        array = array.view(pa.int64())
+    elif kind == "bool":
+        array = array.cast(pa.int64())
+    return Numbers(array.to_numpy(zero_copy_only=False), valid)
+
+
+_FILLER: dict[str, Any] = {
+    "int": 0,
+    "float": 0.0,
+    "bool": False,
+    "decimal": Decimal(0),
+    "timestamp": pa.scalar(0, pa.timestamp("us", tz="UTC")),
+}
+
+
+def float_codes(values: npt.NDArray[Any]) -> CodeArray:
+    """The codes of floats, in the order of `values.float_key`."""
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
+    ordered = np.where(bits < 0, -(bits & _FRACTION_BITS), bits)
+    return np.where(np.isnan(values), _NAN_CODE, ordered)
+
+
+def _decimal_codes(array: pa.Array) -> Codes:
+    """Decimals times 10**9 as far as an int64 reaches; what is beyond becomes the nearest code."""
+    halves = np.frombuffer(array.buffers()[1], dtype=np.int64).reshape(-1, 2)
+    halves = halves[array.offset : array.offset + len(array)]
+    low, high = halves[:, 0], halves[:, 1]
+    valid = valid_rows(array)
+    fits = (high == (low >> 63)) & (low != NULL_CODE)
+    if valid is not None:
+        fits |= ~valid
+    values = low
+    if not fits.all():
+        values = np.where(fits, low, np.where(high < 0, CODE_MIN, CODE_MAX))
+    if valid is not None:
+        values = np.where(valid, values, NULL_CODE)
+    return Codes(np.ascontiguousarray(values), bool(fits.all()))
+
+
+def _calculated(term: Arithmetic, left: Numbers, right: Numbers) -> Numbers:
+    valid = _both(left.valid, right.valid)
+    match term.kind:
+        case "float":
+            first, second = _floats(left.values), _floats(right.values)
+            return _calculated_floats(term.operator, first, second, valid)
+        case "int":
+            return _calculated_integers(term, left.values, right.values, valid)
+        case _:
+            with localcontext(prec=DECIMAL_DIGITS):
+                values = _operate(term.operator, left.values.astype(object), right.values.astype(object))
+            return Numbers(values, valid)
+
+
+def _calculated_floats(
+    operator: str, left: npt.NDArray[Any], right: npt.NDArray[Any], valid: RowMask | None
+) -> Numbers:
+    with np.errstate(all="ignore"):
+        if operator == "/":
+            zero = right == 0.0
+            valid = _both(valid, ~zero if zero.any() else None)
+            return Numbers(left / np.where(zero, 1.0, right), valid)
+        return Numbers(_operate(operator, left, right), valid)
+
+
+def _calculated_integers(
+    term: Arithmetic, left: npt.NDArray[Any], right: npt.NDArray[Any], valid: RowMask | None
+) -> Numbers:
+    """Integers that wrap around are found by comparing with floats, and then computed one by one."""
+    with np.errstate(all="ignore"):
+        values = _operate(term.operator, left, right)
+        near = _operate(term.operator, left.astype(np.float64), right.astype(np.float64))
+    doubtful = np.flatnonzero(np.abs(near) > 2.0**62)
+    if not len(doubtful):
+        return Numbers(values, valid)
+    values = values.copy()
+    fits = np.ones(len(values), dtype=np.bool_)
+    for row in doubtful.tolist():
+        result = compute(term.operator, int(left[row]), int(right[row]), "int")
+        fits[row] = result is not None
+        values[row] = 0 if result is None else result
+    return Numbers(values, _both(valid, fits))
+
+
+def _operate(operator: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    match operator:
+        case "+":
+            return np.asarray(left + right)
+        case "-":
+            return np.asarray(left - right)
+        case _:
+            return np.asarray(left * right)
+
+
+def _floats(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return values.astype(np.float64)
+
+
+def _both(left: RowMask | None, right: RowMask | None) -> RowMask | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right
