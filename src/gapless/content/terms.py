@@ -99,9 +99,25 @@ def arithmetic(operator: Operator, left: Term, right: Term) -> Term | None:
 def negative(term: Term) -> Term | None:
     """Minus a number. The least integer has no opposite: None for that constant."""
     if isinstance(term, Constant):
-        value = -term.value
-        return Constant(value, term.kind) if term.kind != "int" or value < 2**63 else None
+        return _folded("-", _ZERO, term, term.kind)
     return Arithmetic("-", _ZERO, term, term.kind)
+
+
+def constant(value: Number) -> Constant:
+    """A number, in the one form that it is printed in and read from.
+
+    >>> str(constant(Decimal("2.50"))), str(constant(Decimal(7))), str(constant(-0.0))
+    ('2.5', '7.0', '0e0')
+    """
+    if isinstance(value, float):
+        return Constant(value + 0.0, "float")
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return Constant(value, "int")
+    with localcontext(prec=DECIMAL_DIGITS):
+        short = (Decimal(value) + 0).normalize()
+        exponent = short.as_tuple().exponent
+        assert isinstance(exponent, int)
+        return Constant(short if exponent < 0 else short.quantize(Decimal("0.1")), "decimal")
 
 
 def columns_of(term: Term) -> frozenset[Column]:
@@ -167,7 +183,7 @@ def _folded(operator: Operator, left: Constant, right: Constant, kind: str) -> C
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return None  # infinity and NaN cannot be written, so no condition may need them
-    return Constant(value, kind)
+    return constant(value)
 
 
 def _wrapped(term: Term, tightness: int) -> str:

@@ -150,7 +150,9 @@ def key_bounds(kind: str, value: Value) -> tuple[Key, Key]:
             assert isinstance(end, int)
             return (end, end) if value > 0 or math.isnan(value) else (end - 1, end - 1)
         with localcontext(prec=DECIMAL_DIGITS, Emax=10**6, Emin=-(10**6)):
-            scaled = Decimal(value).scaleb(DECIMAL_SCALE if kind == "decimal" else 0)
+            # A float means the number that people write for it: 1e-1 is 0.1, not the nearest fraction.
+            exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+            scaled = exact.scaleb(DECIMAL_SCALE if kind == "decimal" else 0)
             low = int(scaled.to_integral_value(ROUND_FLOOR))
             return low, int(scaled.to_integral_value(ROUND_CEILING))
     key = key_of(kind, value)

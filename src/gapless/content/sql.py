@@ -1,0 +1,422 @@
+"""What does an SQL condition ask for?
+
+`parse_sql` reads `loc = 'NY' AND price BETWEEN 3 AND 9` and gives a condition in normal form. The text
+is cut into tokens by `sql_tokens`, put into a tree by sqlglot, and walked here. NOT is carried down to
+the comparisons as a flag: each comparison has an opposite that is true just when the comparison is
+false, and both are unknown of a null, so SQL's three-valued logic comes out exactly.
+
+Everything is checked against the schema while it is read: columns exist, types go together. What SQL
+has and conditions have not (functions, CASE, subqueries) is refused by name, with what to write instead.
+
+Implements docs/content.md, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, NoReturn, TypeAlias
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
+from sqlglot.parser import Parser
+
+from gapless.content.condition import EVERYTHING, NOTHING, Condition
+from gapless.content.domain import Domain
+from gapless.content.like import parse_like
+from gapless.content.normal import (
+    OPPOSITE,
+    AnyComparison,
+    both,
+    compare,
+    comparison_domain,
+    either,
+    like,
+    matches,
+    within,
+)
+from gapless.content.sql_operands import (
+    NUMBER_CHARACTERS_MAX,
+    Operand,
+    check_comparable,
+    compare_constants,
+    literal_operand,
+    number,
+    number_operand,
+    timestamp,
+)
+from gapless.content.sql_tokens import Leaf, Scan, refuse, scan, shown
+from gapless.content.terms import Arithmetic, Column, Constant, Operator, Term, arithmetic, negative
+from gapless.content.values import NUMBERS, Key, key_bounds
+from gapless.content.xml.parse import parse_pattern
+from gapless.errors import ContentError
+from gapless.model.schema import Schema
+
+#: Operators in one arithmetic term, one applied to the result of another.
+TERM_DEPTH_MAX = 50
+#: Values in one IN list.
+LIST_VALUES_MAX = 10_000
+
+#: The dialect only decides what the parser does with operators; names and literals are ours.
+_DIALECT = Dialect()
+
+Node: TypeAlias = exp.Expr
+
+_COMPARISONS: dict[type[Node], AnyComparison] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_ARITHMETIC: dict[type[Node], Operator] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
+
+
+def parse_sql(text: str, schema: Schema) -> Condition:
+    """Read a condition over the columns of a topic.
+
+    >>> from gapless.model.ids import TopicId
+    >>> trades = Schema.parse(TopicId("trades"), {"loc": "string", "price": "decimal", "volume": "int?"})
+    >>> print(parse_sql("NOT (volume <= 3 OR loc NOT IN ('NY', 'SF')) AND price * 2 < 5", trades))
+    loc IN ('NY', 'SF') AND volume >= 4 AND price * 2 < 5
+
+    Raises ContentError: E160 for what is no SQL, E161 for an unknown column, E162 for types that do not
+    go together and bad literals, E163 for SQL that is not supported, E164 for what is too large.
+    """
+    found = scan(text, schema)
+    return _Reader(text, found, schema).condition(_tree(text, found), negated=False)
+
+
+def _tree(text: str, found: Scan) -> Node:
+    try:
+        trees = Parser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT).parse_into(
+            exp.Condition, found.tokens, text
+        )
+    except ParseError as error:
+        at = error.errors[0].get("col") if error.errors else None
+        _not_understood(text, at if isinstance(at, int) else 0)
+    except RecursionError:
+        refuse("E164", "the condition is too deep: split it", text, 0)
+    except SqlglotError:
+        _not_understood(text, 0)
+    if len(trees) != 1 or trees[0] is None:
+        _not_understood(text, 0)
+    return trees[0]
+
+
+def _not_understood(text: str, at: int) -> NoReturn:
+    """The order of the words was checked; what is left is BETWEEN without its AND."""
+    refuse("E160", "this cannot be read: BETWEEN needs AND and two values", text, at)
+
+
+class _Reader:
+    """Walks the tree of one text."""
+
+    def __init__(self, text: str, found: Scan, schema: Schema) -> None:
+        self._text = text
+        self._leaves = found.leaves
+        self._schema = schema
+        self._columns: dict[str, Column] = {}
+
+    def condition(self, node: Node, *, negated: bool) -> Condition:
+        """What the node, or NOT the node, accepts."""
+        while isinstance(node, exp.Paren | exp.Not):
+            negated ^= isinstance(node, exp.Not)
+            node = node.this
+        if isinstance(node, exp.And | exp.Or):
+            operands = self._operands(node, negated)
+            conditions = [self.condition(operand, negated=opposite) for operand, opposite in operands]
+            return both(conditions) if isinstance(node, exp.And) is not negated else either(conditions)
+        operator = _COMPARISONS.get(type(node))
+        if operator is not None:
+            left, right = self._value(node.this), self._value(node.expression)
+            return self._compare(left, OPPOSITE[operator] if negated else operator, right)
+        read = _READERS.get(type(node))
+        if read is None:
+            refuse("E163", "a condition is needed here, such as column = 3", self._text, self._at(node))
+        return read(self, node, negated)
+
+    def _operands(self, node: Node, negated: bool) -> list[tuple[Node, bool]]:
+        """What stands between the ANDs, or the ORs, of a whole chain, with whether it is negated."""
+        is_and = isinstance(node, exp.And) is not negated
+        operands: list[tuple[Node, bool]] = []
+        waiting = [(node, negated)]
+        while waiting:
+            here, opposite = waiting.pop()
+            while isinstance(here, exp.Paren | exp.Not):
+                opposite ^= isinstance(here, exp.Not)
+                here = here.this
+            if isinstance(here, exp.And | exp.Or) and (isinstance(here, exp.And) is not opposite) == is_and:
+                waiting += [(here.expression, opposite), (here.this, opposite)]
+            else:
+                operands.append((here, opposite))
+        return operands
+
+    def _compare(self, left: Operand, operator: AnyComparison, right: Operand) -> Condition:
+        if left.kind == "timestamp" and right.kind == "string":
+            right = self._as_time(right)
+        elif right.kind == "timestamp" and left.kind == "string":
+            left = self._as_time(left)
+        check_comparable(left, operator, right, self._text)
+        if left.kind == "null" or right.kind == "null":
+            return NOTHING  # unknown of every event, and so is its opposite
+        known, other = left.known, right.known
+        if known is not None and other is not None:
+            return EVERYTHING if compare_constants(known, operator, other) else NOTHING
+        if left.term is not None and right.term is not None:
+            return compare(left.term, operator, right.term)
+        if left.term is None:
+            left, operator, right, other = right, _MIRRORED[operator], left, known
+        assert left.term is not None
+        assert other is not None
+        return within(left.term, comparison_domain(left.kind, operator, other))
+
+    def _as_time(self, operand: Operand) -> Operand:
+        """A plain string literal beside a time is a time."""
+        if not isinstance(operand.value, str):
+            return operand
+        value = timestamp(Leaf("timestamp", operand.value, operand.at), self._text)
+        return Operand("timestamp", operand.at, value=value)
+
+    def _between(self, node: Node, negated: bool) -> Condition:
+        value = self._value(node.this)
+        low, high = self._value(node.args["low"]), self._value(node.args["high"])
+        if negated:
+            return either([self._compare(value, "<", low), self._compare(value, ">", high)])
+        return both([self._compare(value, ">=", low), self._compare(value, "<=", high)])
+
+    def _in(self, node: Node, negated: bool) -> Condition:
+        value = self._value(node.this)
+        listed: list[Node] = node.expressions
+        if len(listed) > LIST_VALUES_MAX:
+            message = f"an IN list has at most {LIST_VALUES_MAX} values, got {len(listed)}: split it"
+            refuse("E164", message, self._text, self._at(listed[LIST_VALUES_MAX]))
+        operands = [self._value(each) for each in listed]
+        domain = self._listed_domain(value, operands)
+        if domain is not None:
+            assert value.term is not None
+            if negated:
+                has_null = any(each.kind == "null" for each in operands)
+                return NOTHING if has_null else within(value.term, domain.without_null_inverse())
+            return within(value.term, domain)
+        operator: AnyComparison = "<>" if negated else "="
+        conditions = [self._compare(value, operator, each) for each in operands]
+        return both(conditions) if negated else either(conditions)
+
+    def _listed_domain(self, value: Operand, operands: list[Operand]) -> Domain | None:
+        """The values of an IN list as one set; None when they depend on the event, or no set can say it."""
+        if value.term is None or isinstance(value.term, Constant):
+            return None
+        if isinstance(value.term, Arithmetic) and value.kind == "decimal":
+            return None
+        keys: list[Key] = []
+        for operand in operands:
+            each = self._as_time(operand) if value.kind == "timestamp" else operand
+            check_comparable(value, "=", each, self._text)
+            if each.kind == "null":
+                continue
+            known = each.known
+            if known is None:
+                return None
+            low, high = key_bounds(value.kind, known)
+            if low == high:
+                keys.append(low)
+        return Domain.points(value.kind, keys)
+
+    def _is(self, node: Node, negated: bool) -> Condition:
+        negated ^= bool(node.args.get("negate"))
+        value, wanted = self._value(node.this), self._value(node.expression)
+        if wanted.kind == "null":
+            return self._is_null(value, negated=negated)
+        if not isinstance(wanted.value, bool):
+            refuse("E160", "IS takes NULL, TRUE or FALSE: use = for other values", self._text, wanted.at)
+        if value.kind not in ("bool", "null"):
+            refuse("E162", f"{value} is neither true nor false: IS takes NULL here", self._text, value.at)
+        if not isinstance(value.term, Column):
+            return EVERYTHING if (value.value is wanted.value) is not negated else NOTHING
+        if not negated:
+            return within(value.term, Domain.points("bool", [int(wanted.value)]))
+        others = Domain.points("bool", [1 - int(wanted.value)]) | Domain.none("bool", null=True)
+        return within(value.term, others)
+
+    def _is_null(self, value: Operand, *, negated: bool) -> Condition:
+        if value.term is None or isinstance(value.term, Constant):
+            return EVERYTHING if (value.kind == "null") is not negated else NOTHING
+        terms = _may_be_null(value.term)
+        if negated:
+            return both(within(term, Domain.all(term.kind)) for term in terms)
+        return either(within(term, Domain.none(term.kind, null=True)) for term in terms)
+
+    def _escape(self, node: Node, negated: bool) -> Condition:
+        escape = self._value(node.expression)
+        if not isinstance(node.this, exp.Like):
+            refuse("E160", "ESCAPE belongs behind the pattern of a LIKE", self._text, escape.at)
+        if not isinstance(escape.value, str):
+            refuse("E162", "ESCAPE takes one character in quotes", self._text, escape.at)
+        return self._like_with(node.this, negated, escape)
+
+    def _like(self, node: Node, negated: bool) -> Condition:
+        return self._like_with(node, negated, None)
+
+    def _like_with(self, node: Node, negated: bool, escape: Operand | None) -> Condition:
+        negated ^= bool(node.args.get("negate"))
+        value, pattern = self._value(node.this), self._value(node.expression)
+        if value.kind not in ("string", "null"):
+            refuse("E162", f"LIKE takes a string column, not {value}", self._text, value.at)
+        if pattern.kind == "null":
+            return NOTHING
+        if not isinstance(pattern.value, str):
+            refuse("E163", "the pattern of LIKE is a literal: write it in quotes", self._text, pattern.at)
+        try:
+            found = parse_like(pattern.value, None if escape is None else str(escape.value))
+        except ContentError as error:
+            at = escape.at if escape is not None and "takes one" in error.message else pattern.at
+            refuse(error.code, error.message, self._text, at)
+        if isinstance(value.term, Column):
+            return like(value.term, found, negated=negated)
+        if not isinstance(value.value, str):
+            return NOTHING
+        is_match: bool = found.matches(pa.array([value.value], pa.string()))[0].as_py()
+        return EVERYTHING if is_match is not negated else NOTHING
+
+    def _xpath(self, node: Node, negated: bool) -> Condition:
+        arguments: list[Node] = node.expressions
+        way_out = "write XPATH(column, '/a//b')"
+        if len(arguments) != 2:
+            refuse("E160", f"XPATH takes a column and a pattern: {way_out}", self._text, self._at(node))
+        column, pattern = self._value(arguments[0]), self._value(arguments[1])
+        if column.kind != "xml" or not isinstance(column.term, Column):
+            refuse("E162", f"XPATH takes an xml column, not {column}: {way_out}", self._text, column.at)
+        if not isinstance(pattern.value, str):
+            refuse("E163", f"the pattern of XPATH is a literal: {way_out}", self._text, pattern.at)
+        try:
+            found = parse_pattern(pattern.value)
+        except ContentError as error:
+            inside = 0 if error.at is None else error.at
+            # In the text a quote inside the pattern is written twice, and the pattern begins behind one.
+            before = pattern.at + 1 + inside + pattern.value.count("'", 0, inside)
+            reason = error.message.removeprefix(f"at {inside + 1}: ")
+            refuse(error.code, reason, self._text, before)
+        return matches(column.term, found, negated=negated)
+
+    def _bare(self, node: Node, negated: bool) -> Condition:
+        """A boolean column, TRUE, FALSE or NULL, as a condition."""
+        value = self._value(node)
+        if value.kind == "null":
+            return NOTHING
+        if value.kind != "bool":
+            message = f"{value} is no condition: compare it with something, as in column = 3"
+            refuse("E162", message, self._text, value.at)
+        if isinstance(value.term, Column):
+            return within(value.term, Domain.points("bool", [int(not negated)]))
+        return EVERYTHING if bool(value.value) is not negated else NOTHING
+
+    def _value(self, node: Node, depth: int = 0) -> Operand:
+        """A column, a literal, or arithmetic over them."""
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if isinstance(node, exp.Literal):
+            return self._leaf(self._leaves[int(node.this)])
+        if depth > TERM_DEPTH_MAX:
+            message = f"arithmetic has at most {TERM_DEPTH_MAX} operators in a row: split it"
+            refuse("E164", message, self._text, self._at(node))
+        if isinstance(node, exp.Neg):
+            return self._negative(node, depth)
+        operator = _ARITHMETIC.get(type(node))
+        if operator is None:
+            if isinstance(node, exp.Tuple):
+                refuse("E163", "lists stand only behind IN", self._text, self._at(node))
+            message = "a condition is no value: join conditions with AND, OR and NOT alone"
+            refuse("E163", message, self._text, self._at(node))
+        left, right = self._number(node.this, depth), self._number(node.expression, depth)
+        if left.term is None or right.term is None:
+            return Operand("null", left.at)
+        return self._computed(arithmetic(operator, left.term, right.term), left.at)
+
+    def _leaf(self, leaf: Leaf) -> Operand:
+        if leaf.kind in ("name", "quoted"):
+            column = self._columns.get(leaf.text) or self._column(leaf)
+            return Operand(column.kind, leaf.at, term=column)
+        return literal_operand(leaf, self._text)
+
+    def _column(self, leaf: Leaf) -> Column:
+        for column in self._schema.columns:
+            if column.name == leaf.text:
+                found = self._columns[leaf.text] = Column(column.name, column.type, column.nullable)
+                return found
+        names = [column.name for column in self._schema.columns]
+        lowered = {name.lower(): name for name in names}
+        near = get_close_matches(leaf.text.lower(), lowered, n=1)
+        way_out = f"did you mean {lowered[near[0]]!r}?" if near else f"there are {', '.join(names[:10])}"
+        if near and leaf.kind == "quoted" and near[0] not in leaf.text.lower():
+            way_out += " texts stand in single quotes"
+        refuse("E161", f"no column {shown(leaf.text)}: {way_out}", self._text, leaf.at)
+
+    def _number(self, node: Node, depth: int) -> Operand:
+        found = self._value(node, depth + 1)
+        if found.kind not in NUMBERS and found.kind != "null":
+            refuse("E162", f"{found} is no number to compute with", self._text, found.at)
+        return found
+
+    def _negative(self, node: Node, depth: int) -> Operand:
+        inner = node.this
+        if isinstance(inner, exp.Literal):
+            leaf = self._leaves[int(inner.this)]
+            if leaf.kind == "number":
+                return number_operand(number(leaf, self._text, negated=True), leaf.at)
+        found = self._number(inner, depth)
+        if found.term is None:
+            return found
+        return self._computed(negative(found.term), found.at)
+
+    def _computed(self, term: Term | None, at: int) -> Operand:
+        if term is None:
+            return Operand("null", at)
+        if isinstance(term, Constant) and len(str(term)) > NUMBER_CHARACTERS_MAX:
+            message = f"the result has more than {NUMBER_CHARACTERS_MAX} digits: write a shorter number"
+            refuse("E164", message, self._text, at)
+        return Operand(term.kind, at, term=term)
+
+    def _at(self, node: Node) -> int:
+        """Where the first column or literal of a node stands."""
+        here: Any = node
+        while not isinstance(here, exp.Literal):
+            children = here.expressions
+            here = here.this if isinstance(here.this, exp.Expr) else children[0]
+        return self._leaves[int(here.this)].at
+
+
+_MIRRORED: dict[AnyComparison, AnyComparison] = {
+    "=": "=",
+    "<>": "<>",
+    "<": ">",
+    "<=": ">=",
+    ">": "<",
+    ">=": "<=",
+}
+
+_READERS: dict[type[Node], Callable[[_Reader, Node, bool], Condition]] = {
+    exp.Between: _Reader._between,
+    exp.In: _Reader._in,
+    exp.Is: _Reader._is,
+    exp.Like: _Reader._like,
+    exp.Escape: _Reader._escape,
+    exp.Anonymous: _Reader._xpath,
+    exp.Literal: _Reader._bare,
+}
+
+
+def _may_be_null(term: Term) -> list[Term]:
+    """The terms of which one is null just when the term is.
+
+    Exact arithmetic on decimals is null only where its operands are, and no set of keys can hold its
+    results; so the operands are asked instead.
+    """
+    if isinstance(term, Constant):
+        return []
+    if isinstance(term, Arithmetic) and term.kind == "decimal":
+        return _may_be_null(term.left) + _may_be_null(term.right)
+    return [term]
