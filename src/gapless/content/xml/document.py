@@ -1,0 +1,215 @@
+"""How is an XML document read without trusting it?
+
+lxml parses, with everything off that reaches beyond the bytes: no network, no DTD, no entities but the five
+that XML itself has. A document type declaration is refused before the parser sees it, so that no entity is
+ever declared, let alone expanded. Size, depth, number of nodes and length of attributes have limits. Whatever
+is wrong, the error is a `ContentError`:
+
+    E175  not well-formed
+    E176  over a limit
+    E177  a document type declaration, or an entity
+
+`parse_root` gives lxml's element, which the index walks; `parse_document` gives a `Document`: the same, flat,
+in document order, for the evaluator and for explanations. Comments and processing instructions are no part
+of any value, but they do part two text nodes, as XPath has it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from lxml import etree
+
+from gapless.errors import ContentError
+
+__all__ = [
+    "ATTRIBUTE_CHARS_MAX",
+    "DEPTH_MAX",
+    "DOCUMENT_BYTES_MAX",
+    "NODES_MAX",
+    "Document",
+    "parse_document",
+    "parse_root",
+]
+
+#: The longest document, in bytes.
+DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
+#: The most elements, comments and processing instructions in a document.
+NODES_MAX = 100_000
+#: How deep elements may nest. It is the limit of libxml2 itself, which keeps it while it parses.
+DEPTH_MAX = 256
+#: The longest value of an attribute, and the most attributes of one element.
+ATTRIBUTE_CHARS_MAX = 65_536
+ATTRIBUTES_MAX = 1_000
+
+#: The shortest element is `<a/>`, so that shorter documents need no counting.
+_NODE_BYTES_MIN = 4
+#: What may stand before a document type declaration: white space, comments, processing instructions.
+_PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]+|<\?.*?\?>|<!--.*?-->)*+", re.DOTALL)
+
+_OPTIONS: dict[str, Any] = {
+    "resolve_entities": False,
+    "no_network": True,
+    "load_dtd": False,
+    "dtd_validation": False,
+    "attribute_defaults": False,
+    "huge_tree": False,
+    "collect_ids": False,
+}
+#: For bytes, which may declare their encoding.
+_BYTES_PARSER = etree.XMLParser(**_OPTIONS)
+#: For text, whose encoding is ours whatever it declares.
+_TEXT_PARSER = etree.XMLParser(encoding="utf-8", **_OPTIONS)
+
+
+def parse_root(data: bytes | str) -> etree._Element:
+    """The root element of a document. Raises `ContentError` E175, E176 or E177."""
+    parser = _BYTES_PARSER
+    if isinstance(data, str):
+        if len(data) > DOCUMENT_BYTES_MAX:
+            raise _too_large(f"{len(data)} characters")
+        try:
+            data = data.encode()
+        except UnicodeEncodeError as error:
+            raise ContentError("E175", f"not well-formed: {error.reason}") from error
+        parser = _TEXT_PARSER
+    elif data[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in data[:4]:
+        return parse_root(_decoded(data))
+    if len(data) > DOCUMENT_BYTES_MAX:
+        raise _too_large(f"{len(data)} bytes")
+    if b"<!DOCTYPE" in data:
+        _refuse_doctype(data)
+    try:
+        root = etree.fromstring(data, parser)
+    except etree.XMLSyntaxError as error:
+        raise _translated(error) from None
+    except (etree.LxmlError, ValueError, LookupError) as error:
+        raise ContentError("E175", f"not well-formed: {error}") from error
+    if len(data) > _NODE_BYTES_MIN * NODES_MAX or len(data) > ATTRIBUTE_CHARS_MAX:
+        _check_large(root)
+    if root.getroottree().docinfo.internalDTD is not None:
+        raise _doctype()
+    return root
+
+
+def _decoded(data: bytes) -> str:
+    """UTF-16 as text, so that nothing hides in it."""
+    if len(data) > DOCUMENT_BYTES_MAX:
+        raise _too_large(f"{len(data)} bytes")
+    little = data[:2] == b"\xff\xfe" or data[1:2] == b"\0"
+    try:
+        return data.decode("utf-16-le" if little else "utf-16-be").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ContentError("E175", f"not well-formed: neither UTF-8 nor UTF-16 ({error.reason})") from error
+
+
+def _refuse_doctype(data: bytes) -> None:
+    found = _PROLOG.match(data)
+    if found is not None and data.startswith(b"<!DOCTYPE", found.end()):
+        raise _doctype()
+
+
+def _doctype() -> ContentError:
+    return ContentError("E177", "document type declarations are refused, and entities with them: send none")
+
+
+def _too_large(size: str) -> ContentError:
+    return ContentError("E176", f"a document has at most {DOCUMENT_BYTES_MAX} bytes; this has {size}")
+
+
+def _translated(error: etree.XMLSyntaxError) -> ContentError:
+    """Our error for one of libxml2's."""
+    log: Any = error.error_log
+    kinds = {str(entry.type_name) for entry in log.filter_from_errors()}
+    text = str(error.msg or "empty document").removesuffix(" (<string>)")
+    if "ERR_RESOURCE_LIMIT" in kinds or "XML_PARSE_HUGE" in text:
+        return ContentError("E176", f"over a limit: {text.replace(', use XML_PARSE_HUGE option', '')}")
+    if any("ENTITY" in kind for kind in kinds):
+        return ContentError("E177", f"entities are refused: {text}")
+    return ContentError("E175", f"not well-formed: {text}")
+
+
+def _check_large(root: etree._Element) -> None:
+    """The limits that a small document cannot break."""
+    for count, element in enumerate(root.iter(), start=1):
+        if count > NODES_MAX:
+            raise ContentError("E176", f"a document has at most {NODES_MAX} nodes")
+        values: list[Any] = list(element.values())
+        if len(values) > ATTRIBUTES_MAX:
+            raise ContentError("E176", f"an element has at most {ATTRIBUTES_MAX} attributes")
+        if any(len(value) > ATTRIBUTE_CHARS_MAX for value in values):
+            raise ContentError("E176", f"an attribute has at most {ATTRIBUTE_CHARS_MAX} characters")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document, flat: node 0 is the document itself, the elements follow in document order."""
+
+    #: The name of each node as lxml spells it; the document's is empty.
+    names: list[str]
+    #: The parent of each node; that of the document is -1.
+    parents: list[int]
+    attributes: list[dict[str, str]]
+    #: All text nodes in document order; `texts[start:stop]` together are the string-value of a node.
+    texts: list[str]
+    spans: list[tuple[int, int]]
+    #: Which texts are directly in each node.
+    own_texts: list[list[int]]
+
+    def value(self, node: int) -> str:
+        """The string-value of a node: all text below it."""
+        start, stop = self.spans[node]
+        return "".join(self.texts[start:stop])
+
+    def path(self, node: int) -> str:
+        """Where a node is, such as `/a/b[2]`: for people."""
+        parts: list[str] = []
+        while node > 0:
+            parent, name = self.parents[node], self.names[node]
+            alike = [
+                each
+                for each, above in enumerate(self.parents)
+                if above == parent and self.names[each] == name
+            ]
+            parts.append(name if len(alike) == 1 else f"{name}[{alike.index(node) + 1}]")
+            node = parent
+        return "/" + "/".join(reversed(parts))
+
+
+def parse_document(data: bytes | str) -> Document:
+    """Read a document. Raises `ContentError` E175, E176 or E177.
+
+    >>> document = parse_document("<a>x<!-- no text --><b p='1'>y</b></a>")
+    >>> document.names, document.value(1), document.attributes[2]
+    (['', 'a', 'b'], 'xy', {'p': '1'})
+    """
+    return flatten(parse_root(data))
+
+
+def flatten(root: etree._Element) -> Document:
+    """The document of a root element."""
+    document = Document([""], [-1], [{}], [], [(0, 0)], [[]])
+    texts, own, spans = document.texts, document.own_texts, document.spans
+    open_nodes: list[int] = [0]
+    for event, element in etree.iterwalk(root, events=("start", "end", "comment", "pi")):
+        if event == "start":
+            node = len(document.names)
+            document.names.append(str(element.tag))
+            document.parents.append(open_nodes[-1])
+            document.attributes.append({str(key): str(value) for key, value in element.items()})
+            own.append([])
+            spans.append((len(texts), len(texts)))
+            open_nodes.append(node)
+            text = element.text
+        else:
+            if event == "end":
+                closed = open_nodes.pop()
+                spans[closed] = (spans[closed][0], len(texts))
+            text = element.tail if element is not root else None
+        if text:
+            own[open_nodes[-1]].append(len(texts))
+            texts.append(str(text))
+    spans[0] = (0, len(texts))
+    return document

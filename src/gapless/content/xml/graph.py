@@ -1,0 +1,393 @@
+"""How are the parts that many patterns share kept once?
+
+Every pattern is a tree of needs, and equal subtrees are one *condition* here, whoever asks for them:
+
+    condition    a name (or any) and what an element of that name must have: `b[c][@p > 5]`
+    fact         what an element can learn before its own conditions are decided: that a child meets a
+                 condition (`c`), that something below does (`.//c`), that a value passes (`@p > 5`);
+                 fact 0 is always true
+    variant      one way to meet a condition: a set of facts that must be there, and some that must not.
+                 There is one, unless the condition has an `or`
+
+A variant waits at a single one of its facts, its *pivot*, for elements of its name: the fact at whose door
+the fewest others wait. Only when an element of that name learns that fact is the variant looked at, and its
+other facts are checked. So what nobody's document has costs nothing, however many patterns ask for it.
+
+Everything is counted and let go with its last user, in the reverse order of its making.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gapless.content.xml.blocks import Blocks, Column, Integers, Pairs
+from gapless.content.xml.facts import Facet
+from gapless.content.xml.pattern import TEXT, TRUE, And, Axis, Compare, Has, Need, Not, Or, Pattern, Some
+
+__all__ = [
+    "ANY",
+    "ASKS_ATTRIBUTES",
+    "ASKS_TEXTS",
+    "ASKS_VALUE",
+    "DOCUMENT",
+    "UNKNOWN",
+    "Graph",
+    "conjunctions",
+]
+
+#: Labels: a name that no pattern has, any name, and the document node. Names follow.
+UNKNOWN, ANY, DOCUMENT = 0, 1, 2
+#: What an element of some name must be asked for its conditions to be decided.
+ASKS_ATTRIBUTES, ASKS_TEXTS, ASKS_VALUE = 1, 2, 4
+#: The fact that every node knows.
+ALWAYS = 0
+_NONE = -1
+
+
+class Graph:
+    """All conditions of all patterns, and which fact wakes which."""
+
+    def __init__(self) -> None:
+        #: Names that some condition has.
+        self.labels: dict[str, int] = {}
+        self._label_names: list[str] = ["", "", ""]
+        self._label_uses: list[int] = [0, 0, 0]
+        self._free_labels: list[int] = []
+        #: For each label, the ASKS_ bits of its conditions, and how many conditions ask for each.
+        self.asks: list[int] = [0, 0, 0]
+        self._asking: dict[tuple[int, int], int] = {}
+
+        self._conditions: dict[tuple[int, Need], int] = {}
+        self._condition_keys: list[tuple[int, Need] | None] = []
+        self._condition_uses: list[int] = []
+        self._condition_variants: list[tuple[int, ...]] = []
+        self._free_conditions: list[int] = []
+        #: For each condition the fact "a child meets it" and "something below meets it", or -1.
+        self.child_fact = Column(_NONE)
+        self.below_fact = Column(_NONE)
+
+        self._fact_uses: list[int] = [1]
+        #: For each fact the condition it is about, or the comparison.
+        self._fact_owner: list[int | Need] = [TRUE]
+        self._free_facts: list[int] = []
+        self._value_facts: dict[Need, int] = {}
+        #: Whether a fact is handed on from child to parent: those about "something below".
+        self.rises = Column(0, dtype=np.int8)
+        #: The label of the variants that wait at a fact, and their list; others are in `_doors`.
+        self._main_label = Column(_NONE)
+        self._main_door = Column(_NONE)
+        self._has_more = Column(0, dtype=np.int8)
+        self._waiting = Blocks()
+        self._doors = Pairs(self._forget_door)
+
+        #: Comparisons by subject: `.`, `text()`, `@*` or `@name`.
+        self.facets: dict[str, Facet] = {}
+
+        self._variant_facts: list[tuple[int, ...]] = []
+        self._free_variants: list[int] = []
+        #: For each variant its condition, the list where it waits, and its place there.
+        self.condition_of = Column(_NONE)
+        self._door_of = Column(_NONE)
+        self._place_of = Column(_NONE)
+        #: For each variant the list of the facts to check besides the pivot, or -1; ~fact must be absent.
+        self.checks_of = Column(_NONE)
+        self.checks = Blocks()
+        #: How many conditions can be met in several ways, so that one may be met twice.
+        self.several = 0
+
+    # -------------------------------------------------------------------------- adding, removing
+
+    def acquire_pattern(self, pattern: Pattern) -> int:
+        """The condition of the document node for a pattern; it is kept until released."""
+        return self._acquire(DOCUMENT, pattern.need)
+
+    def _acquire(self, label: int, need: Need) -> int:
+        key = (label, need)
+        known = self._conditions.get(key)
+        if known is not None:
+            self._condition_uses[known] += 1
+            return known
+        made = self._new_condition(key)
+        self._label_uses[label] += 1
+        variants = []
+        for terms in conjunctions(need):
+            facts = tuple(self._fact(term, label) for term in terms)
+            variants.append(self._new_variant(made, label, facts))
+        self._condition_variants[made] = tuple(variants)
+        self.several += len(variants) > 1
+        return made
+
+    def release(self, condition: int) -> None:
+        """One user of a condition is gone; with the last, so is the condition."""
+        self._condition_uses[condition] -= 1
+        if self._condition_uses[condition]:
+            return
+        key = self._condition_keys[condition]
+        assert key is not None, f"condition {condition} was released before"
+        label, _ = key
+        variants = self._condition_variants[condition]
+        self.several -= len(variants) > 1
+        for variant in variants:
+            self._drop_variant(variant)
+            for fact in self._variant_facts[variant]:
+                self._release_fact(fact if fact >= 0 else ~fact, label)
+        del self._conditions[key]
+        self._condition_keys[condition] = None
+        self._condition_variants[condition] = ()
+        self._free_conditions.append(condition)
+        self._drop_label(label)
+
+    def _new_condition(self, key: tuple[int, Need]) -> int:
+        if self._free_conditions:
+            made = self._free_conditions.pop()
+            self._condition_keys[made] = key
+            self._condition_uses[made] = 1
+        else:
+            made = len(self._condition_keys)
+            self._condition_keys.append(key)
+            self._condition_uses.append(1)
+            self._condition_variants.append(())
+            self.child_fact.reach(made)
+            self.below_fact.reach(made)
+        self._conditions[key] = made
+        return made
+
+    # -------------------------------------------------------------------------------- the labels
+
+    def _label(self, name: str | None) -> int:
+        if name is None:
+            return ANY
+        known = self.labels.get(name)
+        if known is None:
+            if self._free_labels:
+                known = self._free_labels.pop()
+                self._label_names[known] = name
+            else:
+                known = len(self._label_uses)
+                self._label_names.append(name)
+                self._label_uses.append(0)
+                self.asks.append(0)
+            self.labels[name] = known
+        return known
+
+    def _drop_label(self, label: int) -> None:
+        self._label_uses[label] -= 1
+        if label > DOCUMENT and not self._label_uses[label]:
+            del self.labels[self._label_names[label]]
+            self._free_labels.append(label)
+
+    def _ask(self, label: int, need: Need, change: int) -> None:
+        if isinstance(need, Compare):
+            bit = ASKS_VALUE
+        else:
+            assert isinstance(need, Some), need
+            bit = ASKS_TEXTS if need.subject == TEXT else ASKS_ATTRIBUTES
+        asking = self._asking.get((label, bit), 0) + change
+        self._asking[label, bit] = asking
+        self.asks[label] = self.asks[label] | bit if asking else self.asks[label] & ~bit
+
+    # --------------------------------------------------------------------------------- the facts
+
+    def _fact(self, term: Need, label: int) -> int:
+        """The fact that an element of this label needs for a term, to which one use is added; ~ for a not."""
+        if isinstance(term, Not):
+            return ~self._fact(term.term, label)
+        if isinstance(term, Has):
+            condition = self._acquire(self._label(term.label), term.test)
+            column = self.child_fact if term.axis is Axis.CHILD else self.below_fact
+            fact = column.view[condition]
+            if fact == _NONE:
+                fact = self._new_fact(condition, rises=term.axis is Axis.DESCENDANT)
+                column.view[condition] = fact
+        else:
+            known = self._value_facts.get(term)
+            if known is None:
+                known = self._value_facts[term] = self._new_fact(term, rises=False)
+                subject, test = _subject(term)
+                self.facets.setdefault(subject, Facet()).add(test, known)
+            fact = known
+            self._ask(label, term, 1)
+        self._fact_uses[fact] += 1
+        return int(fact)
+
+    def _new_fact(self, owner: int | Need, *, rises: bool) -> int:
+        if self._free_facts:
+            made = self._free_facts.pop()
+            self._fact_owner[made] = owner
+        else:
+            made = len(self._fact_uses)
+            self._fact_uses.append(0)
+            self._fact_owner.append(owner)
+            for column in (self.rises, self._main_label, self._main_door, self._has_more):
+                column.reach(made)
+        self.rises.view[made] = rises
+        return made
+
+    def _release_fact(self, fact: int, label: int) -> None:
+        owner = self._fact_owner[fact]
+        self._fact_uses[fact] -= 1
+        if isinstance(owner, Need):
+            self._ask(label, owner, -1)
+        if not self._fact_uses[fact]:
+            self._drop_fact(fact, owner)
+        if not isinstance(owner, Need):
+            self.release(owner)
+
+    def _drop_fact(self, fact: int, owner: int | Need) -> None:
+        if isinstance(owner, Need):
+            subject, test = _subject(owner)
+            facet = self.facets[subject]
+            facet.remove(test, fact)
+            if not facet:
+                del self.facets[subject]
+            del self._value_facts[owner]
+        else:
+            column = self.below_fact if self.rises.view[fact] else self.child_fact
+            column.view[owner] = _NONE
+        self._fact_owner[fact] = TRUE
+        self._free_facts.append(fact)
+
+    @property
+    def fact_count(self) -> int:
+        """All facts are below this."""
+        return len(self._fact_uses)
+
+    # ------------------------------------------------------------------------------ the variants
+
+    def _new_variant(self, condition: int, label: int, facts: tuple[int, ...]) -> int:
+        if self._free_variants:
+            made = self._free_variants.pop()
+            self._variant_facts[made] = facts
+        else:
+            made = len(self._variant_facts)
+            self._variant_facts.append(facts)
+            for column in (self.condition_of, self._door_of, self._place_of, self.checks_of):
+                column.reach(made)
+        pivot, door = self._best_door(label, facts)
+        self.condition_of.view[made] = condition
+        self._door_of.view[made] = door
+        self._place_of.view[made] = self._waiting.append(door, made)
+        rest = [fact for fact in facts if fact != pivot]
+        if rest:
+            block = self.checks.create()
+            for fact in rest:
+                self.checks.append(block, fact)
+            self.checks_of.view[made] = block
+        return made
+
+    def _best_door(self, label: int, facts: tuple[int, ...]) -> tuple[int, int]:
+        """The pivot and the list to wait in: the shortest one, where there is a choice."""
+        choices = [fact for fact in facts if fact >= 0] or [ALWAYS]
+        if len(choices) == 1:
+            return choices[0], self._door(choices[0], label)
+        lengths = [(self._queue(fact, label), -fact) for fact in choices]
+        pivot = -min(lengths)[1]
+        return pivot, self._door(pivot, label)
+
+    def _queue(self, fact: int, label: int) -> int:
+        door = self._main_door.view[fact] if self._main_label.view[fact] == label else _NONE
+        if door == _NONE and self._has_more.view[fact]:
+            door = self._doors.get(fact, label)
+        return 0 if door == _NONE else int(self._waiting.lengths.view[door])
+
+    def _door(self, fact: int, label: int) -> int:
+        """The list of those that wait at a fact for elements of a label; made if need be."""
+        main = self._main_door.view[fact]
+        if self._main_label.view[fact] == label:
+            return int(main)
+        if self._has_more.view[fact]:
+            door = self._doors.get(fact, label)
+            if door != _NONE:
+                return door
+        if main == _NONE or not self._waiting.lengths.view[main]:
+            if main == _NONE:
+                main = self._main_door.view[fact] = self._waiting.create()
+            self._main_label.view[fact] = label
+            return int(main)
+        door = self._waiting.create()
+        self._doors.put(fact, label, door)
+        self._has_more.view[fact] = 1
+        return door
+
+    def _forget_door(self, door: int) -> bool:
+        if self._waiting.lengths.view[door]:
+            return False
+        self._waiting.release(door)
+        return True
+
+    def _drop_variant(self, variant: int) -> None:
+        door, place = self._door_of.view[variant], self._place_of.view[variant]
+        moved = self._waiting.remove(door, place)
+        self._place_of.view[moved] = place
+        block = self.checks_of.view[variant]
+        if block != _NONE:
+            self.checks.release(block)
+            self.checks_of.view[variant] = _NONE
+        self._free_variants.append(variant)
+
+    # ----------------------------------------------------------------------------------- reading
+
+    def woken(self, facts: Integers, labels: Integers) -> tuple[Integers, Integers]:
+        """The variants that wait at each fact for elements of the label beside it.
+
+        Gives for each of them the position of its fact, in order, and the variant.
+        """
+        main = self._main_label.array[facts] == labels
+        at = np.flatnonzero(main)
+        doors = self._main_door.array[facts[at]].astype(np.int64)
+        others = np.flatnonzero(~main & (self._has_more.array[facts] != 0))
+        if len(others):
+            found = self._doors.find(facts[others], labels[others])
+            hit = found != _NONE
+            at = np.concatenate((at, others[hit]))
+            doors = np.concatenate((doors, found[hit]))
+        which, variants = self._waiting.read(doors)
+        return at[which], variants
+
+    @property
+    def condition_count(self) -> int:
+        """How many distinct conditions there are."""
+        return len(self._conditions)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the arrays; the dictionaries beside them are not counted."""
+        columns = (
+            self.child_fact,
+            self.below_fact,
+            self.rises,
+            self._main_label,
+            self._main_door,
+            self._has_more,
+            self.condition_of,
+            self._door_of,
+            self._place_of,
+            self.checks_of,
+        )
+        return (
+            sum(each.nbytes for each in columns)
+            + self._waiting.nbytes
+            + self.checks.nbytes
+            + self._doors.nbytes
+        )
+
+
+def conjunctions(need: Need) -> Iterable[tuple[Need, ...]]:
+    """The alternatives of a need, each a set of terms without `and` and `or`; `parse.py` bounds them."""
+    match need:
+        case And(terms=terms):
+            product: list[tuple[Need, ...]] = [()]
+            for each in terms:
+                product = [(*left, *right) for left in product for right in conjunctions(each)]
+            return [tuple(dict.fromkeys(each)) for each in product]
+        case Or(terms=terms):
+            return [each for term in terms for each in conjunctions(term)]
+        case _:
+            return [(need,)]
+
+
+def _subject(need: Need) -> tuple[str, Need]:
+    """What a comparison looks at, and the test of it."""
+    return (need.subject, need.test) if isinstance(need, Some) else (".", need)

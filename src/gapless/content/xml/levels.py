@@ -1,0 +1,164 @@
+"""Which conditions do the shapes of a batch meet? Decided from the leaves up, one height at a time.
+
+Everything that is known about a shape is a set of facts: one that is always true, those about its values, and
+those that its children hand up ("a child meets condition 7", "something below meets condition 9"). For all
+shapes of one height at once:
+
+1. the facts of the children are put together, sorted, and duplicates dropped;
+2. each (fact, label) wakes the variants that wait there, and those that wait there for any label;
+3. variants with more facts to check look them up in the sorted facts of their shape;
+4. the conditions that are met become facts for the parents, and facts about "something below" go on.
+
+Each step is a few array operations over all pairs of the height, so the cost follows the pairs and not the
+number of patterns. At the end the root shapes hand their facts to the document node.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gapless.content.xml.blocks import Integers, spread
+from gapless.content.xml.graph import ALWAYS, ANY, DOCUMENT, Graph
+from gapless.content.xml.shapes import Shapes
+
+__all__ = ["decide"]
+
+_NONE = -1
+
+
+def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Integers]:
+    """The conditions of the document node that are met by documents with these root shapes.
+
+    Gives, sorted by the first, positions in `roots` and conditions.
+    """
+    handed = _Handed(len(shapes.labels))
+    heights = np.array(shapes.heights, dtype=np.int64)
+    labels = np.array(shapes.labels, dtype=np.int64)
+    # A stable sort keeps a shape's position, so that a level is a slice of this order.
+    order = np.argsort(heights, kind="stable")
+    ends = np.cumsum(np.bincount(heights)).tolist()
+    bits = max(1, graph.fact_count.bit_length())
+    start = 0
+    for end in ends:
+        level = order[start:end]
+        start = end
+        keys = _learned(shapes, handed, level, bits)
+        level_labels = labels[level]
+        at, conditions = _met(graph, keys, level_labels, bits, any_label=True)
+        told = _told(graph, keys, at, conditions, bits)
+        handed.write(level, np.bincount(told >> bits, minlength=len(level)), told & ((1 << bits) - 1))
+    at, facts = handed.read(roots)
+    above = np.concatenate((at << bits | facts, np.arange(len(roots), dtype=np.int64) << bits | ALWAYS))
+    keys = _unique(above)
+    labels = np.full(len(roots), DOCUMENT, dtype=np.int64)
+    return _met(graph, keys, labels, bits, any_label=False)
+
+
+class _Handed:
+    """The facts that each shape hands to its parents, in one growing array."""
+
+    __slots__ = ("_facts", "_lengths", "_starts", "_used")
+
+    def __init__(self, shapes: int) -> None:
+        self._starts = np.zeros(shapes, dtype=np.int64)
+        self._lengths = np.zeros(shapes, dtype=np.int64)
+        self._facts = np.empty(1 << 12, dtype=np.int64)
+        self._used = 0
+
+    def write(self, shapes: Integers, lengths: Integers, facts: Integers) -> None:
+        stop = self._used + len(facts)
+        if stop > len(self._facts):
+            grown = np.empty(max(stop, 2 * len(self._facts)), dtype=np.int64)
+            grown[: self._used] = self._facts[: self._used]
+            self._facts = grown
+        self._facts[self._used : stop] = facts
+        self._starts[shapes] = self._used + np.cumsum(lengths) - lengths
+        self._lengths[shapes] = lengths
+        self._used = stop
+
+    def read(self, shapes: Integers) -> tuple[Integers, Integers]:
+        at, source = spread(self._starts[shapes], self._lengths[shapes])
+        return at, self._facts[source]
+
+
+def _unique(keys: Integers) -> Integers:
+    """Sorted, each once. np.unique does the same with more ceremony."""
+    if len(keys) < 2:
+        return keys
+    keys = np.sort(keys)
+    keep = np.empty(len(keys), dtype=np.bool_)
+    keep[0] = True
+    np.not_equal(keys[1:], keys[:-1], out=keep[1:])
+    return keys[keep]
+
+
+def _learned(shapes: Shapes, handed: _Handed, level: Integers, bits: int) -> Integers:
+    """What the shapes of a level know: `position in level << bits | fact`, sorted."""
+    parts = [np.arange(len(level), dtype=np.int64) << bits | ALWAYS]
+    edges: list[int] = []
+    parents: list[int] = []
+    values: list[int] = []
+    for position, shape in enumerate(level.tolist()):
+        children = shapes.children[shape]
+        if children:
+            edges += children
+            parents += [position] * len(children)
+        if shapes.facts[shape]:
+            high = position << bits
+            values += [high | fact for fact in shapes.facts[shape]]
+    if edges:
+        at, facts = handed.read(np.array(edges, dtype=np.int64))
+        parts.append(np.array(parents, dtype=np.int64)[at] << bits | facts)
+    if values:
+        parts.append(np.array(values, dtype=np.int64))
+    return _unique(np.concatenate(parts))
+
+
+def _met(
+    graph: Graph, keys: Integers, labels: Integers, bits: int, *, any_label: bool
+) -> tuple[Integers, Integers]:
+    """The conditions that shapes with these facts meet: positions in the level, and conditions."""
+    positions = keys >> bits
+    facts = keys & ((1 << bits) - 1)
+    at, variants = graph.woken(facts, labels[positions])
+    where = positions[at]
+    if any_label:
+        at, more = graph.woken(facts, np.full(len(facts), ANY, dtype=np.int64))
+        where = np.concatenate((where, positions[at]))
+        variants = np.concatenate((variants, more))
+    where, variants = _checked(graph, keys, where, variants, bits)
+    conditions = graph.condition_of.array[variants].astype(np.int64)
+    if graph.several:
+        met = _unique(where << 32 | conditions)
+        where, conditions = met >> 32, met & 0xFFFFFFFF
+    return where, conditions
+
+
+def _checked(
+    graph: Graph, keys: Integers, where: Integers, variants: Integers, bits: int
+) -> tuple[Integers, Integers]:
+    """Leave out the variants for which a further fact is missing, or there although it must not be."""
+    blocks = graph.checks_of.array[variants]
+    doubtful = np.flatnonzero(blocks != _NONE)
+    if not len(doubtful):
+        return where, variants
+    at, wanted = graph.checks.read(blocks[doubtful].astype(np.int64))
+    absent = wanted < 0
+    looked_for = where[doubtful][at] << bits | np.where(absent, ~wanted, wanted)
+    found = np.searchsorted(keys, looked_for)
+    found[found == len(keys)] = 0
+    wrong = (keys[found] == looked_for) == absent
+    keep = np.ones(len(variants), dtype=np.bool_)
+    keep[doubtful[at[wrong]]] = False
+    return where[keep], variants[keep]
+
+
+def _told(graph: Graph, keys: Integers, where: Integers, conditions: Integers, bits: int) -> Integers:
+    """What the shapes of a level tell their parents: `position in level << bits | fact`, sorted."""
+    rising = graph.rises.array[keys & ((1 << bits) - 1)] != 0
+    parts = [keys[rising]]
+    for column in (graph.child_fact, graph.below_fact):
+        facts = column.array[conditions].astype(np.int64)
+        there = facts != _NONE
+        parts.append(where[there] << bits | facts[there])
+    return _unique(np.concatenate(parts))

@@ -1,0 +1,101 @@
+"""What do the documents of a batch have in common?
+
+Elements that no pattern can tell apart have one *shape*: the same name (as far as patterns know it), the same
+facts about their values, and children of the same shapes, in any order and number. Documents of one kind
+repeat themselves, so a batch has far fewer shapes than elements, and the conditions of each shape are decided
+once.
+
+An lxml element tells its number of children, and `iter` walks in C; from these two the tree is put together
+backwards, from the last element to the first, each taking its children from a stack. That costs half of what
+following the children from Python does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lxml import etree
+
+from gapless.content.xml.graph import ANY, ASKS_ATTRIBUTES, ASKS_TEXTS, ASKS_VALUE, UNKNOWN, Graph
+
+__all__ = ["Shapes"]
+
+#: The label of what is no element: comments and processing instructions.
+_IGNORED = -1
+_Key = int | tuple[int, frozenset[int], tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Shapes:
+    """The shapes of the elements of a batch; children come before their parents."""
+
+    graph: Graph
+    labels: list[int] = field(default_factory=list)
+    #: 0 for an element without children, otherwise one more than its highest child.
+    heights: list[int] = field(default_factory=list)
+    children: list[frozenset[int]] = field(default_factory=list)
+    #: The facts about the values of the element.
+    facts: list[tuple[int, ...]] = field(default_factory=list)
+    _known: dict[_Key, int] = field(default_factory=dict)
+
+    def add(self, root: etree._Element) -> int:
+        """The shape of a root element; the shapes of all elements below it are made known."""
+        elements = list(root.iter())
+        names: dict[object, int] = self.graph.labels  # type: ignore[assignment]  # comments have functions
+        get = names.get
+        labels = [get(each.tag, UNKNOWN) for each in elements]
+        counts = [len(each) for each in elements]
+        asks = self.graph.asks
+        asks_any = asks[ANY]
+        known = self._known
+        none: frozenset[int] = frozenset()
+        stack: list[int] = []
+        for at in range(len(elements) - 1, -1, -1):
+            label = labels[at]
+            count = counts[at]
+            if label == UNKNOWN and not isinstance(elements[at].tag, str):
+                stack.append(_IGNORED)
+                continue
+            children = none
+            if count:
+                children = frozenset(stack[-count:])
+                del stack[-count:]
+                if _IGNORED in children:
+                    children -= {_IGNORED}
+            asked = asks[label] | asks_any
+            facts = self._facts(elements[at], asked) if asked else ()
+            key: _Key = label if not children and not facts else (label, children, facts)
+            shape = known.get(key)
+            if shape is None:
+                shape = known[key] = self._new(label, children, facts)
+            stack.append(shape)
+        assert len(stack) == 1, f"{len(stack)} roots"
+        return stack[0]
+
+    def _new(self, label: int, children: frozenset[int], facts: tuple[int, ...]) -> int:
+        heights = self.heights
+        self.labels.append(label)
+        self.children.append(children)
+        self.facts.append(facts)
+        heights.append(1 + max([heights[each] for each in children]) if children else 0)
+        return len(heights) - 1
+
+    def _facts(self, element: etree._Element, asked: int) -> tuple[int, ...]:
+        facets = self.graph.facets
+        facts: set[int] = set()
+        if asked & ASKS_ATTRIBUTES:
+            every = facets.get("@*")
+            for name, value in element.items():
+                facet = facets.get(f"@{name!s}")
+                if facet is not None:
+                    facts.update(facet.facts(str(value)))
+                if every is not None:
+                    facts.update(every.facts(str(value)))
+        if asked & ASKS_TEXTS and "text()" in facets:
+            facet = facets["text()"]
+            for text in (element.text, *[child.tail for child in element]):
+                if text:
+                    facts.update(facet.facts(str(text)))
+        if asked & ASKS_VALUE and "." in facets:
+            facts.update(facets["."].facts("".join([str(text) for text in element.itertext()])))
+        return tuple(sorted(facts))
