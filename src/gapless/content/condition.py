@@ -153,15 +153,17 @@ class Condition:
     def __init__(self, terms: Iterable[Conjunction]) -> None:
         #: In the order of their text; none of them implies another.
         self.terms = tuple(terms)
-        self._hash = hash(self.terms)
+        self._hash: int | None = None
         self._text: str | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Condition):
             return NotImplemented
-        return self._hash == other._hash and self.terms == other.terms
+        return hash(self) == hash(other) and self.terms == other.terms
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.terms)
         return self._hash
 
     def __iter__(self) -> Iterator[Conjunction]:

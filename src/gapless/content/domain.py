@@ -142,7 +142,9 @@ class Domain:
         return None
 
 
-def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+def _joined(intervals: list[Interval]) -> tuple[Interval, ...]:
+    if len(intervals) <= 1:
+        return tuple(intervals)
     ordered = sorted(intervals, key=_start)
     if all(stop is not None and _before(stop, after[0]) for (_, stop), after in pairwise(ordered)):
         return tuple(ordered)

@@ -19,7 +19,6 @@ from itertools import product
 from typing import Literal, TypeAlias
 
 from gapless.content.condition import (
-    EVERYTHING,
     NOTHING,
     AnyOf,
     Atom,
@@ -39,10 +38,15 @@ from gapless.content.xml.pattern import Pattern
 
 #: A product of disjunctions is written out up to this many conjunctions.
 TERMS_MAX = 64
+#: Conjunctions that differ in one column are put together only among so many.
+MERGED_TERMS_MAX = 1_000
+#: Conjunctions that imply another are looked for only if all have no more atoms than that.
+IMPLIED_ATOMS_MAX = 1_000
 
 AnyComparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
-_MIRRORED: dict[AnyComparison, AnyComparison] = {
+#: The same comparison with its sides exchanged.
+MIRRORED: dict[AnyComparison, AnyComparison] = {
     "=": "=",
     "<>": "<>",
     "<": ">",
@@ -63,7 +67,8 @@ OPPOSITE: dict[AnyComparison, AnyComparison] = {
 
 def within(term: Term, domain: Domain) -> Condition:
     """The term's value, or null, lies in the domain."""
-    return _condition([_conjunction({term: domain}, ())])
+    found = _conjunction({term: domain}, ())
+    return NOTHING if found is None else Condition([found])
 
 
 def like(column: Column, pattern: LikePattern, *, negated: bool = False) -> Condition:
@@ -85,12 +90,12 @@ def matches(column: Column, pattern: Pattern, *, negated: bool = False) -> Condi
 def compare(left: Term, operator: AnyComparison, right: Term) -> Condition:
     """Two terms compared; at least one reads a column."""
     if isinstance(left, Constant):
-        left, operator, right = right, _MIRRORED[operator], left
+        left, operator, right = right, MIRRORED[operator], left
     assert not isinstance(left, Constant), "two constants are compared where the text is read"
     if isinstance(right, Constant) and (isinstance(left, Column) or left.kind != "decimal"):
         return within(left, comparison_domain(left.kind, operator, right.value))
     if operator in (">", ">=") or (operator in ("=", "<>") and str(right) < str(left)):
-        left, operator, right = right, _MIRRORED[operator], left
+        left, operator, right = right, MIRRORED[operator], left
     if left == right:
         # True of every value but null, or of none at all.
         if operator in ("<", "<>"):
@@ -131,20 +136,23 @@ def either(conditions: Iterable[Condition]) -> Condition:
 
 def both(conditions: Iterable[Condition]) -> Condition:
     """All of them are true."""
-    base: Conjunction | None = EVERYTHING.terms[0]
-    disjunctions: list[Condition] = []
+    single: list[Conjunction] = []
+    disjunctions: dict[Condition, None] = {}  # one of two equal ones is enough
     for condition in conditions:
         if not condition.terms:
             return NOTHING
         if len(condition.terms) == 1:
-            base = _joined([base, condition.terms[0]]) if base is not None else None
+            single.append(condition.terms[0])
         else:
-            disjunctions.append(condition)
+            disjunctions[condition] = None
+    base = single[0] if len(single) == 1 else _joined(single)
     if base is None:
         return NOTHING
+    if not disjunctions:
+        return _condition([base])
     count = 1
     for condition in disjunctions:
-        count *= len(condition.terms)
+        count = min(count * len(condition.terms), TERMS_MAX + 1)
     if count > TERMS_MAX:
         kept = [Conjunction({}, [AnyOf(condition)]) for condition in disjunctions]
         return _condition([_joined([base, *kept])])
@@ -178,39 +186,86 @@ def _joined(conjunctions: Sequence[Conjunction]) -> Conjunction | None:
 
 
 def _condition(found: Sequence[Conjunction | None]) -> Condition:
-    terms = [term for term in found if term is not None]
+    terms = _opened([term for term in found if term is not None])
     if len(terms) <= 1:
         return Condition(terms)
-    terms = _merged(terms)
+    terms = _opened(_merged(terms))
     if len(terms) <= 1:
         return Condition(terms)
     terms.sort(key=str)
-    if len(terms) <= TERMS_MAX:
+    if len(terms) <= TERMS_MAX and sum(len(term.atoms) for term in terms) <= IMPLIED_ATOMS_MAX:
         terms = _without_implied(terms)
     return Condition(terms)
 
 
+def _opened(terms: list[Conjunction]) -> list[Conjunction]:
+    """A disjunction that stands alone is no `AnyOf`: its conjunctions are those of the condition."""
+    if not any(term.atoms and _alone(term) for term in terms):
+        return terms
+    opened: list[Conjunction] = []
+    for term in terms:
+        inside = _alone(term)
+        opened += inside.terms if inside else [term]
+    return opened
+
+
+def _alone(term: Conjunction) -> Condition | None:
+    if len(term.atoms) == 1 and not term.within:
+        (atom,) = term.atoms
+        return atom.condition if isinstance(atom, AnyOf) else None
+    return None
+
+
 def _merged(terms: list[Conjunction]) -> list[Conjunction]:
     """Conjunctions that differ in one term's domain only become one, as long as there are any."""
-    terms = list(dict.fromkeys(terms))
-    changed = True
-    while changed and len(terms) > 1:
+    terms = _merged_single(list(dict.fromkeys(terms)))
+    changed = 1 < len(terms) <= MERGED_TERMS_MAX
+    while changed:
         changed = False
-        for subject in sorted({subject for term in terms for subject in term.within}, key=str):
+        for subject in _shared_subjects(terms):
             groups: dict[tuple[object, ...], list[Conjunction]] = {}
             for term in terms:
-                rest = tuple((other, domain) for other, domain in term.within.items() if other != subject)
-                has = subject in term.within
-                groups.setdefault((has, rest, term.atoms), []).append(term)
+                groups.setdefault(_without(term, subject), []).append(term)
             if len(groups) < len(terms):
                 terms = [_united(subject, group) for group in groups.values()]
                 changed = True
     return terms
 
 
-def _united(subject: Term, group: list[Conjunction]) -> Conjunction:
-    if len(group) == 1 or subject not in group[0].within:
+def _merged_single(terms: list[Conjunction]) -> list[Conjunction]:
+    """The conjunctions that restrict one term and nothing else, put together: `x = 1 OR x = 2`."""
+    groups: dict[object, list[Conjunction]] = {}
+    for term in terms:
+        plain = len(term.within) == 1 and not term.atoms
+        groups.setdefault(next(iter(term.within)) if plain else term, []).append(term)
+    if len(groups) == len(terms):
+        return terms
+    return [
+        _united(next(iter(group[0].within)), group) if group[1:] else group[0] for group in groups.values()
+    ]
+
+
+def _shared_subjects(terms: list[Conjunction]) -> list[Term]:
+    """What more than one conjunction restricts, in the order of the text."""
+    seen: set[Term] = set()
+    shared: set[Term] = set()
+    for term in terms:
+        for subject in term.within:
+            (shared if subject in seen else seen).add(subject)
+    return sorted(shared, key=str)
+
+
+def _without(term: Conjunction, subject: Term) -> tuple[object, ...]:
+    """What a conjunction says of everything but one subject; of a conjunction without it, all."""
+    if subject not in term.within:
+        return (term,)
+    return tuple((other, domain) for other, domain in term.within.items() if other != subject), term.atoms
+
+
+def _united(subject: Term | None, group: list[Conjunction]) -> Conjunction:
+    if len(group) == 1:
         return group[0]
+    assert subject is not None, "only conjunctions about the same subject are put together"
     domain = group[0].within[subject]
     intervals = [interval for term in group for interval in term.within[subject].intervals]
     null = any(term.within[subject].null for term in group)

@@ -27,6 +27,7 @@ from gapless.content.condition import EVERYTHING, NOTHING, Condition
 from gapless.content.domain import Domain
 from gapless.content.like import parse_like
 from gapless.content.normal import (
+    MIRRORED,
     OPPOSITE,
     AnyComparison,
     both,
@@ -169,7 +170,7 @@ class _Reader:
         if left.term is not None and right.term is not None:
             return compare(left.term, operator, right.term)
         if left.term is None:
-            left, operator, right, other = right, _MIRRORED[operator], left, known
+            left, operator, right, other = right, MIRRORED[operator], left, known
         assert left.term is not None
         assert other is not None
         return within(left.term, comparison_domain(left.kind, operator, other))
@@ -182,11 +183,10 @@ class _Reader:
         return Operand("timestamp", operand.at, value=value)
 
     def _between(self, node: Node, negated: bool) -> Condition:
-        value = self._value(node.this)
-        low, high = self._value(node.args["low"]), self._value(node.args["high"])
-        if negated:
-            return either([self._compare(value, "<", low), self._compare(value, ">", high)])
-        return both([self._compare(value, ">=", low), self._compare(value, "<=", high)])
+        value, low, high = (self._value(node.args[name]) for name in ("this", "low", "high"))
+        first = self._compare(value, "<" if negated else ">=", low)
+        second = self._compare(value, ">" if negated else "<=", high)
+        return either([first, second]) if negated else both([first, second])
 
     def _in(self, node: Node, negated: bool) -> Condition:
         value = self._value(node.this)
@@ -343,16 +343,19 @@ class _Reader:
         return literal_operand(leaf, self._text)
 
     def _column(self, leaf: Leaf) -> Column:
-        for column in self._schema.columns:
-            if column.name == leaf.text:
-                found = self._columns[leaf.text] = Column(column.name, column.type, column.nullable)
-                return found
+        found = next((column for column in self._schema.columns if column.name == leaf.text), None)
+        if found is None:
+            self._no_column(leaf)
+        column = self._columns[leaf.text] = Column(found.name, found.type, found.nullable)
+        return column
+
+    def _no_column(self, leaf: Leaf) -> NoReturn:
         names = [column.name for column in self._schema.columns]
         lowered = {name.lower(): name for name in names}
         near = get_close_matches(leaf.text.lower(), lowered, n=1)
         way_out = f"did you mean {lowered[near[0]]!r}?" if near else f"there are {', '.join(names[:10])}"
-        if near and leaf.kind == "quoted" and near[0] not in leaf.text.lower():
-            way_out += " texts stand in single quotes"
+        if leaf.kind == "quoted":
+            way_out += " (a text stands in single quotes)"
         refuse("E161", f"no column {shown(leaf.text)}: {way_out}", self._text, leaf.at)
 
     def _number(self, node: Node, depth: int) -> Operand:

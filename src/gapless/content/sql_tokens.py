@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from gapless.errors import ContentError
 from gapless.model.schema import Schema
