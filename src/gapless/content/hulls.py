@@ -1,0 +1,159 @@
+"""Which conjunctions can cover which? A quick look at their outlines, for thousands at once.
+
+The *hull* of a conjunction says for each term that it restricts between which codes the value must lie.
+If one conjunction implies another, its hull lies inside the other's, and it restricts at least the same
+terms. So a comparison of hulls, two array operations per term for any number of conjunctions, leaves the
+few pairs for which the exact question is worth asking.
+
+Implements docs/content.md, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gapless.content.condition import AnyOf, Compare, Conjunction, Like
+from gapless.content.domain import Domain
+from gapless.content.index.features import is_text, text_code
+from gapless.content.printing import prefix_interval
+from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Positions
+from gapless.content.terms import Term, columns_of
+from gapless.content.values import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Hull:
+    """For each restricted term the least and the greatest code; null is the least of all."""
+
+    spans: Mapping[Term, tuple[int, int]]
+    #: The terms that have just one value, and which.
+    points: frozenset[tuple[Term, Key]]
+
+
+def hull_of(conjunction: Conjunction) -> Hull:
+    """The hull of a conjunction."""
+    domains = dict(conjunction.within)
+    for atom in conjunction.atoms:
+        match atom:
+            case AnyOf():
+                continue  # says nothing about any one term
+            case Compare():
+                restricted = columns_of(atom.left) | columns_of(atom.right)
+            case _:
+                restricted = frozenset({atom.column})
+        for column in restricted:
+            implied = Domain.all(column.kind)
+            if isinstance(atom, Like) and not atom.negated:
+                implied = Domain.of(column.kind, [prefix_interval(atom.pattern.prefix)])
+            domain = domains.get(column)
+            domains[column] = implied if domain is None else domain & implied
+    spans = {term: _span(term, domain) for term, domain in domains.items()}
+    points = [
+        (term, domain.intervals[0][0])
+        for term, domain in conjunction.within.items()
+        if len(domain.intervals) == 1 and not domain.null and domain.keys()
+    ]
+    return Hull(spans, frozenset(points))
+
+
+def _span(term: Term, domain: Domain) -> tuple[int, int]:
+    low, high = CODE_MAX, CODE_MIN
+    if domain.intervals:
+        start, stop = domain.intervals[0][0], domain.intervals[-1][1]
+        low = _code(term, start)
+        high = CODE_MAX if stop is None else _code(term, stop)
+    if domain.null:
+        low, high = NULL_CODE, max(high, NULL_CODE)
+    return low, high
+
+
+def _code(term: Term, key: Key) -> int:
+    if is_text(term):
+        return text_code(key)
+    assert isinstance(key, int)
+    return min(max(key, CODE_MIN), CODE_MAX)
+
+
+class HullTable:
+    """The hulls of many entries. An entry is a number of the caller's choice."""
+
+    __slots__ = ("_count", "_entries", "_highs", "_lows", "_places", "_restricted")
+
+    def __init__(self) -> None:
+        self._count = 0
+        #: The entry in each place, and the place of each entry.
+        self._entries: Positions = np.zeros(4, np.int64)
+        self._places: dict[int, int] = {}
+        #: How many terms each restricts.
+        self._restricted: Positions = np.zeros(4, np.int64)
+        #: By term. Who does not restrict it has the empty span CODE_MAX .. NULL_CODE.
+        self._lows: dict[Term, CodeArray] = {}
+        self._highs: dict[Term, CodeArray] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, entry: int, hull: Hull) -> None:
+        """One more."""
+        if self._count == len(self._entries):
+            self._grow()
+        place = self._count
+        self._count += 1
+        self._entries[place] = entry
+        self._places[entry] = place
+        self._restricted[place] = len(hull.spans)
+        for term, (low, high) in hull.spans.items():
+            if term not in self._lows:
+                self._lows[term] = np.full(len(self._entries), CODE_MAX, np.int64)
+                self._highs[term] = np.full(len(self._entries), NULL_CODE, np.int64)
+            self._lows[term][place] = low
+            self._highs[term][place] = high
+
+    def remove(self, entry: int) -> None:
+        """One less; the last one takes its place."""
+        place = self._places.pop(entry)
+        self._count -= 1
+        last = self._count
+        moved = int(self._entries[last])
+        if moved != entry:
+            self._entries[place] = moved
+            self._places[moved] = place
+            self._restricted[place] = self._restricted[last]
+        for term, lows in self._lows.items():
+            highs = self._highs[term]
+            lows[place], highs[place] = lows[last], highs[last]
+            lows[last], highs[last] = CODE_MAX, NULL_CODE
+
+    def around(self, hull: Hull) -> list[int]:
+        """The entries whose hull may hold this one."""
+        count = self._count
+        held = np.zeros(count, np.int64)
+        for term, (low, high) in hull.spans.items():
+            if term in self._lows:
+                held += (self._lows[term][:count] <= low) & (self._highs[term][:count] >= high)
+        # Whoever restricts a term must hold the span there; who does not, does not care.
+        found: list[int] = self._entries[:count][held == self._restricted[:count]].tolist()
+        return found
+
+    def inside(self, hull: Hull) -> list[int]:
+        """The entries whose hull may lie in this one."""
+        count = self._count
+        kept = np.ones(count, np.bool_)
+        for term, (low, high) in hull.spans.items():
+            if term not in self._lows:
+                return []
+            lows, highs = self._lows[term][:count], self._highs[term][:count]
+            kept &= (lows >= low) & (highs <= high) & (lows <= highs)
+        found: list[int] = self._entries[:count][kept].tolist()
+        return found
+
+    def _grow(self) -> None:
+        size = len(self._entries)
+        self._entries = np.concatenate([self._entries, np.zeros(size, np.int64)])
+        self._restricted = np.concatenate([self._restricted, np.zeros(size, np.int64)])
+        for term in self._lows:
+            self._lows[term] = np.concatenate([self._lows[term], np.full(size, CODE_MAX, np.int64)])
+            self._highs[term] = np.concatenate([self._highs[term], np.full(size, NULL_CODE, np.int64)])

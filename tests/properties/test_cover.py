@@ -1,0 +1,98 @@
+"""Covering: never a wrong YES, and among conjunctions of comparisons never a missed one."""
+
+from itertools import product
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gapless.content.condition import Condition
+from gapless.content.cover import covers
+from gapless.content.domain import Domain
+from gapless.content.evaluate import mask
+from gapless.content.forest import Forest
+from gapless.content.normal import both, within
+from gapless.content.rows import Rows
+from gapless.content.terms import Column
+from gapless.content.verdict import Cover
+from tests.properties.conditions import random_condition, random_rows
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_covered_is_accepted(seed: int) -> None:
+    """Every event that the covered one accepts is accepted by the one that covers it."""
+    random = Random(seed)
+    columns = "".join(random.sample("ijfsubdtx", 3))
+    conditions = [random_condition(random, random.choice([0, 1, 2]), columns) for _ in range(30)]
+    rows = Rows(random_rows(random, 300))
+    masks = [mask(condition, rows) for condition in conditions]
+    for (wide, accepted), (narrow, wanted) in product(zip(conditions, masks, strict=True), repeat=2):
+        if covers(wide, narrow) is Cover.YES:
+            assert not np.any(wanted & ~accepted), f"seed {seed}: {wide} covers {narrow}"
+
+
+#: Every value that a small integer column, a boolean and a text can have in the brute-force check.
+SMALL = {"n": [None, -1, 0, 1, 2, 3], "b": [None, False, True], "s": [None, "", "a", "a\0", "ab", "b"]}
+TYPES = {"n": pa.int64(), "b": pa.bool_(), "s": pa.string()}
+SMALL_COLUMNS = [Column("n", "int"), Column("b", "bool"), Column("s", "string")]
+EVENTS = list(product(*SMALL.values()))
+
+
+def small_domain(random: Random, column: Column) -> Domain:
+    """A set whose ends are such that the small values tell any two of them apart."""
+    match column.name:
+        case "n":
+            ends = [None, 0, 1, 2, 3]
+        case "b":
+            ends = [None, 1]
+        case _:
+            ends = [None, "a", "a\0", "ab", "b"]
+    spans = [(random.choice(ends), random.choice(ends)) for _ in range(random.randint(1, 2))]
+    return Domain.of(column.kind, spans, null=random.random() < 0.3)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_covering_pair_of_conjunctions_is_missed(seed: int) -> None:
+    """All events of a small world are tried: who accepts all that the other accepts, covers it."""
+    random = Random(seed)
+    columns = dict(zip(SMALL, zip(*EVENTS, strict=True), strict=True))
+    rows = Rows(pa.record_batch({name: pa.array(column, TYPES[name]) for name, column in columns.items()}))
+    conditions: list[Condition] = []
+    for _ in range(60):
+        restricted = random.sample(SMALL_COLUMNS, random.randint(0, 3))
+        conditions.append(both([within(column, small_domain(random, column)) for column in restricted]))
+    masks = [mask(condition, rows) for condition in conditions]
+    for (wide, accepted), (narrow, wanted) in product(zip(conditions, masks, strict=True), repeat=2):
+        missing = bool(np.any(wanted & ~accepted))
+        assert covers(wide, narrow) is (Cover.NO if missing else Cover.YES), f"seed {seed}: {wide} / {narrow}"
+        if not missing and not np.any(accepted & ~wanted):
+            assert wide == narrow, "equal subscriptions have one identity"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_forest_knows_the_maximal_subscriptions(seed: int) -> None:
+    """Against the plain definition, and its changes against the difference of two such sets."""
+    random = Random(seed)
+    forest = Forest()
+    present: list[Condition] = []
+    shown: set[Condition] = set()
+    columns = "".join(random.sample("ibsfx", 2))
+    for _ in range(80):
+        if present and random.random() < 0.4:
+            gone = present.pop(random.randrange(len(present)))
+            change = forest.remove(gone)
+        else:
+            present.append(random_condition(random, random.choice([0, 1, 1, 2]), columns))
+            change = forest.add(present[-1])
+        assert not set(change.maximal) & shown
+        assert set(change.covered) <= shown
+        shown = (shown - set(change.covered)) | set(change.maximal)
+        assert shown == set(forest.maximal)
+        for each in set(present):
+            covering = [other for other in shown if covers(other, each) is Cover.YES]
+            assert covering, f"seed {seed}: {each} is not covered by any maximal one"
+            if each in shown:
+                assert covering == [each], f"seed {seed}: {each} is not maximal"
+    forest.check()
+    assert len(forest) == len(set(present))
