@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from gapless.content.domain import Domain
 from gapless.content.like import LikePattern
 from gapless.content.printing import print_domain
 from gapless.content.terms import Column, Term, columns_of
-
-if TYPE_CHECKING:
-    from gapless.content.xml.pattern import Pattern
+from gapless.content.xml.pattern import Pattern
+from gapless.model.schema import Schema
 
 Comparison: TypeAlias = Literal["=", "<>", "<", "<="]
 
@@ -173,6 +172,19 @@ class Condition:
     def columns(self) -> frozenset[Column]:
         """The columns that are read."""
         return frozenset[Column]().union(*(term.columns for term in self.terms))
+
+    def misfit(self, schema: Schema) -> str | None:
+        """Why the condition makes no sense for events of this schema; None when it does."""
+        kinds = {column.name: column.type for column in schema.columns}
+        for column in sorted(self.columns, key=str):
+            if column.name not in kinds:
+                return f"topic '{schema.topic}' has no column '{column.name}': it has {', '.join(kinds)}"
+            if kinds[column.name] != column.kind:
+                return (
+                    f"column '{column.name}' of topic '{schema.topic}' is {kinds[column.name]}, "
+                    f"and the condition takes it for {column.kind}"
+                )
+        return None
 
     def __str__(self) -> str:
         if self._text is None:

@@ -53,7 +53,7 @@ def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
     if not codes.exact or not _fits_codes(domain):
         return np.fromiter((domain.admits(key) for key in rows.keys(term)), dtype=np.bool_, count=len(rows))
     # A code lies inside an interval just when an odd number of bounds is not above it.
-    bounds = [bound for interval in domain.intervals for bound in interval if bound is not None]
+    bounds = [bound for interval in domain.intervals for bound in interval if isinstance(bound, int)]
     edges = np.asarray([max(bound, CODE_MIN) for bound in bounds if bound <= CODE_MAX], dtype=np.int64)
     inside = (np.searchsorted(edges, codes.values, side="right") & 1).astype(np.bool_)
     return inside | (codes.values == NULL_CODE) if domain.null else inside

@@ -8,8 +8,8 @@ Implements docs/protocol.md, section 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,13 @@ import pyarrow as pa
 
 from gapless.model.ticks import Tick, TickArray
 
+Made = TypeVar("Made")
+
 
 class EventBatch:
     """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`."""
 
-    __slots__ = ("_arrays", "columns", "nbytes", "ticks")
+    __slots__ = ("_arrays", "_derived", "columns", "nbytes", "ticks")
 
     def __init__(self, ticks: TickArray, columns: pa.RecordBatch) -> None:
         assert len(ticks) == columns.num_rows, f"{len(ticks)} ticks for {columns.num_rows} rows"
@@ -31,6 +33,7 @@ class EventBatch:
         #: What the batch weighs in memory, for bounds.
         self.nbytes: int = columns.nbytes + ticks.nbytes
         self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._derived: dict[Callable[[pa.RecordBatch], Any], Any] = {}
 
     @staticmethod
     def of(ticks: Sequence[Tick], columns: Mapping[str, Sequence[object]]) -> EventBatch:
@@ -67,6 +70,13 @@ class EventBatch:
         if found is None:
             found = self._arrays[name] = self.columns.column(name).to_numpy(zero_copy_only=False)
             found.flags.writeable = False
+        return found
+
+    def derived(self, make: Callable[[pa.RecordBatch], Made]) -> Made:
+        """What `make` makes of the columns, made once: all who look at a batch share what they compute."""
+        found: Made | None = self._derived.get(make)
+        if found is None:
+            found = self._derived[make] = make(self.columns)
         return found
 
     def between(self, start: Tick, stop: Tick) -> EventBatch:

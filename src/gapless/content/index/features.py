@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Rows, valid_rows
+from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, RowMask, Rows, valid_rows
 from gapless.content.terms import Column, Term
 from gapless.content.values import Key, float_of
 
@@ -87,8 +88,7 @@ class Identities:
 
     def find(self, values: list[Any]) -> CodeArray:
         """The number of each value, `UNKNOWN_VALUE` where nobody asks for it."""
-        get = self._ids.get
-        return np.fromiter((get(value, UNKNOWN_VALUE) for value in values), np.int64, len(values))
+        return np.asarray(list(map(self._ids.get, values, repeat(UNKNOWN_VALUE))), np.int64)
 
 
 def order_codes(rows: Rows, term: Term) -> CodeArray:
@@ -104,8 +104,10 @@ def null_codes(rows: Rows, term: Term) -> CodeArray:
     if is_text(term):
         assert isinstance(term, Column)
         valid = valid_rows(rows.column(term.name))
-        return np.zeros(len(rows), np.int64) if valid is None else (~valid).astype(np.int64)
-    return (rows.codes(term).values == NULL_CODE).astype(np.int64)
+        nulls = np.zeros(len(rows), np.bool_) if valid is None else ~valid
+        return nulls.astype(np.int64)
+    nulls: RowMask = rows.codes(term).values == NULL_CODE
+    return nulls.astype(np.int64)
 
 
 def identity_codes(rows: Rows, term: Term, identities: Identities, length: int = 0) -> CodeArray:
@@ -123,9 +125,9 @@ def identity_codes(rows: Rows, term: Term, identities: Identities, length: int =
     indices = encoded.indices
     if not indices.null_count:
         # No subscription asks for the code of null, so a null that has a code is an unknown value.
-        return found[indices.to_numpy()]
+        return found.take(indices.to_numpy())
     at = indices.fill_null(len(found)).to_numpy()
-    return np.append(found, NULL_CODE)[at]
+    return np.append(found, NULL_CODE).take(at)
 
 
 def text_codes(texts: pa.Array) -> CodeArray:

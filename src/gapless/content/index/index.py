@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gapless.content.condition import Condition, Conjunction
+from gapless.content.condition import Condition
 from gapless.content.evaluate import mask_atom, mask_within
 from gapless.content.index.features import (
     Feature,
@@ -117,12 +117,11 @@ class Index:
         """Send the rows that `condition` accepts to `slot` from now on, in the place of what it had."""
         if slot in self._by_slot:
             self.remove(slot)
-        shares_owner = len(condition.terms) > 1
-        entries: list[_Entry] = []
-        for conjunction in condition.terms:
-            for plan in self._plans(conjunction):
-                entries.append(self._enter(slot, plan, shares_owner))
-        self._by_slot[slot] = entries
+        self._by_slot[slot] = [
+            self._enter(slot, plan)
+            for conjunction in condition.terms
+            for plan in plans(conjunction, self._asked)
+        ]
 
     def remove(self, slot: int) -> None:
         """Send nothing to `slot` any more."""
@@ -151,17 +150,14 @@ class Index:
 
     # Adding and removing.
 
-    def _plans(self, conjunction: Conjunction) -> list[Plan]:
-        return plans(conjunction, self._asked)
-
     def _asked(self, feature: Feature, key: Key) -> int:
         identities = self._identities.get(feature)
         return 0 if identities is None else identities.asked(key)
 
-    def _enter(self, slot: int, plan: Plan, shares_owner: bool) -> _Entry:
+    def _enter(self, slot: int, plan: Plan) -> _Entry:
         entry = _Entry(-1, plan, None)
         bounds = [(*self._coded(bound, entry), bound.outside) for bound in plan.bounds]
-        entry.conjunction = self._table.add(slot, bounds, tuple(plan.residuals), shares_owner=shares_owner)
+        entry.conjunction = self._table.add(slot, bounds, tuple(plan.residuals))
         if plan.pattern is not None:
             patterns = self._patterns.setdefault(plan.pattern.column, PatternIndex())
             patterns.add(entry.conjunction, plan.pattern.pattern)
@@ -270,10 +266,9 @@ class Index:
             found.append(_product(np.arange(len(rows)), self._unbound))
         row, conjunction = _concatenated(found)
         self._per_row = len(row) / len(rows)
-        kept = self._table.survivors(row, conjunction, batch.matrix(self._numbers))
-        row, conjunction = row[kept], conjunction[kept]
+        row, conjunction = self._table.checked(row, conjunction, batch.matrix(self._numbers))
         row, conjunction = self._without_failed_residuals(rows, row, conjunction)
-        return self._owned(row, conjunction)
+        return _ordered(row, self._table.owners[conjunction])
 
     def _candidates(self, batch: _Batch) -> list[Pairs]:
         found: list[Pairs] = []
@@ -315,17 +310,6 @@ class Index:
             accepted = _mask(residual, rows.take(needed))
             kept[pairs] &= accepted[back]
         return row[kept], conjunction[kept]
-
-    def _owned(self, row: Positions, conjunction: Positions) -> Pairs:
-        if not len(row):
-            return NO_PAIRS
-        owners = self._table.owners[conjunction]
-        span = int(owners.max()) + 1
-        pairs = row * span + owners
-        pairs.sort()
-        if self._table.shares_owner[conjunction].any():
-            pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])]
-        return np.divmod(pairs, span)
 
 
 class _Batch:
@@ -384,6 +368,19 @@ class _Batch:
             case View.IDENTITY | View.BEGINNING:
                 identities = self._identities[feature]
                 return identity_codes(self.rows, feature.term, identities, feature.length)
+
+
+def _ordered(rows: Positions, slots: Positions) -> Pairs:
+    """Pairs by row and then by slot, each once."""
+    bits = int(slots.max()).bit_length() if len(slots) else 0
+    pairs = (rows << bits) | slots
+    if np.all(pairs[1:] > pairs[:-1]):
+        return rows, slots
+    pairs.sort()
+    distinct = pairs[1:] != pairs[:-1]
+    if not distinct.all():
+        pairs = pairs[np.append(True, distinct)]
+    return pairs >> bits, pairs & ((1 << bits) - 1)
 
 
 def _mask(residual: Residual, rows: Rows) -> RowMask:

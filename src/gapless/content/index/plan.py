@@ -226,7 +226,7 @@ def _is_short(text: Key) -> bool:
     return len(data) < ORDER_BYTES and not data.endswith(b"\0")
 
 
-def _is_inside(key: Key) -> bool:
+def _is_inside(key: Key | None) -> bool:
     """Whether the code of a number belongs to it alone."""
     return isinstance(key, int) and CODE_MIN < key < CODE_MAX
 

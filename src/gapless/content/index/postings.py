@@ -82,7 +82,7 @@ class Breadth:
 class _Run:
     """Entries sorted by key and place."""
 
-    __slots__ = ("conjunctions", "order", "places")
+    __slots__ = ("_starts", "conjunctions", "order", "places")
 
     def __init__(self, keys: CodeArray, places: Places | None, conjunctions: Positions) -> None:
         if places is None:
@@ -96,9 +96,16 @@ class _Run:
         #: Key and rank of the place in one number, ascending.
         self.order = order[sorting]
         self.conjunctions = conjunctions[sorting]
+        self._starts = _starts(self.order) if places is None else None
 
     def __len__(self) -> int:
         return len(self.order)
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays weigh."""
+        starts = 0 if self._starts is None else self._starts.nbytes
+        return self.order.nbytes + self.places.nbytes + self.conjunctions.nbytes + starts
 
     def entries(self, is_ranged: bool) -> tuple[CodeArray, Places, Positions]:
         """The keys, places and conjunctions that the run was made of."""
@@ -109,7 +116,11 @@ class _Run:
 
     def find(self, breadth: Breadth, keys: CodeArray, places: Places | None) -> Pairs:
         """The candidates: positions in `keys`, and conjunctions."""
-        if places is None:
+        if self._starts is not None:
+            # Keys that are not among ours all lead to the same empty slice.
+            at = np.minimum(keys, len(self._starts) - 2)
+            start, stop = self._starts[at], self._starts[at + 1]
+        elif places is None:
             start = np.searchsorted(self.order, keys, side="left")
             stop = np.searchsorted(self.order, keys, side="right")
         else:
@@ -136,6 +147,13 @@ class _Run:
             return NO_PAIRS
         at = np.repeat(start - (np.cumsum(counts) - counts), counts) + np.arange(total)
         return np.repeat(np.arange(len(keys)), counts), self.conjunctions[at]
+
+
+def _starts(keys: CodeArray) -> Positions | None:
+    """Where each key begins, when keys are dense enough for a table of all of them."""
+    if not len(keys) or keys[-1] > 4 * len(keys) + 64:
+        return None
+    return np.searchsorted(keys, np.arange(int(keys[-1]) + 3))
 
 
 _EMPTY_RUN = _Run(_NO_KEYS, None, _NO_KEYS)
@@ -167,7 +185,7 @@ class Postings:
     def nbytes(self) -> int:
         """What the arrays weigh."""
         runs = (self._long, self._short)
-        return sum(run.order.nbytes + run.places.nbytes + run.conjunctions.nbytes for run in runs)
+        return sum(run.nbytes for run in runs)
 
     def add(self, key: int, place: float, conjunction: int) -> None:
         """One entry more. All entries of a conjunction are added before the next match."""

@@ -22,6 +22,7 @@ class Table:
 
     __slots__ = (
         "_counts",
+        "_dead",
         "_features",
         "_free",
         "_lows",
@@ -31,7 +32,6 @@ class Table:
         "has_residuals",
         "owners",
         "residuals",
-        "shares_owner",
     )
 
     def __init__(self) -> None:
@@ -40,27 +40,25 @@ class Table:
         self._counts = np.zeros(size, np.int8)
         #: For the first, second, ... bound of each conjunction: the feature, the least code, and how
         #: many codes follow it. Arithmetic is modulo 2**64, so that "outside" is an interval as well.
-        self._features: list[npt.NDArray[np.int32]] = []
+        self._features: list[Positions] = []
         self._lows: list[CodeArray] = []
         self._widths: list[npt.NDArray[np.uint64]] = []
         self.alive: RowMask = np.zeros(size, np.bool_)
         #: The slot that matches when the conjunction does.
         self.owners: Positions = np.zeros(size, np.int64)
-        #: Whether another conjunction of the same slot may match the same row.
-        self.shares_owner: RowMask = np.zeros(size, np.bool_)
         self.has_residuals: RowMask = np.zeros(size, np.bool_)
         #: What is checked last, one by one.
         self.residuals: dict[int, tuple[Residual, ...]] = {}
         self._free: list[int] = []
         self._next = 0
+        #: How many have been killed and not freed yet.
+        self._dead = 0
 
     def add(
         self,
         owner: int,
         bounds: list[tuple[int, int, int, bool]],
         residuals: tuple[Residual, ...],
-        *,
-        shares_owner: bool,
     ) -> int:
         """A new conjunction: bounds are (feature, low, high, outside)."""
         conjunction = self._allocate()
@@ -68,7 +66,7 @@ class Table:
         self._counts[conjunction] = len(bounds)
         while len(self._lows) < len(bounds):
             size = len(self.alive)
-            self._features.append(np.zeros(size, np.int32))
+            self._features.append(np.zeros(size, np.int64))
             self._lows.append(np.zeros(size, np.int64))
             self._widths.append(np.zeros(size, np.uint64))
         for at, (feature, low, high, outside) in enumerate(bounds):
@@ -78,7 +76,6 @@ class Table:
             self._widths[at][conjunction] = (last - first) % _WORD
         self.alive[conjunction] = True
         self.owners[conjunction] = owner
-        self.shares_owner[conjunction] = shares_owner
         self.has_residuals[conjunction] = bool(residuals)
         if residuals:
             self.residuals[conjunction] = residuals
@@ -87,33 +84,51 @@ class Table:
     def kill(self, conjunction: int) -> None:
         """It matches nothing from now on; its place is taken again after `free`."""
         self.alive[conjunction] = False
+        self._dead += 1
         self.residuals.pop(conjunction, None)
 
     def free(self, conjunctions: Positions) -> None:
         """Nothing refers to these any more."""
         self._free.extend(conjunctions.tolist())
+        self._dead -= len(conjunctions)
 
-    def survivors(self, rows: Positions, conjunctions: Positions, features: CodeArray) -> RowMask:
-        """Which pairs satisfy all bounds. `features` has one line per feature, one column per row."""
-        kept = self.alive[conjunctions]
+    def checked(
+        self, rows: Positions, conjunctions: Positions, features: CodeArray
+    ) -> tuple[Positions, Positions]:
+        """The pairs that satisfy all bounds. `features` has one line per feature, one column per row."""
+        if self._dead:
+            kept = self.alive[conjunctions]
+            rows, conjunctions = rows[kept], conjunctions[kept]
         flat, count = features.ravel(), features.shape[1]
-        bounds = self._counts[conjunctions]
         for at in range(len(self._lows)):
-            open_pairs = np.flatnonzero(kept & (bounds > at))
-            if not len(open_pairs):
-                break
-            these = conjunctions[open_pairs]
-            codes = flat[self._features[at][these].astype(np.int64) * count + rows[open_pairs]]
-            distance: npt.NDArray[Any] = (codes - self._lows[at][these]).view(np.uint64)
-            inside = (distance <= self._widths[at][these]) & (codes != NULL_CODE)
-            kept[open_pairs] = inside
-        return kept
+            bounded = self._counts[conjunctions] > at
+            if bounded.all():
+                passed = self._passed(at, rows, conjunctions, flat, count)
+            else:
+                some = np.flatnonzero(bounded)
+                passed = ~bounded
+                passed[some] = self._passed(at, rows[some], conjunctions[some], flat, count)
+            rows, conjunctions = rows[passed], conjunctions[passed]
+        return rows, conjunctions
+
+    def _passed(
+        self, at: int, rows: Positions, conjunctions: Positions, flat: CodeArray, count: int
+    ) -> RowMask:
+        """Which pairs satisfy bound number `at` of their conjunction."""
+        where = self._features[at].take(conjunctions)
+        where *= count
+        where += rows
+        codes = flat.take(where)
+        distance = codes - self._lows[at].take(conjunctions)
+        inside = distance.view(np.uint64) <= self._widths[at].take(conjunctions)
+        inside &= codes != NULL_CODE
+        return inside
 
     @property
     def nbytes(self) -> int:
         """What the arrays weigh."""
-        arrays = [self._counts, *self._features, *self._lows, *self._widths]
-        arrays += [self.alive, self.owners, self.shares_owner, self.has_residuals]
+        arrays: list[npt.NDArray[Any]] = [self._counts, *self._features, *self._lows, *self._widths]
+        arrays += [self.alive, self.owners, self.has_residuals]
         return sum(array.nbytes for array in arrays)
 
     def _allocate(self) -> int:
@@ -131,7 +146,6 @@ class Table:
         self._widths = [_doubled(array) for array in self._widths]
         self.alive = _doubled(self.alive)
         self.owners = _doubled(self.owners)
-        self.shares_owner = _doubled(self.shares_owner)
         self.has_residuals = _doubled(self.has_residuals)
 
 
