@@ -263,9 +263,9 @@ def _without(term: Conjunction, subject: Term) -> tuple[object, ...]:
 
 
 def _united(subject: Term | None, group: list[Conjunction]) -> Conjunction:
-    if len(group) == 1:
+    if len(group) == 1 or subject not in group[0].within:
         return group[0]
-    assert subject is not None, "only conjunctions about the same subject are put together"
+    assert subject is not None
     domain = group[0].within[subject]
     intervals = [interval for term in group for interval in term.within[subject].intervals]
     null = any(term.within[subject].null for term in group)
