@@ -22,7 +22,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, RowMask, Rows, valid_rows
+from gapless.content.rows import (
+    CODE_MAX,
+    CODE_MIN,
+    NULL_CODE,
+    CodeArray,
+    Positions,
+    RowMask,
+    Rows,
+    valid_rows,
+)
 from gapless.content.terms import Column, Term
 from gapless.content.values import Key, float_of
 
@@ -104,9 +113,9 @@ def null_codes(rows: Rows, term: Term) -> CodeArray:
     if is_text(term):
         assert isinstance(term, Column)
         valid = valid_rows(rows.column(term.name))
-        nulls = np.zeros(len(rows), np.bool_) if valid is None else ~valid
-        return nulls.astype(np.int64)
-    nulls: RowMask = rows.codes(term).values == NULL_CODE
+        nulls: RowMask = np.zeros(len(rows), np.bool_) if valid is None else ~valid
+    else:
+        nulls = rows.codes(term).values == NULL_CODE
     return nulls.astype(np.int64)
 
 
@@ -125,9 +134,10 @@ def identity_codes(rows: Rows, term: Term, identities: Identities, length: int =
     indices = encoded.indices
     if not indices.null_count:
         # No subscription asks for the code of null, so a null that has a code is an unknown value.
-        return found.take(indices.to_numpy())
+        at: Positions = indices.to_numpy()
+        return found[at]
     at = indices.fill_null(len(found)).to_numpy()
-    return np.append(found, NULL_CODE).take(at)
+    return np.append(found, NULL_CODE)[at]
 
 
 def text_codes(texts: pa.Array) -> CodeArray:
