@@ -107,6 +107,11 @@ class _Numbers:
         self.high, closed = min((self.high, not self.high_open), (high, not high_open))
         self.high_open = not closed
 
+    def settle(self) -> None:
+        """An end that is excluded is open."""
+        self.low_open |= self.low in self.without
+        self.high_open |= self.high in self.without
+
     def holds(self, number: float) -> bool:
         if math.isnan(number):
             return self.nan
@@ -156,6 +161,7 @@ def implied_by(
     for each, value in known:
         if isinstance(value, float):
             numbers.narrow(each, value)
+    numbers.settle()
     if numbers.empty():
         return None
     if isinstance(literal, float):
