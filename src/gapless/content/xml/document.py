@@ -49,6 +49,10 @@ _NODE_BYTES_MIN = 4
 #: What may stand before a document type declaration: white space, comments, processing instructions.
 _PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]+|<\?.*?\?>|<!--.*?-->)*+", re.DOTALL)
 
+#: libxml2's codes for what we tell apart from a plain mistake.
+_LIMIT_CODES = frozenset({etree.ErrorTypes.ERR_RESOURCE_LIMIT, etree.ErrorTypes.ERR_NAME_TOO_LONG})
+_ENTITY_CODES = frozenset({etree.ErrorTypes.ERR_UNDECLARED_ENTITY, etree.ErrorTypes.ERR_ENTITY_LOOP})
+
 _OPTIONS: dict[str, Any] = {
     "resolve_entities": False,
     "no_network": True,
@@ -121,12 +125,11 @@ def _too_large(size: str) -> ContentError:
 
 def _translated(error: etree.XMLSyntaxError) -> ContentError:
     """Our error for one of libxml2's."""
-    log: Any = error.error_log
-    kinds = {str(entry.type_name) for entry in log.filter_from_errors()}
-    text = str(error.msg or "empty document").removesuffix(" (<string>)")
-    if "ERR_RESOURCE_LIMIT" in kinds or "XML_PARSE_HUGE" in text:
+    text = str(error.msg or "empty document")
+    code: Any = getattr(error, "code", None)
+    if code in _LIMIT_CODES or "XML_PARSE_HUGE" in text:
         return ContentError("E176", f"over a limit: {text.replace(', use XML_PARSE_HUGE option', '')}")
-    if any("ENTITY" in kind for kind in kinds):
+    if code in _ENTITY_CODES:
         return ContentError("E177", f"entities are refused: {text}")
     return ContentError("E175", f"not well-formed: {text}")
 

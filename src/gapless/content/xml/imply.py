@@ -91,11 +91,12 @@ class Implication:
         return any(each.subject != TEXT and self.holds(each.test, y.test) for each in there)
 
     def _has(self, x: Has, y: Has) -> bool:
-        if y.axis is Axis.CHILD and x.axis is not Axis.CHILD:
+        anywhere = y.axis is Axis.DESCENDANT or _floats(y)
+        if x.axis is Axis.DESCENDANT and not anywhere:
             return False
         if y.label in {None, x.label} and self.holds(x.test, y.test):
             return True
-        return y.axis is Axis.DESCENDANT and self.holds(x.test, y)
+        return anywhere and self.holds(x.test, y)
 
     def _by_cases(self, known: tuple[Need, ...], y: Need) -> bool:
         for case in known:
@@ -104,6 +105,18 @@ class Implication:
                 if all(self.holds(And((*others, *terms_of(each))), y) for each in case.terms):
                     return True
         return False
+
+
+def _floats(need: Has) -> bool:
+    """Whether a child may as well be any descendant: `*//b` is `.//*/b`, and a lone `*` is `.//*`.
+
+    The normal form has the `//` behind the `*`s, where a homomorphism would rather have it before them.
+    """
+    if need.label is not None:
+        return False
+    if isinstance(need.test, Has):
+        return need.test.axis is Axis.DESCENDANT or _floats(need.test)
+    return need.test == TRUE
 
 
 def contradicts(known: tuple[Need, ...]) -> bool:
