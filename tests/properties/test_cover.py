@@ -16,7 +16,7 @@ from gapless.content.normal import both, within
 from gapless.content.rows import Rows
 from gapless.content.terms import Column
 from gapless.content.verdict import Cover
-from tests.properties.conditions import random_condition, random_rows
+from tests.properties.drawn import random_condition, random_rows
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,7 +9,7 @@ from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.rows import Rows
-from tests.properties.conditions import random_condition, random_rows
+from tests.properties.drawn import random_condition, random_rows
 
 
 def expected(conditions: dict[int, Condition], rows: Rows) -> list[tuple[int, int]]:

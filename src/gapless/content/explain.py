@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from gapless.content.condition import AnyOf, Atom, Condition, Conjunction, Matches
 from gapless.content.evaluate import mask_atom, mask_within
 from gapless.content.printing import print_domain
@@ -84,7 +82,7 @@ def explain(condition: Condition, rows: Rows, row: int) -> Explanation:
       NO   price > 100.0  price is 90.0
       yes  sym = 'IBM'    sym is 'IBM'
     """
-    one = rows.take(np.asarray([row]))
+    one = Rows(rows.columns.slice(row, 1))
     alternatives = [_explained(term, one) for term in condition.terms]
     alternatives.sort(key=lambda each: sum(not piece.holds for piece in each.pieces))
     matched = any(each.holds for each in alternatives)

@@ -12,6 +12,7 @@ Implements docs/content.md, section 3.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
@@ -72,9 +73,9 @@ class Rows:
         """A column as Arrow has it."""
         return self.columns.column(name)
 
-    def take(self, rows: Positions) -> Rows:
-        """Just some of the rows, in that order."""
-        return Rows(self.columns.take(pa.array(rows)))
+    def take(self, rows: Positions, names: Sequence[str]) -> Rows:
+        """Just some of the rows, in that order, and some of the columns."""
+        return Rows(self.columns.select(names).take(pa.array(rows)))
 
     def codes(self, term: Term) -> Codes:
         """The codes of a term that is neither text nor binary."""

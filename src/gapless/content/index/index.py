@@ -27,7 +27,7 @@ from gapless.content.index.features import (
     position,
     positions,
 )
-from gapless.content.index.plan import Bound, Plan, Residual, Within, plans
+from gapless.content.index.plan import AllOf, Bound, Plan, Residual, Within, plans
 from gapless.content.index.postings import NO_PAIRS, Breadth, Pairs, Places, Postings, Shape
 from gapless.content.index.table import Table
 from gapless.content.rows import NULL_CODE, CodeArray, Positions, RowMask, Rows
@@ -38,6 +38,8 @@ from gapless.content.xml.index import PatternIndex
 #: A batch is cut such that about so many candidates are looked at together; it bounds memory.
 CANDIDATES_MAX = 2_000_000
 ROWS_MIN = 16
+#: In a smaller batch, evaluating a residual on all rows is cheaper than picking some.
+ROWS_TAKEN_MIN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,10 @@ class Index:
 
     def _enter(self, slot: int, plan: Plan) -> _Entry:
         entry = _Entry(-1, plan, None)
-        bounds = [(*self._coded(bound, entry), bound.outside) for bound in plan.bounds]
+        # The bound by which it is found is checked where it is found.
+        bounds = [
+            (*self._coded(bound, entry), bound.outside) for bound in plan.bounds if bound is not plan.range
+        ]
         entry.conjunction = self._table.add(slot, bounds, tuple(plan.residuals))
         if plan.pattern is not None:
             patterns = self._patterns.setdefault(plan.pattern.column, PatternIndex())
@@ -193,12 +198,12 @@ class Index:
 
     def _post(self, entry: _Entry) -> None:
         plan = entry.plan
-        breadth, place, feature = Breadth(Shape.NONE), 0.0, None
+        breadth, place, low, width, feature = Breadth(Shape.NONE), 0.0, 0, 0, None
         if plan.range is not None:
-            feature = plan.range.feature
-            low, high = position(feature, plan.range.low), position(feature, plan.range.high)
-            breadth = Breadth.of(low, high, plan.range.low, plan.range.high)
-            place = high if breadth.shape is Shape.BELOW else low
+            feature, low, width = plan.range.feature, plan.range.low, plan.range.high - plan.range.low
+            begin, end = position(feature, low), position(feature, plan.range.high)
+            breadth = Breadth.of(begin, end, low, plan.range.high)
+            place = end if breadth.shape is Shape.BELOW else begin
         way = _Way(plan.equal.feature if plan.equal else None, feature, breadth)
         postings = self._ways.get(way)
         if postings is None:
@@ -206,11 +211,11 @@ class Index:
         entry.way = way
         self._dirty.add(way)
         if plan.equal is None:
-            postings.add(0, place, entry.conjunction)
+            postings.add(0, place, low, width, entry.conjunction)
             return
         identities = self._identities.setdefault(plan.equal.feature, Identities())
         for key in plan.equal.keys:
-            postings.add(identities.acquire(key), place, entry.conjunction)
+            postings.add(identities.acquire(key), place, low, width, entry.conjunction)
 
     def _withdraw(self, entry: _Entry) -> None:
         plan = entry.plan
@@ -261,22 +266,28 @@ class Index:
 
     def _match(self, rows: Rows) -> Pairs:
         batch = _Batch(rows, self._identities)
-        found = [*self._candidates(batch), *self._found_by_pattern(rows), *self._found_by_residual(rows)]
+        found = [
+            *self._found_by_way(batch),
+            *self._found_by_pattern(rows),
+            *self._found_by_residual(rows),
+        ]
         if self._unbound:
             found.append(_product(np.arange(len(rows)), self._unbound))
-        row, conjunction = _concatenated(found)
-        self._per_row = len(row) / len(rows)
-        row, conjunction = self._table.checked(row, conjunction, batch.matrix(self._numbers))
-        row, conjunction = self._without_failed_residuals(rows, row, conjunction)
+        self._per_row = sum(len(row) for row, _ in found) / len(rows)
+        # Each way alone: its arrays are small enough to stay near the processor.
+        features = batch.matrix(self._numbers)
+        checked = [self._table.checked(row, conjunction, features) for row, conjunction in found]
+        row, conjunction = self._table.verified(*_concatenated(checked), batch.accepted)
         return _ordered(row, self._table.owners[conjunction])
 
-    def _candidates(self, batch: _Batch) -> list[Pairs]:
+    def _found_by_way(self, batch: _Batch) -> list[Pairs]:
         found: list[Pairs] = []
         for way, postings in self._ways.items():
-            at, keys, places = batch.rows_of(way)
-            if len(at):
-                pairs = postings.find(keys, places)
-                found += [(at[row], conjunction) for row, conjunction in pairs]
+            at, keys, places, codes = batch.rows_of(way)
+            if not len(keys):
+                continue
+            for row, conjunction in postings.find(keys, places, codes):
+                found.append((row if at is None else at[row], conjunction))
         return found
 
     def _found_by_pattern(self, rows: Rows) -> list[Pairs]:
@@ -291,25 +302,6 @@ class Index:
             _product(np.flatnonzero(_mask(residual, rows)), conjunctions)
             for residual, conjunctions in self._by_residual.items()
         ]
-
-    def _without_failed_residuals(self, rows: Rows, row: Positions, conjunction: Positions) -> Pairs:
-        doubtful = np.flatnonzero(self._table.has_residuals[conjunction])
-        if not len(doubtful):
-            return row, conjunction
-        kept = np.ones(len(row), np.bool_)
-        # Pairs by residual: each distinct residual is evaluated once, on the rows that need it.
-        waiting: dict[Residual, list[Positions]] = {}
-        order = doubtful[np.argsort(conjunction[doubtful], kind="stable")]
-        these, starts = np.unique(conjunction[order], return_index=True)
-        for each, pairs in zip(these.tolist(), np.split(order, starts[1:]), strict=True):
-            for residual in self._table.residuals[each]:
-                waiting.setdefault(residual, []).append(pairs)
-        for residual, groups in waiting.items():
-            pairs = np.concatenate(groups)
-            needed, back = np.unique(row[pairs], return_inverse=True)
-            accepted = _mask(residual, rows.take(needed))
-            kept[pairs] &= accepted[back]
-        return row[kept], conjunction[kept]
 
 
 class _Batch:
@@ -338,15 +330,14 @@ class _Batch:
                 matrix[line] = self.codes(feature)
         return matrix
 
-    def rows_of(self, way: _Way) -> tuple[Positions, CodeArray, Places | None]:
-        """The rows that may be found in a way at all, with their keys and places."""
-        count = len(self.rows)
+    def rows_of(self, way: _Way) -> tuple[Positions | None, CodeArray, Places | None, CodeArray | None]:
+        """The rows that may be found in a way, None for all; their keys, places and codes."""
         known: RowMask | None = None
-        keys: CodeArray = np.zeros(count, np.int64)
+        keys: CodeArray = np.zeros(len(self.rows), np.int64)
         if way.equal is not None:
             keys = self.codes(way.equal)
             known = keys >= 0
-        places = None
+        places = codes = None
         if way.range is not None:
             codes = self.codes(way.range)
             places = self._places.get(way.range)
@@ -355,9 +346,19 @@ class _Batch:
             valued = codes != NULL_CODE
             known = valued if known is None else known & valued
         if known is None or known.all():
-            return np.arange(count), keys, places
+            return None, keys, places, codes
         at = np.flatnonzero(known)
-        return at, keys[at], None if places is None else places[at]
+        if places is None or codes is None:
+            return at, keys[at], None, None
+        return at, keys[at], places[at], codes[at]
+
+    def accepted(self, residual: Residual, rows: Positions) -> RowMask:
+        """Which of some rows a residual accepts; a row may stand there more than once."""
+        if len(rows) * 2 > len(self.rows) or len(self.rows) <= ROWS_TAKEN_MIN:
+            return _mask(residual, self.rows)[rows]
+        needed, back = np.unique(rows, return_inverse=True)
+        names = sorted(column.name for column in residual.columns)
+        return _mask(residual, self.rows.take(needed, names))[back]
 
     def _computed(self, feature: Feature) -> CodeArray:
         match feature.view:
@@ -384,9 +385,16 @@ def _ordered(rows: Positions, slots: Positions) -> Pairs:
 
 
 def _mask(residual: Residual, rows: Rows) -> RowMask:
-    if isinstance(residual, Within):
-        return mask_within(residual.term, residual.domain, rows)
-    return mask_atom(residual, rows)
+    match residual:
+        case Within():
+            return mask_within(residual.term, residual.domain, rows)
+        case AllOf():
+            accepted = np.ones(len(rows), np.bool_)
+            for each in residual.residuals:
+                accepted &= _mask(each, rows)
+            return accepted
+        case _:
+            return mask_atom(residual, rows)
 
 
 def _product(rows: Positions, conjunctions: Iterable[int]) -> Pairs:

@@ -20,7 +20,7 @@ from gapless.content.domain import Domain, Interval
 from gapless.content.index.features import ORDER_BYTES, Feature, View, is_text, position, text_code
 from gapless.content.printing import prefix_interval
 from gapless.content.rows import CODE_MAX, CODE_MIN
-from gapless.content.terms import Term
+from gapless.content.terms import Column, Term, columns_of
 from gapless.content.values import KEYS, Key
 
 #: A conjunction is split into at most so many plans; beyond, disjunctions are residuals.
@@ -29,6 +29,8 @@ PLANS_MAX = 64
 POINTS_MAX = 1_000
 #: So many terms of a plan are checked as bounds; more become residuals.
 BOUNDS_MAX = 8
+#: So many residuals of a plan are checked one after the other; more are put together into the last.
+RESIDUALS_MAX = 4
 #: The lengths of beginnings that are looked up; a longer one is looked up by the next shorter length.
 BEGINNINGS = (8, 12, 16, 24, 32, 48, 64, 96, 128)
 
@@ -40,8 +42,25 @@ class Within:
     term: Term
     domain: Domain
 
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        return columns_of(self.term)
 
-Residual: TypeAlias = Atom | Within
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Several residuals as one, where a conjunction has very many."""
+
+    residuals: tuple[Residual, ...]
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """The columns that are read."""
+        return frozenset[Column]().union(*(each.columns for each in self.residuals))
+
+
+Residual: TypeAlias = Atom | Within | AllOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +139,8 @@ def plans(conjunction: Conjunction, asked: Callable[[Feature, Key], int]) -> lis
             split.append(piece.bounds)
             if not piece.exact:
                 residuals.append(piece.within)
+    if len(residuals) > RESIDUALS_MAX:
+        residuals = [*residuals[: RESIDUALS_MAX - 1], AllOf(tuple(residuals[RESIDUALS_MAX - 1 :]))]
     equal = best.equal if best else None
     return [_plan(equal, pattern, list(bounds), residuals) for bounds in product(*split)]
 

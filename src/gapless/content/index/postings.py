@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ CLASS_MIN, CLASS_MAX = -16, 32
 NO_PAIRS: Pairs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 _NO_KEYS = np.zeros(0, np.int64)
 _NO_PLACES = np.zeros(0, np.float64)
+_NO_WIDTHS = np.zeros(0, np.uint64)
 
 
 class Shape(Enum):
@@ -79,24 +80,60 @@ class Breadth:
         return math.inf if self.shape is not Shape.BETWEEN else 4.0**self.exponent
 
 
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What is posted: arrays of one length."""
+
+    #: The number of the value that a row must have.
+    keys: CodeArray
+    #: Where the interval begins, or ends when it has no beginning.
+    places: Places
+    #: The interval itself: its least code and how many codes follow it.
+    lows: CodeArray
+    widths: npt.NDArray[np.uint64]
+    conjunctions: Positions
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, at: npt.NDArray[Any]) -> Entries:
+        """Some of them, by position or by mask."""
+        return Entries(self.keys[at], self.places[at], self.lows[at], self.widths[at], self.conjunctions[at])
+
+    @staticmethod
+    def joined(parts: list[Entries]) -> Entries:
+        """All of them."""
+        return Entries(
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.places for part in parts]),
+            np.concatenate([part.lows for part in parts]),
+            np.concatenate([part.widths for part in parts]),
+            np.concatenate([part.conjunctions for part in parts]),
+        )
+
+
 class _Run:
     """Entries sorted by key and place."""
 
-    __slots__ = ("_starts", "conjunctions", "order", "places")
+    __slots__ = ("_starts", "conjunctions", "lows", "order", "places", "widths")
 
-    def __init__(self, keys: CodeArray, places: Places | None, conjunctions: Positions) -> None:
-        if places is None:
+    def __init__(self, entries: Entries, *, is_ranged: bool) -> None:
+        keys = entries.keys
+        if not is_ranged:
             #: The distinct places; a place is known by its rank among them.
             self.places = _NO_PLACES
             order = keys
         else:
-            self.places, rank = np.unique(places, return_inverse=True)
+            self.places, rank = np.unique(entries.places, return_inverse=True)
             order = keys * (len(self.places) + 1) + rank
         sorting = np.argsort(order, kind="stable")
         #: Key and rank of the place in one number, ascending.
         self.order = order[sorting]
-        self.conjunctions = conjunctions[sorting]
-        self._starts = _starts(self.order) if places is None else None
+        self.conjunctions = entries.conjunctions[sorting]
+        #: Beside the entries, so that they are read one after the other.
+        self.lows = entries.lows[sorting] if is_ranged else _NO_KEYS
+        self.widths = entries.widths[sorting] if is_ranged else _NO_WIDTHS
+        self._starts = None if is_ranged else _starts(self.order)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -104,49 +141,64 @@ class _Run:
     @property
     def nbytes(self) -> int:
         """What the arrays weigh."""
-        starts = 0 if self._starts is None else self._starts.nbytes
-        return self.order.nbytes + self.places.nbytes + self.conjunctions.nbytes + starts
+        arrays = [self.order, self.places, self.conjunctions, self.lows, self.widths]
+        return sum(array.nbytes for array in arrays) + (0 if self._starts is None else self._starts.nbytes)
 
-    def entries(self, is_ranged: bool) -> tuple[CodeArray, Places, Positions]:
-        """The keys, places and conjunctions that the run was made of."""
+    def entries(self, *, is_ranged: bool) -> Entries:
+        """The entries that the run was made of."""
         if not is_ranged:
-            return self.order, np.zeros(len(self.order)), self.conjunctions
+            count = len(self.order)
+            none = np.zeros(count, np.int64)
+            return Entries(self.order, np.zeros(count), none, none.view(np.uint64), self.conjunctions)
         step = len(self.places) + 1
-        return self.order // step, self.places[self.order % step], self.conjunctions
+        places = self.places[self.order % step]
+        return Entries(self.order // step, places, self.lows, self.widths, self.conjunctions)
 
-    def find(self, breadth: Breadth, keys: CodeArray, places: Places | None) -> Pairs:
-        """The candidates: positions in `keys`, and conjunctions."""
-        if self._starts is not None:
-            # Keys that are not among ours all lead to the same empty slice.
-            at = np.minimum(keys, len(self._starts) - 2)
-            start, stop = self._starts[at], self._starts[at + 1]
-        elif places is None:
-            start = np.searchsorted(self.order, keys, side="left")
-            stop = np.searchsorted(self.order, keys, side="right")
-        else:
-            base = keys * (len(self.places) + 1)
-            match breadth.shape:
-                case Shape.BELOW:
-                    low = np.searchsorted(self.places, places, side="left")
-                    high = np.full(len(keys), len(self.places))
-                case Shape.BETWEEN:
-                    # Rounding may have moved both ends, by less than this. No interval with two
-                    # ends holds infinity, so what becomes of it here does not matter.
-                    with np.errstate(invalid="ignore"):
-                        reach = places - breadth.width - 1e-15 * np.abs(places)
-                    low = np.searchsorted(self.places, reach, side="left")
-                    high = np.searchsorted(self.places, places, side="right")
-                case _:
-                    low = np.zeros(len(keys), np.int64)
-                    high = np.searchsorted(self.places, places, side="right")
-            start = np.searchsorted(self.order, base + low, side="left")
-            stop = np.searchsorted(self.order, base + high, side="left")
+    def find(
+        self, breadth: Breadth, keys: CodeArray, places: Places | None, codes: CodeArray | None
+    ) -> Pairs:
+        """Positions in `keys`, and the conjunctions whose key and interval fit there."""
+        start, stop = self._slices(breadth, keys, places)
         counts = np.maximum(stop - start, 0)
         total = int(counts.sum())
         if not total:
             return NO_PAIRS
-        at = np.repeat(start - (np.cumsum(counts) - counts), counts) + np.arange(total)
-        return np.repeat(np.arange(len(keys)), counts), self.conjunctions[at]
+        rows = np.repeat(np.arange(len(keys)), counts)
+        at = np.arange(total)
+        at += (start - (np.cumsum(counts) - counts))[rows]
+        if codes is None:
+            return rows, self.conjunctions[at]
+        distance = codes[rows]
+        distance -= self.lows[at]
+        inside = np.flatnonzero(distance.view(np.uint64) <= self.widths[at])
+        return rows[inside], self.conjunctions[at[inside]]
+
+    def _slices(self, breadth: Breadth, keys: CodeArray, places: Places | None) -> Pairs:
+        """For each row the slice of entries that may fit: where it starts and stops."""
+        if self._starts is not None:
+            # Keys that are not among ours all lead to the same empty slice.
+            at = np.minimum(keys, len(self._starts) - 2)
+            return self._starts[at], self._starts[at + 1]
+        if places is None:
+            start = np.searchsorted(self.order, keys, side="left")
+            return start, np.searchsorted(self.order, keys, side="right")
+        base = keys * (len(self.places) + 1)
+        match breadth.shape:
+            case Shape.BELOW:
+                low = np.searchsorted(self.places, places, side="left")
+                high = np.full(len(keys), len(self.places))
+            case Shape.BETWEEN:
+                # Rounding may have moved both ends, by less than this. No interval with two
+                # ends holds infinity, so what becomes of it here does not matter.
+                with np.errstate(invalid="ignore"):
+                    reach = places - breadth.width - 1e-15 * np.abs(places)
+                low = np.searchsorted(self.places, reach, side="left")
+                high = np.searchsorted(self.places, places, side="right")
+            case _:
+                low = np.zeros(len(keys), np.int64)
+                high = np.searchsorted(self.places, places, side="right")
+        start = np.searchsorted(self.order, base + low, side="left")
+        return start, np.searchsorted(self.order, base + high, side="left")
 
 
 def _starts(keys: CodeArray) -> Positions | None:
@@ -156,42 +208,39 @@ def _starts(keys: CodeArray) -> Positions | None:
     return np.searchsorted(keys, np.arange(int(keys[-1]) + 3))
 
 
-_EMPTY_RUN = _Run(_NO_KEYS, None, _NO_KEYS)
+_NO_ENTRIES = Entries(_NO_KEYS, _NO_PLACES, _NO_KEYS, _NO_WIDTHS, _NO_KEYS)
+_EMPTY_RUN = _Run(_NO_ENTRIES, is_ranged=False)
 
 
 class Postings:
     """All conjunctions that are found in one way."""
 
-    __slots__ = ("_breadth", "_dead", "_long", "_new_conjunctions", "_new_keys", "_new_places", "_short")
+    __slots__ = ("_breadth", "_dead", "_long", "_new", "_short")
 
     def __init__(self, breadth: Breadth) -> None:
         self._breadth = breadth
         self._long = _EMPTY_RUN
         self._short = _EMPTY_RUN
-        self._new_keys: list[int] = []
-        self._new_places: list[float] = []
-        self._new_conjunctions: list[int] = []
+        #: Not sorted in yet: key, place, low, width, conjunction.
+        self._new: list[tuple[int, float, int, int, int]] = []
         self._dead = 0
 
     def __len__(self) -> int:
-        return len(self._long) + len(self._short) + len(self._new_keys)
+        return len(self._long) + len(self._short) + len(self._new)
 
     @property
     def is_ranged(self) -> bool:
-        """Whether entries have a place behind their key."""
+        """Whether entries have an interval behind their key."""
         return self._breadth.shape is not Shape.NONE
 
     @property
     def nbytes(self) -> int:
         """What the arrays weigh."""
-        runs = (self._long, self._short)
-        return sum(run.nbytes for run in runs)
+        return self._long.nbytes + self._short.nbytes
 
-    def add(self, key: int, place: float, conjunction: int) -> None:
+    def add(self, key: int, place: float, low: int, width: int, conjunction: int) -> None:
         """One entry more. All entries of a conjunction are added before the next match."""
-        self._new_keys.append(key)
-        self._new_places.append(place)
-        self._new_conjunctions.append(conjunction)
+        self._new.append((key, place, low, width, conjunction))
 
     def remove(self, entries: int) -> None:
         """So many entries are dead now; the table knows which."""
@@ -200,37 +249,40 @@ class Postings:
     def refresh(self, alive: RowMask) -> Positions:
         """Sort in what is new, drop the dead when they are many; returns who is gone for good."""
         merge = self._dead > 64 + len(self) // 4
-        if not self._new_keys and not merge:
+        if not self._new and not merge:
             return _NO_KEYS
-        parts = [self._short.entries(self.is_ranged), self._fresh()]
+        parts = [self._short.entries(is_ranged=self.is_ranged), self._fresh()]
         limit = min(max(SHORT_RUN_MIN, len(self._long) // 8), SHORT_RUN_MAX)
-        merge = merge or sum(len(keys) for keys, _, _ in parts) > limit
+        merge = merge or sum(len(part) for part in parts) > limit
         if merge:
-            parts.append(self._long.entries(self.is_ranged))
-        keys, places, conjunctions = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        living = alive[conjunctions]
+            parts.append(self._long.entries(is_ranged=self.is_ranged))
+        entries = Entries.joined(parts)
+        living = alive[entries.conjunctions]
         gone = _NO_KEYS
         if not living.all():
-            gone = np.unique(conjunctions[~living])
+            gone = np.unique(entries.conjunctions[~living])
             self._dead -= int(len(living) - living.sum())
-            keys, places, conjunctions = keys[living], places[living], conjunctions[living]
-        run = _Run(keys, places if self.is_ranged else None, conjunctions)
+            entries = entries.take(living)
+        run = _Run(entries, is_ranged=self.is_ranged)
         if merge:
             self._long, self._short = run, _EMPTY_RUN
         else:
             self._short = run
         return gone
 
-    def find(self, keys: CodeArray, places: Places | None) -> list[Pairs]:
-        """The candidates, as (position in `keys`, conjunction)."""
-        where = places if self.is_ranged else None
-        return [run.find(self._breadth, keys, where) for run in (self._long, self._short) if len(run)]
+    def find(self, keys: CodeArray, places: Places | None, codes: CodeArray | None) -> list[Pairs]:
+        """Who fits, as (position in `keys`, conjunction). The dead are among them."""
+        return [run.find(self._breadth, keys, places, codes) for run in (self._long, self._short) if len(run)]
 
-    def _fresh(self) -> tuple[CodeArray, Places, Positions]:
-        fresh = (
-            np.asarray(self._new_keys, np.int64),
-            np.asarray(self._new_places, np.float64),
-            np.asarray(self._new_conjunctions, np.int64),
+    def _fresh(self) -> Entries:
+        if not self._new:
+            return _NO_ENTRIES
+        keys, places, lows, widths, conjunctions = zip(*self._new, strict=True)
+        self._new = []
+        return Entries(
+            np.asarray(keys, np.int64),
+            np.asarray(places, np.float64),
+            np.asarray(lows, np.int64),
+            np.asarray(widths, np.uint64),
+            np.asarray(conjunctions, np.int64),
         )
-        self._new_keys, self._new_places, self._new_conjunctions = [], [], []
-        return fresh

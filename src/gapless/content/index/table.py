@@ -1,11 +1,13 @@
 """Which candidates really match? The bounds of all conjunctions as arrays, checked for many pairs at once.
 
 A conjunction here is a small number, its place in the arrays. The first bound of all candidates is
-checked in a few array operations, those that are left go on to the second bound, and so on.
+checked in a few array operations, those that are left go on to the second bound, and so on. Residuals
+come last: each distinct one is evaluated once, on the rows that need it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,11 +29,11 @@ class Table:
         "_free",
         "_lows",
         "_next",
+        "_residual_ids",
+        "_residuals",
         "_widths",
         "alive",
-        "has_residuals",
         "owners",
-        "residuals",
     )
 
     def __init__(self) -> None:
@@ -46,9 +48,9 @@ class Table:
         self.alive: RowMask = np.zeros(size, np.bool_)
         #: The slot that matches when the conjunction does.
         self.owners: Positions = np.zeros(size, np.int64)
-        self.has_residuals: RowMask = np.zeros(size, np.bool_)
-        #: What is checked last, one by one.
-        self.residuals: dict[int, tuple[Residual, ...]] = {}
+        #: For the first, second, ... residual of each conjunction: its number, 0 for none.
+        self._residual_ids: list[Positions] = []
+        self._residuals = _Numbered()
         self._free: list[int] = []
         self._next = 0
         #: How many have been killed and not freed yet.
@@ -76,16 +78,19 @@ class Table:
             self._widths[at][conjunction] = (last - first) % _WORD
         self.alive[conjunction] = True
         self.owners[conjunction] = owner
-        self.has_residuals[conjunction] = bool(residuals)
-        if residuals:
-            self.residuals[conjunction] = residuals
+        while len(self._residual_ids) < len(residuals):
+            self._residual_ids.append(np.zeros(len(self.alive), np.int64))
+        for at, numbers in enumerate(self._residual_ids):
+            numbers[conjunction] = self._residuals.acquire(residuals[at]) if at < len(residuals) else 0
         return conjunction
 
     def kill(self, conjunction: int) -> None:
         """It matches nothing from now on; its place is taken again after `free`."""
         self.alive[conjunction] = False
         self._dead += 1
-        self.residuals.pop(conjunction, None)
+        for numbers in self._residual_ids:
+            self._residuals.release(int(numbers[conjunction]))
+            numbers[conjunction] = 0
 
     def free(self, conjunctions: Positions) -> None:
         """Nothing refers to these any more."""
@@ -124,11 +129,33 @@ class Table:
         inside &= codes != NULL_CODE
         return inside
 
+    def verified(
+        self,
+        rows: Positions,
+        conjunctions: Positions,
+        accepted: Callable[[Residual, Positions], RowMask],
+    ) -> tuple[Positions, Positions]:
+        """The pairs that satisfy all residuals. `accepted` tells which of some rows a residual accepts."""
+        for numbers in self._residual_ids:
+            residual = numbers[conjunctions]
+            pairs = np.flatnonzero(residual)
+            if not len(pairs):
+                continue
+            kept = np.ones(len(rows), np.bool_)
+            order = pairs[np.argsort(residual[pairs], kind="stable")]
+            each, starts = np.unique(residual[order], return_index=True)
+            stops = [*starts[1:].tolist(), len(order)]
+            for number, start, stop in zip(each.tolist(), starts.tolist(), stops, strict=True):
+                these = order[start:stop]
+                kept[these] = accepted(self._residuals.of(number), rows[these])
+            rows, conjunctions = rows[kept], conjunctions[kept]
+        return rows, conjunctions
+
     @property
     def nbytes(self) -> int:
         """What the arrays weigh."""
         arrays: list[npt.NDArray[Any]] = [self._counts, *self._features, *self._lows, *self._widths]
-        arrays += [self.alive, self.owners, self.has_residuals]
+        arrays += [self.alive, self.owners, *self._residual_ids]
         return sum(array.nbytes for array in arrays)
 
     def _allocate(self) -> int:
@@ -146,7 +173,46 @@ class Table:
         self._widths = [_doubled(array) for array in self._widths]
         self.alive = _doubled(self.alive)
         self.owners = _doubled(self.owners)
-        self.has_residuals = _doubled(self.has_residuals)
+        self._residual_ids = [_doubled(array) for array in self._residual_ids]
+
+
+class _Numbered:
+    """The distinct residuals, each with a number from 1 on."""
+
+    __slots__ = ("_asked", "_free", "_numbers", "_residuals")
+
+    def __init__(self) -> None:
+        self._numbers: dict[Residual, int] = {}
+        self._residuals: list[Residual | None] = [None]
+        self._asked: list[int] = [0]
+        self._free: list[int] = []
+
+    def of(self, number: int) -> Residual:
+        residual = self._residuals[number]
+        assert residual is not None, f"no residual has the number {number}"
+        return residual
+
+    def acquire(self, residual: Residual) -> int:
+        number = self._numbers.get(residual)
+        if number is None:
+            if not self._free:
+                self._free.append(len(self._residuals))
+                self._residuals.append(None)
+                self._asked.append(0)
+            number = self._free.pop()
+            self._numbers[residual] = number
+            self._residuals[number] = residual
+        self._asked[number] += 1
+        return number
+
+    def release(self, number: int) -> None:
+        """One conjunction less needs it; 0 is no residual."""
+        if number:
+            self._asked[number] -= 1
+            if not self._asked[number]:
+                del self._numbers[self.of(number)]
+                self._residuals[number] = None
+                self._free.append(number)
 
 
 def _doubled(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
