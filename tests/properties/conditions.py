@@ -35,7 +35,24 @@ NAMES = {
 RESERVED = frozenset({"is", "order", "timestamp"})
 
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-_TEXTS = ["", "a", "b", "ab", "abc", "aXc", "A", "50%", "a_c", "a\\c", "it's", "é", "aéc", "\U0001f600", "a\nc", " "]
+_TEXTS = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "abc",
+    "aXc",
+    "A",
+    "50%",
+    "a_c",
+    "a\\c",
+    "it's",
+    "é",
+    "aéc",
+    "\U0001f600",
+    "a\nc",
+    " ",
+]
 _PATTERNS = ["%", "_", "", "a%", "%c", "a_c", "%b%", "a%c", "_%_", "ab", "é", "a%b%c", "%é_", "__", "it's%"]
 _ESCAPED = ["50!%", "a!_c", "!!%", "%!%", "a!_%", "!%!_!!", "a!%c%"]
 _FLOATS = [0.0, -0.0, 0.5, 1.0, -1.5, 2.25, 3.0, 10.0, math.nan, math.inf, -math.inf, 1e-3, 100.0]
@@ -101,9 +118,9 @@ class Generator:
             case "float":
                 return self.random.choice(_FLOATS)
             case "decimal":
-                return self.random.choice([Decimal("0.00"), Decimal("1.50"), Decimal(3), Decimal("-2.25")]) + (
-                    Decimal(self.random.randrange(-200, 200)) / 100 if self.random.random() < 0.3 else 0
-                )
+                return self.random.choice(
+                    [Decimal("0.00"), Decimal("1.50"), Decimal(3), Decimal("-2.25")]
+                ) + (Decimal(self.random.randrange(-200, 200)) / 100 if self.random.random() < 0.3 else 0)
             case "string":
                 return self.random.choice(_TEXTS)
             case "bool":
@@ -166,7 +183,9 @@ class Generator:
                 return Node(ask, operands=(first, self.operand(kind), self.operand(kind)), negated=negated)
             case "in":
                 count = self.random.choice([1, 2, 3, 6])
-                return Node(ask, operands=(first, *(self.operand(kind) for _ in range(count))), negated=negated)
+                return Node(
+                    ask, operands=(first, *(self.operand(kind) for _ in range(count))), negated=negated
+                )
             case "null":
                 return Node(ask, operands=(first,), negated=negated)
             case "like":

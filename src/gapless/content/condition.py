@@ -103,7 +103,7 @@ Atom: TypeAlias = Like | Compare | Matches | AnyOf
 class Conjunction:
     """What all must hold: a domain for each term that is restricted, and atoms."""
 
-    __slots__ = ("_hash", "_text", "atoms", "within")
+    __slots__ = ("_hash", "_signature", "_text", "atoms", "within")
 
     def __init__(self, within: Mapping[Term, Domain], atoms: Iterable[Atom] = ()) -> None:
         #: In the order of the terms' text, so that equal conjunctions print alike.
@@ -112,7 +112,15 @@ class Conjunction:
         )
         self.atoms: frozenset[Atom] = frozenset(atoms)
         self._hash: int | None = None
+        self._signature: int | None = None
         self._text: str | None = None
+
+    @property
+    def signature(self) -> int:
+        """A sum over the domains, so that what two conjunctions say of all but one term compares fast."""
+        if self._signature is None:
+            self._signature = sum(map(hash, self.within.items()))
+        return self._signature
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Conjunction):

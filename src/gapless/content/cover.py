@@ -31,11 +31,13 @@ _IMPLIED: dict[str, frozenset[str]] = {
 }
 #: A LIKE pattern is tried on the values of a domain only when they are this few.
 _TRIED_KEYS_MAX = 1_000
+#: Disjunctions inside disjunctions are looked into so deep; each level at least doubles the work.
+_DEPTH_MAX = 3
 
 
 def covers(first: Condition, second: Condition) -> Cover:
     """Whether `first` accepts every event that `second` accepts."""
-    missed = [term for term in second.terms if not any(implies(term, wider) for wider in first.terms)]
+    missed = _missed(first, second, 0)
     if not missed:
         return Cover.YES
     decided = len(first.terms) <= 1 and all(_is_plain(term) for term in (*first.terms, *missed))
@@ -44,8 +46,17 @@ def covers(first: Condition, second: Condition) -> Cover:
 
 def implies(narrow: Conjunction, wide: Conjunction) -> bool:
     """Whether `wide` is surely true whenever `narrow` is."""
+    return _implies(narrow, wide, 0)
+
+
+def _missed(first: Condition, second: Condition, depth: int) -> list[Conjunction]:
+    """What `second` accepts and `first` perhaps not."""
+    return [term for term in second.terms if not any(_implies(term, wider, depth) for wider in first.terms)]
+
+
+def _implies(narrow: Conjunction, wide: Conjunction, depth: int) -> bool:
     return all(_known(narrow, term, domain) for term, domain in wide.within.items()) and all(
-        _implies_atom(narrow, atom) for atom in wide.atoms
+        _implies_atom(narrow, atom, depth) for atom in wide.atoms
     )
 
 
@@ -70,7 +81,7 @@ def _known(narrow: Conjunction, term: Term, wide: Domain) -> bool:
     return domain is not None and wide.includes(domain)
 
 
-def _implies_atom(narrow: Conjunction, wanted: Atom) -> bool:
+def _implies_atom(narrow: Conjunction, wanted: Atom, depth: int) -> bool:
     if wanted in narrow.atoms:
         return True
     match wanted:
@@ -91,10 +102,12 @@ def _implies_atom(narrow: Conjunction, wanted: Atom) -> bool:
                 for atom in narrow.atoms
             )
         case AnyOf():
-            if any(implies(narrow, term) for term in wanted.condition.terms):
+            if depth >= _DEPTH_MAX:
+                return False
+            if any(_implies(narrow, term, depth + 1) for term in wanted.condition.terms):
                 return True
             return any(
-                isinstance(atom, AnyOf) and covers(wanted.condition, atom.condition) is Cover.YES
+                isinstance(atom, AnyOf) and not _missed(wanted.condition, atom.condition, depth + 1)
                 for atom in narrow.atoms
             )
 

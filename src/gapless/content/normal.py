@@ -19,6 +19,7 @@ from itertools import product
 from typing import Literal, TypeAlias
 
 from gapless.content.condition import (
+    EVERYTHING,
     NOTHING,
     AnyOf,
     Atom,
@@ -189,7 +190,9 @@ def _condition(found: Sequence[Conjunction | None]) -> Condition:
     terms = _opened([term for term in found if term is not None])
     if len(terms) <= 1:
         return Condition(terms)
-    terms = _opened(_merged(terms))
+    terms = list(dict.fromkeys(_opened(_merged(terms))))
+    if any(not term.within and not term.atoms for term in terms):
+        return EVERYTHING
     if len(terms) <= 1:
         return Condition(terms)
     terms.sort(key=str)
@@ -220,16 +223,45 @@ def _merged(terms: list[Conjunction]) -> list[Conjunction]:
     """Conjunctions that differ in one term's domain only become one, as long as there are any."""
     terms = _merged_single(list(dict.fromkeys(terms)))
     changed = 1 < len(terms) <= MERGED_TERMS_MAX
+    alive = dict.fromkeys(terms)
     while changed:
         changed = False
-        for subject in _shared_subjects(terms):
-            groups: dict[tuple[object, ...], list[Conjunction]] = {}
-            for term in terms:
-                groups.setdefault(_without(term, subject), []).append(term)
-            if len(groups) < len(terms):
-                terms = [_united(subject, group) for group in groups.values()]
+        about: dict[Term, list[Conjunction]] = {}
+        for term in alive:
+            for subject in term.within:
+                about.setdefault(subject, []).append(term)
+        for subject in sorted((each for each, found in about.items() if len(found) > 1), key=str):
+            here = [term for term in dict.fromkeys(about[subject]) if term in alive]
+            for group in _groups(subject, here):
+                united = _united(subject, group)
+                for term in group:
+                    del alive[term]
+                alive[united] = None
+                for other in united.within:
+                    about[other].append(united)
                 changed = True
-    return terms
+    return list(alive)
+
+
+def _groups(subject: Term, terms: list[Conjunction]) -> list[list[Conjunction]]:
+    """The conjunctions that agree in all but the subject, two or more at a time."""
+    groups: dict[object, list[list[Conjunction]]] = {}
+    for term in terms:
+        # A quick sum first: conjunctions of thousands of terms are compared in full only if it agrees.
+        rest = term.signature - hash((subject, term.within[subject]))
+        similar = groups.setdefault((rest, len(term.within), term.atoms), [])
+        for group in similar:
+            if _agree(subject, group[0], term):
+                group.append(term)
+                break
+        else:
+            similar.append([term])
+    return [group for similar in groups.values() for group in similar if len(group) > 1]
+
+
+def _agree(subject: Term, left: Conjunction, right: Conjunction) -> bool:
+    pairs = zip(left.within.items(), right.within.items(), strict=True)
+    return all(one == other or one[0] == other[0] == subject for one, other in pairs)
 
 
 def _merged_single(terms: list[Conjunction]) -> list[Conjunction]:
@@ -243,23 +275,6 @@ def _merged_single(terms: list[Conjunction]) -> list[Conjunction]:
     return [
         _united(next(iter(group[0].within)), group) if group[1:] else group[0] for group in groups.values()
     ]
-
-
-def _shared_subjects(terms: list[Conjunction]) -> list[Term]:
-    """What more than one conjunction restricts, in the order of the text."""
-    seen: set[Term] = set()
-    shared: set[Term] = set()
-    for term in terms:
-        for subject in term.within:
-            (shared if subject in seen else seen).add(subject)
-    return sorted(shared, key=str)
-
-
-def _without(term: Conjunction, subject: Term) -> tuple[object, ...]:
-    """What a conjunction says of everything but one subject; of a conjunction without it, all."""
-    if subject not in term.within:
-        return (term,)
-    return tuple((other, domain) for other, domain in term.within.items() if other != subject), term.atoms
 
 
 def _united(subject: Term | None, group: list[Conjunction]) -> Conjunction:
