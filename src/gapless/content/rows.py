@@ -59,10 +59,11 @@ class Numbers:
 class Rows:
     """The rows of a batch, read column by column."""
 
-    __slots__ = ("_codes", "_numbers", "columns")
+    __slots__ = ("_arrays", "_codes", "_numbers", "columns")
 
     def __init__(self, columns: pa.RecordBatch) -> None:
         self.columns = columns
+        self._arrays: dict[str, pa.Array] = {}
         self._codes: dict[Term, Codes] = {}
         self._numbers: dict[Term, Numbers] = {}
 
@@ -71,7 +72,10 @@ class Rows:
 
     def column(self, name: str) -> pa.Array:
         """A column as Arrow has it."""
-        return self.columns.column(name)
+        found = self._arrays.get(name)
+        if found is None:
+            found = self._arrays[name] = self.columns.column(name)
+        return found
 
     def take(self, rows: Positions, names: Sequence[str]) -> Rows:
         """Just some of the rows, in that order, and some of the columns."""

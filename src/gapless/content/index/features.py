@@ -13,7 +13,7 @@ Each is computed once per batch, whatever the number of subscriptions that look 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
 from typing import Any
@@ -37,6 +37,8 @@ from gapless.content.values import Key, float_of
 
 #: The identity of a value that no subscription asks for.
 UNKNOWN_VALUE = -1
+#: In so few rows, equal values are not looked for before they are looked up.
+FEW_ROWS = 64
 #: So many first bytes of a text are in its order code, the last of them without its last bit.
 ORDER_BYTES = 8
 
@@ -58,6 +60,14 @@ class Feature:
     view: View
     #: How many characters of a text a BEGINNING has.
     length: int = 0
+    #: Features are keys of dictionaries for every batch, so the hash is computed once.
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.term, self.view.value, self.length)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Identities:
@@ -121,6 +131,8 @@ def null_codes(rows: Rows, term: Term) -> CodeArray:
 
 def identity_codes(rows: Rows, term: Term, identities: Identities, length: int = 0) -> CodeArray:
     """The number of each row's value, or of its beginning; `NULL_CODE` for null."""
+    if len(rows) <= FEW_ROWS:
+        return _looked_up(rows, term, identities, length)
     if is_text(term):
         assert isinstance(term, Column)
         column = rows.column(term.name)
@@ -138,6 +150,20 @@ def identity_codes(rows: Rows, term: Term, identities: Identities, length: int =
         return found[at]
     at = indices.fill_null(len(found)).to_numpy()
     return np.append(found, NULL_CODE)[at]
+
+
+def _looked_up(rows: Rows, term: Term, identities: Identities, length: int) -> CodeArray:
+    """The same for a few rows, one by one: cheaper than finding out which are equal."""
+    if not is_text(term):
+        return identities.find(rows.codes(term).values.tolist())
+    assert isinstance(term, Column)
+    column = rows.column(term.name)
+    values = column.to_numpy(zero_copy_only=False).tolist()
+    if length:
+        values = [value and value[:length] for value in values]
+    found = identities.find(values)
+    valid = valid_rows(column)
+    return found if valid is None else np.where(valid, found, NULL_CODE)
 
 
 def text_codes(texts: pa.Array) -> CodeArray:

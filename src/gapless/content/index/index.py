@@ -375,7 +375,7 @@ def _ordered(rows: Positions, slots: Positions) -> Pairs:
     """Pairs by row and then by slot, each once."""
     bits = int(slots.max()).bit_length() if len(slots) else 0
     pairs = (rows << bits) | slots
-    if np.all(pairs[1:] > pairs[:-1]):
+    if (pairs[1:] > pairs[:-1]).all():
         return rows, slots
     pairs.sort()
     distinct = pairs[1:] != pairs[:-1]
