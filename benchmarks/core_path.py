@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/core_path.py [--batches N] [--plot FILE] [--json]
 
 A pubend publishes batches of 500 events; everything goes to the router, because an archive behind it
-wants everything; the router's filter passes 10% of it to an edge with 1,000 subscriptions, which a
-matcher resolves to (row, subscription) pairs. Messages are handed over as objects: no sockets, no
+wants everything; the router's filter passes 10% of it to an edge with 1,000 subscriptions, which an
+index resolves to (row, subscription) pairs. Messages are handed over as objects: no sockets, no
 disks, no encoding, so that what is measured is the protocol. All four brokers run in one process and
 all their time counts.
 
@@ -31,7 +31,9 @@ from matplotlib import pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
-from gapless.content.filters import Equals, Everything, Filter
+from gapless.content.condition import EVERYTHING, Condition
+from gapless.content.normal import compare
+from gapless.content.terms import Column, constant
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.protocol.broker import Broker
 from gapless.protocol.effects import AppendRecord, Deliver, SendMessage, StartTimer
@@ -120,8 +122,11 @@ def build() -> Hops:
         path.feed(one, LinkUp(neighbour=other))
         path.feed(other, LinkUp(neighbour=one))
     path.drain()
-    wanted: list[tuple[str, Filter]] = [("edge", Equals("group", g)) for g in range(SUBSCRIPTIONS)]
-    for at, (broker, condition) in enumerate([*wanted, ("archive", Everything())]):
+    group = Column("group", "int", nullable=False)
+    wanted: list[tuple[str, Condition]] = [
+        ("edge", compare(group, "=", constant(each))) for each in range(SUBSCRIPTIONS)
+    ]
+    for at, (broker, condition) in enumerate([*wanted, ("archive", EVERYTHING)]):
         path.feed(
             BrokerId(broker),
             SubscribeRequested(subscription=SubscriptionId(f"s{at}"), topic=TOPIC, condition=condition),

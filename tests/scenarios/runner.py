@@ -7,7 +7,6 @@ that breaks the guarantee, fails with the same place noted.
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable
@@ -16,12 +15,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gapless.content.filters import Between, Equals, Everything, Filter
+from gapless.content.condition import EVERYTHING, Condition
 from gapless.errors import GaplessError
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.protocol.events import Order, SubscribeRequested
 from gapless.protocol.network import Network
 from gapless.protocol.trace import story
+from tests.conditions import where
 from tests.scenarios.files import Command, parse
 from tests.scenarios.host import Host, Way
 from tests.scenarios.ledger import Account, Row
@@ -423,17 +423,10 @@ def _silently(command: Command, words: list[str], names: int) -> list[str]:
     return words
 
 
-def _condition(op: str | None, number: str | None) -> Filter:
+def _condition(op: str | None, number: str | None) -> Condition:
     if op is None or number is None:
-        return Everything()
-    value = int(number)
-    bounds = {
-        "<": (-math.inf, value),
-        "<=": (-math.inf, value + 1),
-        ">": (value + 1, math.inf),
-        ">=": (value, math.inf),
-    }
-    return Equals(COLUMN, value) if op == "=" else Between(COLUMN, *bounds[op])
+        return EVERYTHING
+    return where(f"{COLUMN} {op} {int(number)}", **{COLUMN: "int"})
 
 
 def _judge(op: str | None, number: str | None) -> Callable[[Row], bool]:

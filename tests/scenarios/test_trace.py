@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gapless.content.filters import Between, Everything
+from gapless.content.condition import EVERYTHING
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId, SubscriptionId, TopicId
@@ -56,6 +56,7 @@ from gapless.protocol.messages import (
     StartRequestMessage,
 )
 from gapless.protocol.trace import Entry, Item, describe, mentions, story
+from tests.conditions import where
 
 TRADES = PubendId("trades")
 QUOTES = PubendId("quotes")
@@ -126,11 +127,11 @@ LINES: list[tuple[Item, str, bool]] = [
             origin=S1,
             version=EPOCH,
             base=None,
-            added=frozenset({(TOPIC, Between("price", 5, 9)), (TOPIC, Everything())}),
+            added=frozenset({(TOPIC, where("price BETWEEN 5 AND 8")), (TOPIC, EVERYTHING)}),
             removed=frozenset(),
             epochs=STAMP,
         ),
-        "advertise to P by s1 version 1.2 trades where 5 <= price < 9; trades where everything {s1:1.2}",
+        "advertise to P by s1 version 1.2 trades where TRUE; trades where price BETWEEN 5 AND 8 {s1:1.2}",
         False,
     ),
     (
@@ -139,13 +140,13 @@ LINES: list[tuple[Item, str, bool]] = [
             origin=S1,
             version=EPOCH,
             base=EPOCH - 1,
-            added=frozenset({(TOPIC, Everything())}),
-            removed=frozenset({(TOPIC, Between("price", 5, 9))}),
+            added=frozenset({(TOPIC, EVERYTHING)}),
+            removed=frozenset({(TOPIC, where("price BETWEEN 5 AND 8"))}),
             epochs=STAMP,
         ),
         (
-            "advertise to P by s1 version 1.2 since 1.1 + trades where everything "
-            "- trades where 5 <= price < 9 {s1:1.2}"
+            "advertise to P by s1 version 1.2 since 1.1 + trades where TRUE "
+            "- trades where price BETWEEN 5 AND 8 {s1:1.2}"
         ),
         False,
     ),
@@ -263,14 +264,14 @@ LINES: list[tuple[Item, str, bool]] = [
     (TimerFired(), "timer fired", False),
     (
         SubscribeRequested(
-            subscription=ALICE, topic=TOPIC, condition=Everything(), order=Order.TOTAL, start=10
+            subscription=ALICE, topic=TOPIC, condition=EVERYTHING, order=Order.TOTAL, start=10
         ),
-        "subscribe alice trades where everything in total order from 10",
+        "subscribe alice trades where TRUE in total order from 10",
         False,
     ),
     (
-        SubscribeRequested(subscription=ALICE, topic=TOPIC, condition=Everything()),
-        "subscribe alice trades where everything",
+        SubscribeRequested(subscription=ALICE, topic=TOPIC, condition=EVERYTHING),
+        "subscribe alice trades where TRUE",
         False,
     ),
     (UnsubscribeRequested(subscription=ALICE), "unsubscribe alice", False),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gapless.content.evaluate import mask
+from gapless.content.rows import Rows
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId
 from gapless.protocol.broker import Memory, Recovered
@@ -125,7 +127,7 @@ class NaiveBroker:
             (int(row), slot)
             for slot, request in to.values()
             if request.topic == topic
-            for row in np.flatnonzero(request.condition.mask(batch))
+            for row in np.flatnonzero(mask(request.condition, batch.derived(Rows)))
         ]
         rows, slots = zip(*sorted(pairs), strict=True) if pairs else ((), ())
         self.serials += 1

@@ -7,10 +7,21 @@ from collections.abc import Callable
 import pytest
 
 from gapless.sim.checkers import CHECKERS, Checkers, Plan, Violation
-from gapless.sim.conditions import Condition
+from gapless.sim.conditions import (
+    Begins,
+    Between,
+    Both,
+    Condition,
+    Contains,
+    Different,
+    Either,
+    Equal,
+    Everything,
+    Missing,
+)
 from gapless.sim.observer import Wish
 
-GROUP_1 = Condition("group", equal=1)
+GROUP_1 = Equal("group", 1)
 
 
 def checkers() -> Checkers:
@@ -279,13 +290,27 @@ def test_an_event_below_a_start_in_the_future_is_not_owed() -> None:
 @pytest.mark.parametrize(
     ("condition", "row", "accepted"),
     [
-        (Condition(), {"group": None}, True),
-        (Condition("group", equal=1), {"group": 1}, True),
-        (Condition("group", equal=1), {"group": None}, False),
-        (Condition("name", equal="Ada"), {"name": "Grace"}, False),
-        (Condition("price", low=1, high=2), {"price": 1.0}, True),
-        (Condition("price", low=1, high=2), {"price": 2.0}, False),
-        (Condition("price", low=0, high=2), {"price": None}, False),
+        (Everything(), {"group": None}, True),
+        (Equal("group", 1), {"group": 1}, True),
+        (Equal("group", 1), {"group": None}, False),
+        (Equal("name", "Ada"), {"name": "Grace"}, False),
+        (Between("price", 1, 2), {"price": 1.0}, True),
+        (Between("price", 1, 2), {"price": 2.0}, False),
+        (Between("price", 0, 2), {"price": None}, False),
+        (Different("group", 1), {"group": 2}, True),
+        (Different("group", 1), {"group": 1}, False),
+        (Different("name", "Ada"), {"name": None}, False),
+        (Begins("name", "Gr"), {"name": "Grace"}, True),
+        (Begins("name", "Gr"), {"name": "Ada"}, False),
+        (Begins("name", "Gr"), {"name": None}, False),
+        (Contains("name", "ar"), {"name": "Barbara"}, True),
+        (Contains("name", "ar"), {"name": None}, False),
+        (Missing("price"), {"price": None}, True),
+        (Missing("price"), {"price": 0.0}, False),
+        (Either(Missing("name"), Equal("group", 1)), {"name": "Ada", "group": 1}, True),
+        (Either(Missing("name"), Equal("group", 1)), {"name": "Ada", "group": 2}, False),
+        (Both(Missing("name"), Equal("group", 1)), {"name": None, "group": 1}, True),
+        (Both(Missing("name"), Equal("group", 1)), {"name": None, "group": 2}, False),
     ],
 )
 def test_conditions_judge_rows(condition: Condition, row: dict[str, int], accepted: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from gapless.content.filters import Everything, Filter
+from gapless.content.condition import EVERYTHING, Condition
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICKS_PER_MS, Tick, TickRange
@@ -149,7 +149,7 @@ class Hand:
         self.coming.append((one, LinkUp(neighbour=BrokerId(other))))
         self.coming.append((other, LinkUp(neighbour=BrokerId(one))))
 
-    def publish(self, *prices: int, pubend: str = PUBEND) -> None:
+    def publish(self, *prices: int | None, pubend: str = PUBEND) -> None:
         """One batch, and all that follows from it."""
         self._tokens += 1
         event = PublishRequested(pubend=PubendId(pubend), token=self._tokens, rows=rows(*prices))
@@ -159,7 +159,7 @@ class Hand:
     def subscribe(
         self,
         name: str,
-        condition: Filter | None = None,
+        condition: Condition = EVERYTHING,
         *,
         edge: str = "s",
         order: Order = Order.PUBLISHER,
@@ -169,7 +169,7 @@ class Hand:
         event = SubscribeRequested(
             subscription=SubscriptionId(name),
             topic=TOPIC,
-            condition=condition or Everything(),
+            condition=condition,
             order=order,
             start=start,
         )

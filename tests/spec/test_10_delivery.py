@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gapless.content.filters import Between, Equals, Everything
+from gapless.content.condition import EVERYTHING
 from gapless.model.epochs import ALWAYS, first_epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICK_MIN
@@ -16,6 +16,7 @@ from gapless.protocol.messages import AckMessage, KnowledgeMessage, NackMessage
 from gapless.protocol.network import Network
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.subend import Group, Subend
+from tests.conditions import where
 from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, network
 
 ALICE, BOB = SubscriptionId("alice"), SubscriptionId("bob")
@@ -76,7 +77,7 @@ def test_total_order_is_by_tick_and_then_by_pubend() -> None:
     """Clause 10.3."""
     hand = Hand.started(two_pubends())
     hand.subscribe("alice", order=Order.TOTAL)
-    hand.subscribe("bob", Between("price", 2, 9), order=Order.TOTAL)
+    hand.subscribe("bob", where("price BETWEEN 2 AND 8"), order=Order.TOTAL)
     hand.publish(1, 2, pubend="nyse")
     hand.publish(3, pubend="lse")
     hand.wait(400)
@@ -98,8 +99,8 @@ def test_publisher_order_waits_for_no_other_pubend() -> None:
 def test_a_slot_gets_exactly_what_its_condition_accepts() -> None:
     """Clause 10.4."""
     hand = Hand.started(network())
-    hand.subscribe("alice", Equals("price", 7))
-    hand.subscribe("bob", Between("price", 5, 8))
+    hand.subscribe("alice", where("price = 7"))
+    hand.subscribe("bob", where("price BETWEEN 5 AND 7"))
     hand.subscribe("carol")
     hand.publish(4, 5, 7, 8)
     assert hand.got("alice") == [FIRST + 2]
@@ -223,7 +224,7 @@ def test_the_window_of_a_laggard_follows_what_it_holds() -> None:
     lane.istream.accumulate(((0, 100_000, ALWAYS),), batch(range(50_000, 50_400)), TICK_MIN)
     group = Group((lane,), parameters)
     birth = first_epoch(1)
-    subend = Subend(ALICE, 0, TOPIC, Everything(), Order.PUBLISHER, birth, 0, {PUBEND: (0, 100_000)})
+    subend = Subend(ALICE, 0, TOPIC, EVERYTHING, Order.PUBLISHER, birth, 0, {PUBEND: (0, 100_000)})
     group.place(subend)
     lag = group.laggards[ALICE]
     assert lag.window == 10_000

@@ -48,9 +48,9 @@ def test_joining_batches_keeps_tick_order_and_the_first_of_two_equal_ticks() -> 
     assert joined.between(6, 7) == batch([6], [60])
 
 
-def test_a_question_mark_allows_nulls_and_the_types_are_seven() -> None:
+def test_a_question_mark_allows_nulls_and_the_types_are_eight() -> None:
     """Clause 1.6."""
-    assert set(COLUMN_TYPES) == {"int", "float", "string", "bool", "timestamp", "decimal", "binary"}
+    assert set(COLUMN_TYPES) == {"int", "float", "string", "bool", "timestamp", "decimal", "binary", "xml"}
     schema = Schema.parse(TopicId("trades"), {name: f"{name}?" for name in COLUMN_TYPES if name != "int"})
     assert all(column.nullable for column in schema.columns)
     with pytest.raises(SchemaError, match="E110"):

@@ -1,6 +1,7 @@
 """Section 3 of docs/protocol.md: stamps, and for whom silence is true."""
 
-from gapless.content.filters import NOTHING, Equals, Everything, FilterSet
+from gapless.content.condition import EVERYTHING
+from gapless.content.selection import NO_SELECTION, Selection
 from gapless.model.epochs import (
     ALWAYS,
     EPOCH_ALL,
@@ -18,6 +19,7 @@ from gapless.protocol.lane import Lane
 from gapless.protocol.messages import AdvertisementMessage, KnowledgeMessage
 from gapless.protocol.ostream import CellFilter, Ostream
 from gapless.protocol.parameters import Parameters
+from tests.conditions import where
 from tests.spec.hand import PUBEND, Hand, batch, network
 
 S1, S2, S3 = BrokerId("s1"), BrokerId("s2"), BrokerId("s3")
@@ -46,7 +48,7 @@ def test_every_change_and_every_life_has_a_higher_epoch() -> None:
 def test_where_nothing_was_published_silence_is_true_for_everybody() -> None:
     """Clause 3.4."""
     hand = Hand.started(network())
-    hand.subscribe("alice", Equals("price", 7))
+    hand.subscribe("alice", where("price = 7"))
     hand.publish(7)
     message = hand.sent(KnowledgeMessage, "b", "s")[-1]
     assert {stamp for _, _, stamp in message.runs} == {ALWAYS}
@@ -71,7 +73,7 @@ def test_of_two_stamps_for_several_ticks_the_smaller_epochs_hold() -> None:
 
 def test_silence_is_stamped_with_the_epochs_of_the_filter_that_made_it() -> None:
     """Clause 3.7."""
-    wants = CellFilter(FilterSet([Equals("price", 7)]), Epochs({S1: 5, S2: 6}))
+    wants = CellFilter(Selection([where("price = 7")]), Epochs({S1: 5, S2: 6}))
     down = ostream()
     down.pass_on([(0, 10, ALWAYS)], batch([4], [3]), wants, first_time=True, route=None)
     assert list(down.passed) == [(0, 10, Epochs({S1: 5, S2: 6}))]
@@ -79,7 +81,7 @@ def test_silence_is_stamped_with_the_epochs_of_the_filter_that_made_it() -> None
 
 def test_a_filter_that_rejects_nothing_leaves_the_stamps_alone() -> None:
     """Clause 3.7."""
-    wants = CellFilter(FilterSet([Everything()]), Epochs({S1: 5, S2: 6}))
+    wants = CellFilter(Selection([EVERYTHING]), Epochs({S1: 5, S2: 6}))
     down = ostream()
     (telling,) = down.pass_on([(0, 10, ALWAYS)], batch([4]), wants, first_time=True, route=None)
     assert telling.runs == [(0, 10, ALWAYS)]
@@ -117,7 +119,7 @@ def test_data_in_a_run_with_too_old_a_stamp_waits_with_the_run() -> None:
 
 def test_without_a_filter_for_an_edge_silence_says_nothing_of_it() -> None:
     """Clause 3.10."""
-    heard_of_s1_only = CellFilter(NOTHING, Epochs({S1: 5}))
+    heard_of_s1_only = CellFilter(NO_SELECTION, Epochs({S1: 5}))
     down = ostream()
     down.pass_on([(0, 10, ALWAYS)], batch([4]), heard_of_s1_only, first_time=True, route=None)
     ((_, _, stamp),) = list(down.passed)
@@ -128,7 +130,7 @@ def test_a_cell_with_an_unknown_edge_is_answered_only_what_is_always_true() -> N
     """Clause 3.10."""
     stream = KnowledgeStream()
     stream.accumulate([(0, 10, ALWAYS), (10, 20, Epochs({S1: 5, S2: 5}))], None)
-    heard_of_s1_only = CellFilter(NOTHING, Epochs({S1: 5}))
+    heard_of_s1_only = CellFilter(NO_SELECTION, Epochs({S1: 5}))
     telling, unknown = ostream().answer(S1, TickRange(0, 20), stream, heard_of_s1_only)
     assert telling is not None
     assert telling.runs == [(0, 10, ALWAYS)]

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from gapless.content.filters import Everything
+from gapless.content.condition import EVERYTHING
 from gapless.errors import PeerError, UsageError
 from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, SubscriptionId, TopicId
@@ -62,7 +62,7 @@ def busy(hand: Hand) -> Hand:
 
 
 def _subscribe(name: str, topic: str) -> SubscribeRequested:
-    return SubscribeRequested(subscription=SubscriptionId(name), topic=TopicId(topic), condition=Everything())
+    return SubscribeRequested(subscription=SubscriptionId(name), topic=TopicId(topic), condition=EVERYTHING)
 
 
 def test_equal_histories_give_equal_effects() -> None:
@@ -173,7 +173,7 @@ def _advertisement(root: str, origin: str) -> AdvertisementMessage:
         origin=BrokerId(origin),
         version=2**60,
         base=None,
-        added=frozenset({(TopicId("trades"), Everything())}),
+        added=frozenset({(TopicId("trades"), EVERYTHING)}),
         removed=frozenset(),
         epochs=Epochs({}),
     )

@@ -1,6 +1,7 @@
 """Section 6 of docs/protocol.md: what is passed on to whom, what is answered, and what is forgotten."""
 
-from gapless.content.filters import Equals, Everything, FilterSet
+from gapless.content.condition import EVERYTHING
+from gapless.content.selection import Selection
 from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.stream import KnowledgeStream
@@ -13,13 +14,14 @@ from gapless.protocol.network import Network
 from gapless.protocol.ostream import CellFilter, Ostream
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import Pubend, Recovered
+from tests.conditions import where
 from tests.spec.hand import FIRST, PUBEND, Hand, batch, messages, network
 
 P, B, S = BrokerId("p"), BrokerId("b"), BrokerId("s")
 OTHER = BrokerId("s'")
 EPOCHS = Epochs({S: 5})
-ALL = CellFilter(FilterSet([Everything()]), EPOCHS)
-SEVEN = CellFilter(FilterSet([Equals("price", 7)]), EPOCHS)
+ALL = CellFilter(Selection([EVERYTHING]), EPOCHS)
+SEVEN = CellFilter(Selection([where("price = 7")]), EPOCHS)
 
 
 def ostream(runs_max: int = 100) -> Ostream:
@@ -55,8 +57,8 @@ def test_only_news_is_passed_on() -> None:
 def test_first_time_data_goes_where_the_filter_accepts_it() -> None:
     """Clause 6.2."""
     hand = Hand.started(two_edges())
-    hand.subscribe("alice", Equals("price", 7), edge="s1")
-    hand.subscribe("bob", Equals("price", 8), edge="s2")
+    hand.subscribe("alice", where("price = 7"), edge="s1")
+    hand.subscribe("bob", where("price = 8"), edge="s2")
     hand.publish(7)
     hand.publish(8, 9)
     assert data_to(hand, "b") == [FIRST, FIRST + 1]

@@ -2,7 +2,8 @@
 
 from itertools import pairwise
 
-from gapless.content.filters import Everything, FilterSet
+from gapless.content.condition import EVERYTHING
+from gapless.content.selection import Selection
 from gapless.model.epochs import ALWAYS, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.ticks import TICK_MIN, Tick
@@ -22,7 +23,7 @@ from gapless.protocol.pubend import Pubend, Recovered, Starts
 from tests.spec.hand import FIRST, PUBEND, Hand, batch, messages, network
 
 P, B, S, S2 = BrokerId("p"), BrokerId("b"), BrokerId("s"), BrokerId("s2")
-ALL = CellFilter(FilterSet([Everything()]), Epochs({S: 9}))
+ALL = CellFilter(Selection([EVERYTHING]), Epochs({S: 9}))
 
 
 def stamp(epoch: int) -> Epochs:

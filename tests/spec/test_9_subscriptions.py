@@ -2,7 +2,7 @@
 
 import pytest
 
-from gapless.content.filters import Equals, Everything, Filter
+from gapless.content.condition import EVERYTHING, Condition
 from gapless.errors import UsageError
 from gapless.model.epochs import ALWAYS, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, SubscriptionId, TopicId
@@ -19,6 +19,7 @@ from gapless.protocol.network import Network
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import CHANGES_MAX, Routing, Wants
+from tests.conditions import where
 from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, messages, network
 
 P, B1, B2, S, S2 = BrokerId("p"), BrokerId("b1"), BrokerId("b2"), BrokerId("s"), BrokerId("s2")
@@ -32,7 +33,7 @@ def two_routers() -> Network:
     return network(cells={"P": ["p"], "B": ["b1", "b2"], "S": ["s"]})
 
 
-def wanting(*conditions: Filter) -> Wants:
+def wanting(*conditions: Condition) -> Wants:
     return frozenset((TOPIC, condition) for condition in conditions)
 
 
@@ -80,12 +81,33 @@ def granted(source: Pubend, effects: list[Effect]) -> list[tuple[Tick | None, Ti
 def test_a_subscription_begins_and_ends_with_a_new_epoch() -> None:
     """Clause 9.1."""
     hand = Hand.started(network())
-    hand.subscribe("alice", Equals("price", 7))
+    hand.subscribe("alice", where("price = 7"))
     hand.feed("s", UnsubscribeRequested(subscription=SubscriptionId("alice")))
     told = hand.sent(AdvertisementMessage, "s")
     assert [m.epochs.get(S) - first_epoch(1) for m in told] == [0, 1, 2]
-    assert told[1].added == wanting(Equals("price", 7))
-    assert told[2].removed == wanting(Equals("price", 7))
+    assert told[1].added == wanting(where("price = 7"))
+    assert told[2].removed == wanting(where("price = 7"))
+
+
+def test_whether_a_row_is_accepted_depends_on_that_row_alone() -> None:
+    """Clause 9.1."""
+    hand = Hand.started(network(topics={"trades": {"price": "int?"}}))
+    large = 2**53 + 1
+    hand.subscribe("alice", where(f"price = {large}", price="int?"))
+    hand.subscribe("bob", where(f"NOT (price = {large} OR price < 0.5)", price="int?"))
+    hand.publish(large - 1, large)
+    hand.publish(large - 1, large, None, 0)
+    assert hand.got("alice") == [FIRST + 1, FIRST + 3]
+    assert hand.got("bob") == [FIRST, FIRST + 2]
+
+
+def test_a_condition_that_does_not_fit_its_topic_is_refused() -> None:
+    """Clause 9.1."""
+    hand = Hand.started(network())
+    with pytest.raises(UsageError, match="E146 .* topic 'trades' has no column 'cost': it has price"):
+        hand.subscribe("alice", where("cost > 5", cost="int"))
+    with pytest.raises(UsageError, match="E146 .* column 'price' of topic 'trades' is int, .* for float"):
+        hand.subscribe("alice", where("price > 5", price="float"))
 
 
 def test_every_broker_of_the_next_cell_hears_what_its_root_can_offer() -> None:
@@ -104,7 +126,7 @@ def test_every_broker_of_the_next_cell_hears_what_its_root_can_offer() -> None:
     hand.subscribe("alice")
     for to in ("b1", "b2"):
         last = {m.root: m for m in hand.sent(AdvertisementMessage, "s", to)}
-        assert last[CellId("P")].added == wanting(Everything())
+        assert last[CellId("P")].added == wanting(EVERYTHING)
         assert last[CellId("Q")].added == frozenset()
         assert last[CellId("P")].epochs == last[CellId("Q")].epochs == Epochs({S: first_epoch(1) + 1})
 
@@ -112,30 +134,30 @@ def test_every_broker_of_the_next_cell_hears_what_its_root_can_offer() -> None:
 def test_an_advertisement_that_is_not_newer_changes_nothing() -> None:
     """Clause 9.3."""
     routing = Routing(two_routers(), P, 0)
-    routing.received(B1, advertisement(B1, 5, wanting(Everything())))
+    routing.received(B1, advertisement(B1, 5, wanting(EVERYTHING)))
     for stale in (4, 5):
         effects = routing.received(B1, advertisement(B1, stale, frozenset()))
         assert [m.version for _, m in messages(effects, AdvertisementAckMessage)] == [5]
-    assert routing.wants(ROOT, CELL_B, TOPIC).accepts.filters == {Everything()}
+    assert routing.wants(ROOT, CELL_B, TOPIC).accepts.conditions == {EVERYTHING}
 
 
 def test_a_change_travels_as_the_difference_to_what_was_acknowledged() -> None:
     """Clause 9.4."""
     routing = Routing(network(), S, 0)
-    routing.wanted_here(wanting(Equals("price", 1)), Epochs({S: 1}))
+    routing.wanted_here(wanting(where("price = 1")), Epochs({S: 1}))
     routing.link_up(BrokerId("b"))
     up = frozenset({BrokerId("b")})
     (whole,) = sent(routing, up=up)
-    assert (whole.base, whole.added) == (None, wanting(Equals("price", 1)))
+    assert (whole.base, whole.added) == (None, wanting(where("price = 1")))
     ack = AdvertisementAckMessage(root=ROOT, origin=S, version=whole.version)
     routing.acknowledged(BrokerId("b"), ack)
-    routing.wanted_here(wanting(Equals("price", 1), Equals("price", 2)), Epochs({S: 2}))
-    routing.wanted_here(wanting(Equals("price", 2)), Epochs({S: 3}))
+    routing.wanted_here(wanting(where("price = 1"), where("price = 2")), Epochs({S: 2}))
+    routing.wanted_here(wanting(where("price = 2")), Epochs({S: 3}))
     (change,) = sent(routing, up=up)
     assert change.base == whole.version
-    assert (change.added, change.removed) == (wanting(Equals("price", 2)), wanting(Equals("price", 1)))
+    assert (change.added, change.removed) == (wanting(where("price = 2")), wanting(where("price = 1")))
     for price in range(3, 4 + CHANGES_MAX):
-        routing.wanted_here(wanting(Equals("price", price)), Epochs({S: price + 1}))
+        routing.wanted_here(wanting(where(f"price = {price}")), Epochs({S: price + 1}))
     (far_behind,) = sent(routing, up=up)
     assert far_behind.base is None
 
@@ -143,12 +165,12 @@ def test_a_change_travels_as_the_difference_to_what_was_acknowledged() -> None:
 def test_a_difference_without_its_base_is_not_applied() -> None:
     """Clause 9.4."""
     routing = Routing(two_routers(), P, 0)
-    routing.received(B1, advertisement(B1, 5, wanting(Everything())))
-    change = advertisement(B1, 9, wanting(Equals("price", 1)), base=8)
+    routing.received(B1, advertisement(B1, 5, wanting(EVERYTHING)))
+    change = advertisement(B1, 9, wanting(where("price = 1")), base=8)
     (ack,) = [m for _, m in messages(routing.received(B1, change), AdvertisementAckMessage)]
     assert ack.version == 5
-    assert routing.wants(ROOT, CELL_B, TOPIC).accepts.filters == {Everything()}
-    change = advertisement(B2, 9, wanting(Equals("price", 1)), base=8)
+    assert routing.wants(ROOT, CELL_B, TOPIC).accepts.conditions == {EVERYTHING}
+    change = advertisement(B2, 9, wanting(where("price = 1")), base=8)
     (ack,) = [m for _, m in messages(routing.received(B2, change), AdvertisementAckMessage)]
     assert ack.version is None
 
@@ -156,7 +178,7 @@ def test_a_difference_without_its_base_is_not_applied() -> None:
 def test_an_advertisement_is_repeated_until_it_is_acknowledged() -> None:
     """Clause 9.5."""
     routing = Routing(network(), S, 0)
-    routing.wanted_here(wanting(Everything()), Epochs({S: 1}))
+    routing.wanted_here(wanting(EVERYTHING), Epochs({S: 1}))
     up = frozenset({BrokerId("b")})
     said = [ms for ms in range(0, 2_000, 100) if sent(routing, Now(ms=ms, clock=0), up)]
     assert said == [0, 500, 1_000, 1_500]
@@ -171,7 +193,7 @@ def test_a_neighbour_whose_link_comes_up_is_told_everything() -> None:
     hand.subscribe("alice")
     (again,) = messages(hand.step("s", LinkUp(neighbour=B1)), AdvertisementMessage)
     assert again[0] == "b1"
-    assert (again[1].base, again[1].added) == (None, wanting(Everything()))
+    assert (again[1].base, again[1].added) == (None, wanting(EVERYTHING))
     # A broker of the own cell is told what was heard from below.
     told = messages(hand.step("b1", LinkUp(neighbour=B2)), AdvertisementMessage)
     assert [(to, m.origin, m.base) for to, m in told] == [("b2", "s", None)]
@@ -181,17 +203,17 @@ def test_brokers_of_a_cell_tell_each_other_what_they_hear_from_below() -> None:
     """Clause 9.7."""
     hand = Hand.started(two_routers())
     hand.loses = lambda sender, to, _message: (sender, to) == ("s", "b2")
-    hand.subscribe("alice", Equals("price", 7))
+    hand.subscribe("alice", where("price = 7"))
     assert [m.origin for m in hand.sent(AdvertisementMessage, "b1", "b2")][-1] == "s"
     # b2 advertises it further up, though it never heard it from s.
-    assert hand.sent(AdvertisementMessage, "b2", "p")[-1].added == wanting(Equals("price", 7))
+    assert hand.sent(AdvertisementMessage, "b2", "p")[-1].added == wanting(where("price = 7"))
 
 
 def test_a_cell_wants_what_any_of_its_brokers_advertised() -> None:
     """Clause 9.8."""
     routing = Routing(two_routers(), P, 0)
-    routing.received(B1, advertisement(B1, 5, wanting(Equals("price", 1)), epochs=Epochs({S: 5, S2: 1})))
-    routing.received(B2, advertisement(B2, 3, wanting(Equals("price", 2)), epochs=Epochs({S: 3, S2: 2})))
+    routing.received(B1, advertisement(B1, 5, wanting(where("price = 1")), epochs=Epochs({S: 5, S2: 1})))
+    routing.received(B2, advertisement(B2, 3, wanting(where("price = 2")), epochs=Epochs({S: 3, S2: 2})))
     wants = routing.wants(ROOT, CELL_B, TOPIC)
     assert wants.accepts.mask(batch([1, 2, 3], [1, 2, 3])).tolist() == [True, True, False]
     assert wants.epochs == Epochs({S: 5, S2: 2})

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gapless.content.filters import Positions
+from gapless.content.rows import Positions
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from gapless.content.filters import Filter
+from gapless.content.condition import Condition
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import Tick, TickRange
@@ -108,7 +108,7 @@ class SubscribeRequested:
 
     subscription: SubscriptionId
     topic: TopicId
-    condition: Filter
+    condition: Condition
     order: Order = Order.PUBLISHER
     #: The earliest tick that is wanted, None for "from now on".
     start: Tick | None = None

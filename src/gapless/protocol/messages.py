@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gapless.content.filters import Filter
+from gapless.content.condition import Condition
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epoch, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
@@ -71,8 +71,8 @@ class AdvertisementMessage:
     version: int
     #: The version that `added` and `removed` change; None when `added` is the whole set.
     base: int | None
-    added: frozenset[tuple[TopicId, Filter]]
-    removed: frozenset[tuple[TopicId, Filter]]
+    added: frozenset[tuple[TopicId, Condition]]
+    removed: frozenset[tuple[TopicId, Condition]]
     #: The epoch of every edge at or below `origin` that the whole set speaks for.
     epochs: Epochs
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gapless.content.filters import NOTHING, FilterSet
+from gapless.content.selection import NO_SELECTION, Selection
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId
@@ -86,7 +86,7 @@ class TickQueue:
 class CellFilter:
     """What a downstream cell wants, and which epochs of its edges that speaks for."""
 
-    accepts: FilterSet = NOTHING
+    accepts: Selection = NO_SELECTION
     epochs: Epochs = NEVER
 
 

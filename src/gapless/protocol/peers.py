@@ -138,7 +138,7 @@ class Peers:
             schema = self._network.topics.get(topic)
             misfit = f"there is no topic '{topic}'" if schema is None else condition.misfit(schema)
             if misfit is not None:
-                raise PeerError("E208", f"'{sender}' advertised a filter that makes no sense: {misfit}")
+                raise PeerError("E208", f"'{sender}' advertised a condition that makes no sense: {misfit}")
 
     def _is_above(self, sender: BrokerId, root: CellId) -> bool:
         return self._network.trees[root].parent.get(self._cell) == self._network.cell_of[sender]

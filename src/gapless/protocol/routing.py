@@ -1,7 +1,7 @@
 """Who wants what further down? Subscription tables, and advertisements towards every root.
 
 Every broker tells the brokers of the next cell towards a root what is wanted at and below it: a set
-of (topic, filter) pairs and, per edge, the epoch of the subscription set they speak for. A change
+of (topic, condition) pairs and, per edge, the epoch of the subscription set they speak for. A change
 travels as a difference to the version that the neighbour acknowledged, or whole when it has none.
 Unacknowledged advertisements are repeated. A cell's filter is the union of what its brokers said:
 each of them speaks for the whole cell, and the one that speaks for newer epochs is right too.
@@ -18,7 +18,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gapless.content.filters import Filter, FilterSet
+from gapless.content.condition import Condition
+from gapless.content.selection import Selection
 from gapless.model.epochs import NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, TopicId
 from gapless.protocol.effects import Effect, SendMessage
@@ -41,7 +42,7 @@ ADVERTISEMENT_SIDEWAYS = mark(
     "advertisement_sideways", "an advertisement was learned from a broker of the own cell"
 )
 
-Wants: TypeAlias = frozenset[tuple[TopicId, Filter]]
+Wants: TypeAlias = frozenset[tuple[TopicId, Condition]]
 
 #: Changes kept so that a neighbour that is a little behind need not get a whole set.
 CHANGES_MAX = 64
@@ -111,8 +112,8 @@ class Routing:
             epochs = NEVER
             for table in tables:
                 epochs = epochs.join(table.epochs)
-            filters = FilterSet(each for t in tables for name, each in t.wants if name == topic)
-            found = state.filters[(cell, topic)] = CellFilter(filters, epochs)
+            accepts = Selection(each for t in tables for name, each in t.wants if name == topic)
+            found = state.filters[(cell, topic)] = CellFilter(accepts, epochs)
         return found
 
     def epochs_known(self, root: CellId) -> Epochs:

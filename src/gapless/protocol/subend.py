@@ -20,7 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from gapless.content.filters import Filter, Matcher, Positions
+from gapless.content.condition import Condition
+from gapless.content.evaluate import mask
+from gapless.content.index.index import Index
+from gapless.content.rows import Positions, Rows
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epoch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
@@ -51,7 +54,7 @@ class Subend:
     subscription: SubscriptionId
     slot: int
     topic: TopicId
-    condition: Filter
+    condition: Condition
     order: Order
     #: The epoch of the subscription set that first had it.
     birth: Epoch
@@ -103,7 +106,8 @@ class Group:
     parameters: Parameters
     #: Everything below was handed to all members.
     horizon: Tick = TICK_MIN
-    matcher: Matcher = field(default_factory=Matcher)
+    #: The conditions of the members, by slot.
+    index: Index = field(default_factory=Index)
     #: Members whose start tick the horizon has not passed yet.
     late_starts: dict[int, Tick] = field(default_factory=dict)
     #: Deliveries that were not taken yet, with the lowest tick they hold.
@@ -118,7 +122,7 @@ class Group:
     @property
     def has_readers(self) -> bool:
         """Whether anybody waits for events here."""
-        return bool(len(self.matcher) or self.laggards)
+        return bool(len(self.index) or self.laggards)
 
     def place(self, subend: Subend) -> dict[PubendId, Tick]:
         """Let a granted subend in; returns the ticks from which on it is gapless."""
@@ -146,7 +150,7 @@ class Group:
     def remove(self, subend: Subend) -> None:
         """The subscription has ended."""
         self.laggards.pop(subend.subscription, None)
-        self.matcher.remove(subend.slot)
+        self.index.remove(subend.slot)
         self.late_starts.pop(subend.slot, None)
 
     def fall_behind(self, subend: Subend, positions: dict[PubendId, Tick]) -> None:
@@ -259,7 +263,7 @@ class Group:
         return wanted
 
     def _join(self, subend: Subend, start: Tick) -> None:
-        self.matcher.add(subend.slot, subend.condition)
+        self.index.add(subend.slot, subend.condition)
         if start > self.horizon:
             self.late_starts[subend.slot] = start
         for lane in self.lanes:
@@ -319,7 +323,7 @@ class Group:
         return Merged(EventBatch(ticks[order], columns.take(pa.array(order))), source[order])
 
     def _matched(self, merged: Merged, serials: Iterator[int]) -> Deliver | None:
-        rows, slots = self.matcher.match(merged.batch)
+        rows, slots = self.index.match(merged.batch.derived(Rows))
         if self.late_starts and len(rows):
             rows, slots = self._started(merged, rows, slots)
         if not len(rows):
@@ -337,7 +341,7 @@ class Group:
         return rows[keep], slots[keep]
 
     def _accepted(self, merged: Merged, subend: Subend, serials: Iterator[int]) -> Deliver | None:
-        rows = np.flatnonzero(subend.condition.mask(merged.batch))
+        rows = np.flatnonzero(mask(subend.condition, merged.batch.derived(Rows)))
         if not len(rows):
             return None
         return self._deliver(merged, rows, np.full(len(rows), subend.slot, dtype=np.int64), serials)

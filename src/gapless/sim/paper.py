@@ -17,7 +17,7 @@ from typing import TypeAlias
 from gapless.model.ids import BrokerId, PubendId
 from gapless.protocol.trace import Entry
 from gapless.sim.checkers import Checkers, Violation
-from gapless.sim.conditions import Condition, Row
+from gapless.sim.conditions import Everything, Row
 from gapless.sim.observer import Observer, Wish
 from gapless.sim.run import plan_of
 from gapless.sim.topologies import FIGURE3_PUBENDS, figure3
@@ -225,7 +225,7 @@ def run_paper(
         world.start(broker)
     for edge in edges:
         wish = Wish(
-            subscription=edge, edge=edge, topic="trades", condition=Condition(), total=False, wanted=None
+            subscription=edge, edge=edge, topic="trades", condition=Everything(), total=False, wanted=None
         )
         world.subscribe(wish, queue_max=100_000, take_us_max=200)
     _publish_steadily(world, recorder, end_us - 2 * SECOND_US)

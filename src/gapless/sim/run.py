@@ -79,14 +79,18 @@ def run(
     profile: Profile | None = None,
     faults_seconds: float = FAULTS_SECONDS,
     brokers_max: int = BROKERS_MAX,
+    plain: bool = False,
 ) -> RunResult:
-    """Simulate one seed; a network or a profile that is not given is drawn from it."""
+    """Simulate one seed; a network or a profile that is not given is drawn from it.
+
+    A `plain` run has no subscriptions but for everything, one value or one range.
+    """
     random = Random(seed)
     network = network or random_network(random, brokers_max)
     profile = profile or Profile.draw(random)
     checkers = Checkers(plan_of(network))
     world = World(network, random, [checkers], Pace())
-    workload = Workload(world, checkers, random)
+    workload = Workload(world, checkers, random, None if plain else Random(f"tastes of {seed}"))
     faults = Faults(world, workload, profile, random)
     marks_before = Counter(marks.counts)
     violation: Violation | None = None

@@ -12,7 +12,19 @@ from random import Random
 
 from gapless.model.ids import BrokerId, PubendId
 from gapless.sim.checkers import Checkers
-from gapless.sim.conditions import Condition, Row
+from gapless.sim.conditions import (
+    Begins,
+    Between,
+    Both,
+    Condition,
+    Contains,
+    Different,
+    Either,
+    Equal,
+    Everything,
+    Missing,
+    Row,
+)
 from gapless.sim.observer import Observer, Wish
 from gapless.sim.subscribers import Subscriber
 from gapless.sim.translate import columns_of
@@ -54,10 +66,15 @@ class Client:
 class Workload(Observer):
     """All publishers and clients of one run."""
 
-    def __init__(self, world: World, checkers: Checkers, random: Random) -> None:
+    def __init__(
+        self, world: World, checkers: Checkers, random: Random, tastes: Random | None = None
+    ) -> None:
         self._world = world
         self._checkers = checkers
         self._random = random
+        #: Draws what makes a plain condition a richer one; None leaves all of them plain. It is apart, so
+        #: that the two kinds of run draw the same network, the same faults and the same clients.
+        self._tastes = tastes
         self._publishers = [self._random_publisher(pubend) for pubend in sorted(world.network.pubends)]
         self._ids = 0
         self._subscriptions = 0
@@ -132,7 +149,7 @@ class Workload(Observer):
         client = Client(
             edge=edge,
             topic=random.choice(sorted(self._world.network.topics)),
-            condition=self._random_condition(),
+            condition=self._tasted(self._random_condition()),
             total=random.random() < 0.3,
             queue_max=random.choice((10, 50, 1_000, 1_000)),
             take_us_max=random.choice((1_000, 20_000, 200_000)),
@@ -195,13 +212,26 @@ class Workload(Observer):
         random = self._random
         luck = random.random()
         if luck < 0.25:
-            return Condition()
+            return Everything()
         if luck < 0.6:
-            return Condition("group", equal=random.randrange(GROUPS))
+            return Equal("group", random.randrange(GROUPS))
         if luck < 0.75:
-            return Condition("name", equal=random.choice([name for name in NAMES if name]))
+            return Equal("name", random.choice([name for name in NAMES if name]))
         low = random.randrange(int(PRICE_MAX))
-        return Condition("price", low=low, high=low + random.randint(1, 50))
+        return Between("price", low, low + random.randint(1, 50))
+
+    def _tasted(self, plain: Condition) -> Condition:
+        """The condition itself, or another one in its place or beside it."""
+        tastes = self._tastes
+        if tastes is None:
+            return plain
+        luck = tastes.random()
+        if luck < 0.4:
+            return plain
+        other = random_taste(tastes)
+        if luck < 0.7:
+            return other
+        return Either(plain, other) if luck < 0.85 else Both(plain, other)
 
     def _random_start(self, client: Client) -> int | None:
         random = self._random
@@ -211,3 +241,18 @@ class Workload(Observer):
         if ticks and random.random() < 0.7:
             return random.choice(ticks) + random.choice((0, 1))
         return self._world.clock(BrokerId(client.edge)) - random.randrange(3 * SECOND_US)
+
+
+def random_taste(random: Random) -> Condition:
+    """A condition of the kinds that plain ones are not."""
+    name = random.choice([name for name in NAMES if name])
+    start = random.randrange(len(name))
+    kinds: tuple[Condition, ...] = (
+        Different("group", random.randrange(GROUPS)),
+        Different("name", name),
+        Begins("name", name[: start + 1]),
+        Contains("name", name[start : start + 2]),
+        Missing("name"),
+        Missing("price"),
+    )
+    return random.choice(kinds)

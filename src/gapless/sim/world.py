@@ -63,7 +63,7 @@ from gapless.sim.disk import Log
 from gapless.sim.network import Link, Weather, ends
 from gapless.sim.observer import Observer, Wish
 from gapless.sim.subscribers import Desk, Subscriber
-from gapless.sim.translate import filter_of
+from gapless.sim.translate import condition_of
 
 Action: TypeAlias = Callable[[], None]
 
@@ -448,7 +448,7 @@ class World:
         request = SubscribeRequested(
             subscription=SubscriptionId(wish.subscription),
             topic=TopicId(wish.topic),
-            condition=filter_of(wish.condition),
+            condition=condition_of(wish.condition),
             order=Order.TOTAL if wish.total else Order.PUBLISHER,
             start=wish.wanted,
         )

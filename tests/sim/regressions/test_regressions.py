@@ -19,9 +19,10 @@ def regressions() -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["plain conditions", "all conditions"])
 @pytest.mark.parametrize(("seed", "cause"), regressions())
-def test_a_seed_that_failed_once_passes(seed: int, cause: str) -> None:
-    result = run(seed)
+def test_a_seed_that_failed_once_passes(seed: int, cause: str, plain: bool) -> None:
+    result = run(seed, plain=plain)
     assert result.ok, f"once: {cause}\nnow: {result}\n{story(result)}"
 
 

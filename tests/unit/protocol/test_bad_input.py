@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from gapless.content.filters import Between, Equals, Everything, Filter, FilterSet
+from gapless.content.condition import EVERYTHING, Condition
+from gapless.content.selection import Selection
 from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS
@@ -15,6 +16,7 @@ from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, E
 from gapless.protocol.events import BrokerStarted, Event, LinkUp, Now, PublishRequested, SubscribeRequested
 from gapless.protocol.network import Network
 from gapless.protocol.ostream import CellFilter, Ostream
+from tests.conditions import where
 
 NETWORK = Network.parse(
     {
@@ -31,7 +33,7 @@ def broker() -> Broker:
     return made
 
 
-def subscribe(condition: Filter) -> SubscribeRequested:
+def subscribe(condition: Condition) -> SubscribeRequested:
     return SubscribeRequested(
         subscription=SubscriptionId("alice"), topic=TopicId("trades"), condition=condition
     )
@@ -40,10 +42,10 @@ def subscribe(condition: Filter) -> SubscribeRequested:
 @pytest.mark.parametrize(
     ("event", "code", "named"),
     [
-        (subscribe(Between("nope", 1, 2)), "E146", "'nope'"),
-        (subscribe(Between("symbol", 1, 2)), "E146", "'symbol'"),
-        (subscribe(Equals("price", "a")), "E146", "'price'"),
-        (subscribe(Equals("symbol", 3)), "E146", "'symbol'"),
+        (subscribe(where("nope > 1", nope="int")), "E146", "'nope'"),
+        (subscribe(where("symbol > 1", symbol="int")), "E146", "'symbol'"),
+        (subscribe(where("price = 'a'", price="string")), "E146", "'price'"),
+        (subscribe(where("symbol = 3", symbol="float")), "E146", "'symbol'"),
         (LinkUp(neighbour=BrokerId("zzz")), "E148", "'zzz'"),
     ],
 )
@@ -57,7 +59,7 @@ def test_a_call_that_makes_no_sense_is_refused_before_anything_changes(
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
     assert made._subends().wants() == frozenset()
-    made.step(subscribe(Everything()), Now(2, 2_000))
+    made.step(subscribe(EVERYTHING), Now(2, 2_000))
     made.check()
 
 
@@ -78,7 +80,7 @@ def test_publishing_no_rows_is_accepted_at_once_and_logs_nothing() -> None:
 def test_silence_that_was_withheld_and_forgotten_is_not_told_beside_the_same_ticks_again() -> None:
     ostream = Ostream(CellId("S"), frozenset({BrokerId("s")}), 64)
     rows = EventBatch.of([5], {"price": [1.0]})
-    nothing, everything = CellFilter(), CellFilter(FilterSet([Everything()]))
+    nothing, everything = CellFilter(), CellFilter(Selection([EVERYTHING]))
     assert ostream.pass_on([(0, 11, ALWAYS)], rows, nothing, first_time=True, route=None) == []
     told = ostream.pass_on([(0, 11, ALWAYS)], rows, everything, first_time=True, route=None)
     assert [telling.runs for telling in told] == [[(0, 11, ALWAYS)]]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gapless.content.filters import Between, Everything, Filter
+from gapless.content.condition import EVERYTHING, Condition
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, NEVER
@@ -30,6 +30,7 @@ from gapless.protocol.messages import (
     StartRequestMessage,
 )
 from gapless.protocol.network import Network
+from tests.conditions import where
 
 NETWORK = Network.parse(
     {
@@ -59,7 +60,7 @@ def advertisement(root: str, origin: str) -> AdvertisementMessage:
     )
 
 
-def wanting(topic: str, condition: Filter) -> AdvertisementMessage:
+def wanting(topic: str, condition: Condition) -> AdvertisementMessage:
     return replace(advertisement("P", "s"), added=frozenset({(TopicId(topic), condition)}))
 
 
@@ -105,8 +106,8 @@ FAULTS: list[tuple[str, Message, str]] = [
     ("s", AckMessage(pubend=TRADES, runs=((2**70, ALWAYS),)), "E205"),
     ("p", AckExpectedMessage(pubend=TRADES, before=2**70), "E205"),
     ("b2", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
-    ("s", wanting("news", Everything()), "E208"),
-    ("s", wanting("trades", Between("nope", 1, 2)), "E208"),
+    ("s", wanting("news", EVERYTHING), "E208"),
+    ("s", wanting("trades", where("nope > 1", nope="int")), "E208"),
     ("s", request("t"), "E205"),
     ("p", grant("p"), "E205"),
     ("s", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
