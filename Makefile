@@ -15,7 +15,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 .PHONY: help
 help: ## List the targets
 	@echo "usage: make TARGET"
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 .PHONY: setup
 setup: $(STAMP) ## Create .venv with the pinned dependencies; instant when nothing changed
@@ -59,6 +59,10 @@ mutants: setup ## Break the protocol on purpose and see that the tests notice
 .PHONY: bench
 bench: setup ## Measure the core path
 	@$(BIN)/python benchmarks/core_path.py
+
+.PHONY: bench-content
+bench-content: setup ## Measure matching: rows and XML against up to 100,000 subscriptions
+	@$(BIN)/python -m benchmarks.content
 
 .PHONY: golden
 golden: setup ## Rewrite the expectations of the scenarios; review the difference like code

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
+from gapless.content.forest import Forest
 from gapless.content.index.index import Index
 from gapless.content.language import parse_condition
 from gapless.content.rows import Rows
@@ -272,8 +273,8 @@ def measure_churn(
             begin = time.perf_counter()
             if busy:
                 # As many changes as arrive while one batch is matched at the rate asked for, at least.
-                due = int(changes_per_s * wall_busy) - changes + 20
-                for _ in range(max(0, due) // 2):
+                due = int(changes_per_s * wall_busy) - changes + changes_per_s // 20
+                for _ in range(max(0, due + 1) // 2):
                     slot = random.randrange(count)
                     index.remove(slot)
                     index.add(slot, fresh[changes % len(fresh)])
@@ -293,6 +294,24 @@ def measure_churn(
         matched[True] / matching[True],
         changing / changes * 1e6,
     )
+
+
+def measure_forest(count: int, *, seed: int = 1) -> dict[str, float]:
+    """What the covering forest costs: mixed subscriptions added one by one, then a part removed."""
+    random = Random(seed)
+    conditions = [parse_condition(mixed(random), SCHEMA) for _ in range(count)]
+    forest = Forest()
+    start = time.perf_counter()
+    for condition in conditions:
+        forest.add(condition)
+    add_us = (time.perf_counter() - start) / count * 1e6
+    maximal = len(forest.maximal)
+    some = random.sample(conditions, min(count, 2_000))
+    start = time.perf_counter()
+    for condition in some:
+        forest.remove(condition)
+    remove_us = (time.perf_counter() - start) / len(some) * 1e6
+    return {"subscriptions": count, "maximal": maximal, "add_us": add_us, "remove_us": remove_us}
 
 
 def as_json(figures: Figures) -> dict[str, object]:
