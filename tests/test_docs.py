@@ -9,6 +9,7 @@ import ast
 import contextlib
 import io
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -84,14 +85,18 @@ def commands() -> list[Command]:
     for block in of_language("console"):
         for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
             line, _, output = part.partition("\n")
-            found.append(Command(block, tuple(line.split()), output))
+            found.append(Command(block, tuple(shlex.split(line)), output))
     return found
 
 
 def gapless_commands() -> list[object]:
     """Those of our own program; a simulation that really runs counts as slow."""
     return [
-        pytest.param(each, id=str(each), marks=[] if "error:" in each.output else pytest.mark.slow)
+        pytest.param(
+            each,
+            id=str(each),
+            marks=pytest.mark.slow if each.words[1] == "sim" and "error:" not in each.output else [],
+        )
         for each in commands()
         if each.words[0] == "gapless"
     ]
