@@ -40,6 +40,8 @@ CHUNK_BYTES_MAX = 8 * 1024 * 1024
 LINE_BYTES_MAX = 64 * 1024 * 1024
 #: The one column of an XML file.
 DOCUMENT = "document"
+#: Types of a file that a column may have although its values are of one of ours.
+_UNDECIDED = frozenset({"always null", "null"})
 #: The columns of a chunk when a condition reads none: a batch without columns has no rows.
 _NO_COLUMN = ""
 
@@ -84,7 +86,8 @@ class Source(ABC):
             if name in twice:
                 self._notice(f"column {name!r} is there twice and left out")
             elif chosen is None:
-                self._notice(f"column {name!r} ({found}) is left out: say --column {name}=type if it has one")
+                way_out = f": say --column {name}=type to have it" if found in _UNDECIDED else ""
+                self._notice(f"column {name!r} ({found}) is left out{way_out}")
             else:
                 columns[name] = Column(name, chosen, nullable=True)
         self.schema = Schema(TopicId(self.paths[0].stem), tuple(columns.values()))
