@@ -33,8 +33,8 @@ from gapless.content.cover import implies
 from gapless.content.domain import Domain
 from gapless.content.like import LikePattern
 from gapless.content.printing import prefix_interval
-from gapless.content.terms import Column, Constant, Term
-from gapless.content.values import NUMBERS, Value, key_bounds, next_key
+from gapless.content.terms import Column, Constant, Term, constant
+from gapless.content.values import Value, key_bounds, next_key
 from gapless.content.xml.pattern import Pattern
 
 #: A product of disjunctions is written out up to this many conjunctions.
@@ -95,13 +95,15 @@ def compare(left: Term, operator: AnyComparison, right: Term) -> Condition:
     assert not isinstance(left, Constant), "two constants are compared where the text is read"
     if isinstance(right, Constant) and (isinstance(left, Column) or left.kind != "decimal"):
         return within(left, comparison_domain(left.kind, operator, right.value))
+    if isinstance(right, Constant) and right.kind == "decimal" and right.value == int(right.value):
+        right = constant(int(right.value))  # compared with a decimal, 3.0 is 3
     if operator in (">", ">=") or (operator in ("=", "<>") and str(right) < str(left)):
         left, operator, right = right, MIRRORED[operator], left
     if left == right:
         # True of every value but null, or of none at all.
         if operator in ("<", "<>"):
             return NOTHING
-        if left.kind not in NUMBERS or isinstance(left, Column):
+        if isinstance(left, Column) or left.kind != "decimal":
             return within(left, Domain.all(left.kind))
     assert operator in ("=", "<>", "<", "<=")
     return Condition([Conjunction({}, [Compare(left, operator, right)])])
@@ -176,14 +178,21 @@ def _conjunction(domains: dict[Term, Domain], atoms: Iterable[Atom]) -> Conjunct
 
 
 def _joined(conjunctions: Sequence[Conjunction]) -> Conjunction | None:
-    domains: dict[Term, Domain] = {}
+    domains: dict[Term, list[Domain]] = {}
     atoms: set[Atom] = set()
     for conjunction in conjunctions:
         atoms |= conjunction.atoms
         for term, domain in conjunction.within.items():
-            present = domains.get(term)
-            domains[term] = domain if present is None else present & domain
-    return _conjunction(domains, atoms)
+            domains.setdefault(term, []).append(domain)
+    return _conjunction({term: _intersection(found) for term, found in domains.items()}, atoms)
+
+
+def _intersection(domains: list[Domain]) -> Domain:
+    """What all domains have in common; neighbours first, so that thousands of `<>` are not quadratic."""
+    while len(domains) > 1:
+        pairs = zip(domains[::2], domains[1::2], strict=False)
+        domains = [left & right for left, right in pairs] + domains[len(domains) & ~1 :]
+    return domains[0]
 
 
 def _condition(found: Sequence[Conjunction | None]) -> Condition:

@@ -48,7 +48,7 @@ from gapless.content.sql_operands import (
     number_operand,
     timestamp,
 )
-from gapless.content.sql_tokens import Leaf, Scan, refuse, scan, shown
+from gapless.content.sql_tokens import SHOWN_CHARACTERS_MAX, Leaf, Scan, refuse, scan, shown
 from gapless.content.terms import Arithmetic, Column, Constant, Operator, Term, arithmetic, negative
 from gapless.content.values import NUMBERS, Key, key_bounds
 from gapless.content.xml.parse import parse_pattern
@@ -109,7 +109,9 @@ def _tree(text: str, found: Scan) -> Node:
 
 
 def _not_understood(text: str, at: int) -> NoReturn:
-    """The order of the words was checked; what is left is BETWEEN without its AND."""
+    """The order of the words was checked; two things are left that only the tree shows."""
+    if text[at : at + 6].upper() == "ESCAPE":
+        refuse("E160", "ESCAPE belongs behind the pattern of a LIKE", text, at)
     refuse("E160", "this cannot be read: BETWEEN needs AND and two values", text, at)
 
 
@@ -252,8 +254,7 @@ class _Reader:
 
     def _escape(self, node: Node, negated: bool) -> Condition:
         escape = self._value(node.expression)
-        if not isinstance(node.this, exp.Like):
-            refuse("E160", "ESCAPE belongs behind the pattern of a LIKE", self._text, escape.at)
+        assert isinstance(node.this, exp.Like), "sqlglot reads ESCAPE behind LIKE alone"
         if not isinstance(escape.value, str):
             refuse("E162", "ESCAPE takes one character in quotes", self._text, escape.at)
         return self._like_with(node.this, negated, escape)
@@ -352,8 +353,11 @@ class _Reader:
     def _no_column(self, leaf: Leaf) -> NoReturn:
         names = [column.name for column in self._schema.columns]
         lowered = {name.lower(): name for name in names}
-        near = get_close_matches(leaf.text.lower(), lowered, n=1)
-        way_out = f"did you mean {lowered[near[0]]!r}?" if near else f"there are {', '.join(names[:10])}"
+        written = leaf.text[:SHOWN_CHARACTERS_MAX]  # looking for similar names is quadratic
+        near = get_close_matches(written, names, n=1) or [
+            lowered[name] for name in get_close_matches(written.lower(), lowered, n=1)
+        ]
+        way_out = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:10])}"
         if leaf.kind == "quoted":
             way_out += " (a text stands in single quotes)"
         refuse("E161", f"no column {shown(leaf.text)}: {way_out}", self._text, leaf.at)

@@ -59,7 +59,7 @@ class Operand:
             case Column():
                 return f"column {self.term} ({self.kind})"
             case None | Constant():
-                return f"a {self.kind} value"
+                return f"{'an' if self.kind == 'int' else 'a'} {self.kind} value"
             case _:
                 return f"arithmetic ({self.kind})"
 
@@ -130,7 +130,8 @@ def _check_octal(digits: str, leaf: Leaf, text: str) -> None:
     """Java reads 010 as 8 and SQL as 10; whoever writes it means one of them."""
     if len(digits) > 1 and digits[0] == "0":
         plain = digits.lstrip("0") or "0"
-        message = f"{shown(leaf.text)} is octal in Java and decimal in SQL: write {plain} or 0x"
+        octal = "" if set(digits) & {"8", "9"} else f", or {int(digits, 8)} for the octal number"
+        message = f"{shown(leaf.text)} is octal in Java and decimal in SQL: write {plain}{octal}"
         refuse("E162", message, text, leaf.at)
 
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Literal, TypeAlias, TypeVar
 
-from sqlglot.tokens import Tokenizer
-
 from gapless.content.values import DECIMAL_DIGITS, literal
 
 Operator: TypeAlias = Literal["+", "-", "*", "/"]
@@ -27,7 +25,8 @@ Exact = TypeVar("Exact", int, Decimal)
 #: How tightly an operator binds, for printing without needless parentheses.
 _TIGHTNESS = {"+": 1, "-": 1, "*": 2, "/": 2}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KEYWORDS = frozenset(word for word in Tokenizer.KEYWORDS if _PLAIN_NAME.fullmatch(word)) | {"ESCAPE", "TRUE"}
+#: The words that a condition keeps for itself; a column of that name stands in quotes.
+KEYWORDS = frozenset(["AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "ESCAPE", "NULL", "TRUE", "FALSE"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Column:
     nullable: bool = True
 
     def __str__(self) -> str:
-        plain = _PLAIN_NAME.fullmatch(self.name) and self.name.upper() not in _KEYWORDS
+        plain = _PLAIN_NAME.fullmatch(self.name) and self.name.upper() not in KEYWORDS
         return self.name if plain else f'"{self.name}"'
 
 
