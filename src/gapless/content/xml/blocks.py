@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Blocks", "Column", "Integers", "Pairs", "spread"]
+__all__ = ["GOLDEN", "Blocks", "Column", "Integers", "Pairs", "spread"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 #: Integers of any width.
@@ -25,7 +25,7 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 _FIRST_SIZE = 64
 #: The multiplier of Fibonacci hashing: 2**64 divided by the golden ratio.
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 #: The bits of the second number of a pair.
 _SECOND_BITS = 24
@@ -190,7 +190,7 @@ class Pairs:
         wanted = first << _SECOND_BITS | second
         keys, values = self._keys.array, self._values.array
         mask = len(keys) - 1
-        places = ((wanted.astype(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(64 - self._bits)).astype(
+        places = ((wanted.astype(np.uint64) * np.uint64(GOLDEN)) >> np.uint64(64 - self._bits)).astype(
             np.int64
         )
         there = keys[places]
@@ -210,7 +210,7 @@ class Pairs:
         """Where a key is, or would be."""
         keys = self._keys.view
         mask = len(keys) - 1
-        place = (key * _GOLDEN & _WORD) >> (64 - self._bits)
+        place = (key * GOLDEN & _WORD) >> (64 - self._bits)
         while keys[place] not in {key, _NOTHING}:
             place = (place + 1) & mask
         return place

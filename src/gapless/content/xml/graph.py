@@ -9,9 +9,10 @@ Every pattern is a tree of needs, and equal subtrees are one *condition* here, w
     variant      one way to meet a condition: a set of facts that must be there, and some that must not.
                  There is one, unless the condition has an `or`
 
-A variant waits at a single one of its facts, its *pivot*, for elements of its name: the fact at whose door
-the fewest others wait. Only when an element of that name learns that fact is the variant looked at, and its
-other facts are checked. So what nobody's document has costs nothing, however many patterns ask for it.
+A variant waits at a single one of its facts, its *pivot*, for elements of its name: the fact that is likely
+to be the rarest, judged by how often patterns name what it is about. Only when an element of that name learns
+that fact is the variant looked at, and its other facts are checked. So what nobody's document has costs
+nothing, however many patterns ask for it.
 
 Everything is counted and let go with its last user, in the reverse order of its making.
 """
@@ -19,8 +20,10 @@ Everything is counted and let go with its last user, in the reverse order of its
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 import numpy as np
+from lxml import etree
 
 from gapless.content.xml.blocks import Blocks, Column, Integers, Pairs
 from gapless.content.xml.facts import Facet
@@ -32,6 +35,7 @@ __all__ = [
     "ASKS_TEXTS",
     "ASKS_VALUE",
     "DOCUMENT",
+    "IGNORED",
     "UNKNOWN",
     "Graph",
     "conjunctions",
@@ -39,19 +43,26 @@ __all__ = [
 
 #: Labels: a name that no pattern has, any name, and the document node. Names follow.
 UNKNOWN, ANY, DOCUMENT = 0, 1, 2
+#: The label of comments and processing instructions.
+IGNORED = -1
 #: What an element of some name must be asked for its conditions to be decided.
 ASKS_ATTRIBUTES, ASKS_TEXTS, ASKS_VALUE = 1, 2, 4
 #: The fact that every node knows.
 ALWAYS = 0
 _NONE = -1
+#: Guesses that only choose where a variant waits: how often a value passes, how much more often something is
+#: anywhere below than right below, and how much more often documents have a name than patterns.
+_VALUE_ODDS = 0.1
+_BELOW_FACTOR = 8.0
+_LABEL_FACTOR = 4.0
 
 
 class Graph:
     """All conditions of all patterns, and which fact wakes which."""
 
     def __init__(self) -> None:
-        #: Names that some condition has.
-        self.labels: dict[str, int] = {}
+        #: Names that some condition has, and the two functions that lxml has for names of what is no element.
+        self.labels: dict[object, int] = {etree.Comment: IGNORED, etree.ProcessingInstruction: IGNORED}
         self._label_names: list[str] = ["", "", ""]
         self._label_uses: list[int] = [0, 0, 0]
         self._free_labels: list[int] = []
@@ -63,6 +74,8 @@ class Graph:
         self._condition_keys: list[tuple[int, Need] | None] = []
         self._condition_uses: list[int] = []
         self._condition_variants: list[tuple[int, ...]] = []
+        #: A guess of how often elements meet the condition, from how often patterns name its parts.
+        self._condition_odds: list[float] = []
         self._free_conditions: list[int] = []
         #: For each condition the fact "a child meets it" and "something below meets it", or -1.
         self.child_fact = Column(_NONE)
@@ -75,7 +88,9 @@ class Graph:
         self._value_facts: dict[Need, int] = {}
         #: Whether a fact is handed on from child to parent: those about "something below".
         self.rises = Column(0, dtype=np.int8)
-        #: The label of the variants that wait at a fact, and their list; others are in `_doors`.
+        #: For each fact the list of the variants that wait there for elements of any label, or -1.
+        self._any_door = Column(_NONE)
+        #: One label of those that wait at a fact, and their list; further labels are in `_doors`.
         self._main_label = Column(_NONE)
         self._main_door = Column(_NONE)
         self._has_more = Column(0, dtype=np.int8)
@@ -112,9 +127,14 @@ class Graph:
         made = self._new_condition(key)
         self._label_uses[label] += 1
         variants = []
+        odds = 0.0
         for terms in conjunctions(need):
-            facts = tuple(self._fact(term, label) for term in terms)
-            variants.append(self._new_variant(made, label, facts))
+            facts = tuple([self._fact(term, label) for term in terms])
+            # What must be absent is no one to wait for.
+            each_odds = [(self._odds(fact), fact) for fact in facts if fact >= 0]
+            odds += prod([each for each, _ in each_odds])
+            variants.append(self._new_variant(made, label, facts, min(each_odds)[1] if each_odds else ALWAYS))
+        self._condition_odds[made] = min(1.0, odds * self._label_odds(label))
         self._condition_variants[made] = tuple(variants)
         self.several += len(variants) > 1
         return made
@@ -149,6 +169,7 @@ class Graph:
             self._condition_keys.append(key)
             self._condition_uses.append(1)
             self._condition_variants.append(())
+            self._condition_odds.append(1.0)
             self.child_fact.reach(made)
             self.below_fact.reach(made)
         self._conditions[key] = made
@@ -220,7 +241,7 @@ class Graph:
             made = len(self._fact_uses)
             self._fact_uses.append(0)
             self._fact_owner.append(owner)
-            for column in (self.rises, self._main_label, self._main_door, self._has_more):
+            for column in (self.rises, self._any_door, self._main_label, self._main_door, self._has_more):
                 column.reach(made)
         self.rises.view[made] = rises
         return made
@@ -249,6 +270,19 @@ class Graph:
         self._fact_owner[fact] = TRUE
         self._free_facts.append(fact)
 
+    def _odds(self, fact: int) -> float:
+        """A guess of how often an element learns a fact."""
+        owner = self._fact_owner[fact]
+        if isinstance(owner, Need):
+            return _VALUE_ODDS
+        odds = self._condition_odds[owner]
+        return min(1.0, _BELOW_FACTOR * odds) if self.rises.view[fact] else odds
+
+    def _label_odds(self, label: int) -> float:
+        if label == ANY:
+            return 1.0
+        return min(1.0, _LABEL_FACTOR * self._label_uses[label] / len(self._conditions))
+
     @property
     def fact_count(self) -> int:
         """All facts are below this."""
@@ -256,7 +290,7 @@ class Graph:
 
     # ------------------------------------------------------------------------------ the variants
 
-    def _new_variant(self, condition: int, label: int, facts: tuple[int, ...]) -> int:
+    def _new_variant(self, condition: int, label: int, facts: tuple[int, ...], pivot: int) -> int:
         if self._free_variants:
             made = self._free_variants.pop()
             self._variant_facts[made] = facts
@@ -265,7 +299,7 @@ class Graph:
             self._variant_facts.append(facts)
             for column in (self.condition_of, self._door_of, self._place_of, self.checks_of):
                 column.reach(made)
-        pivot, door = self._best_door(label, facts)
+        door = self._door(pivot, label)
         self.condition_of.view[made] = condition
         self._door_of.view[made] = door
         self._place_of.view[made] = self._waiting.append(door, made)
@@ -277,23 +311,12 @@ class Graph:
             self.checks_of.view[made] = block
         return made
 
-    def _best_door(self, label: int, facts: tuple[int, ...]) -> tuple[int, int]:
-        """The pivot and the list to wait in: the shortest one, where there is a choice."""
-        choices = [fact for fact in facts if fact >= 0] or [ALWAYS]
-        if len(choices) == 1:
-            return choices[0], self._door(choices[0], label)
-        lengths = [(self._queue(fact, label), -fact) for fact in choices]
-        pivot = -min(lengths)[1]
-        return pivot, self._door(pivot, label)
-
-    def _queue(self, fact: int, label: int) -> int:
-        door = self._main_door.view[fact] if self._main_label.view[fact] == label else _NONE
-        if door == _NONE and self._has_more.view[fact]:
-            door = self._doors.get(fact, label)
-        return 0 if door == _NONE else int(self._waiting.lengths.view[door])
-
     def _door(self, fact: int, label: int) -> int:
         """The list of those that wait at a fact for elements of a label; made if need be."""
+        if label == ANY:
+            if self._any_door.view[fact] == _NONE:
+                self._any_door.view[fact] = self._waiting.create()
+            return int(self._any_door.view[fact])
         main = self._main_door.view[fact]
         if self._main_label.view[fact] == label:
             return int(main)
@@ -329,22 +352,27 @@ class Graph:
 
     # ----------------------------------------------------------------------------------- reading
 
-    def woken(self, facts: Integers, labels: Integers) -> tuple[Integers, Integers]:
-        """The variants that wait at each fact for elements of the label beside it.
+    def woken(self, facts: Integers, labels: Integers, *, or_any: bool) -> tuple[Integers, Integers]:
+        """The variants that wait at each fact for elements of the label beside it, or of any label.
 
-        Gives for each of them the position of its fact, in order, and the variant.
+        Gives for each of them the position of its fact, and the variant.
         """
         main = self._main_label.array[facts] == labels
         at = np.flatnonzero(main)
-        doors = self._main_door.array[facts[at]].astype(np.int64)
-        others = np.flatnonzero(~main & (self._has_more.array[facts] != 0))
+        places, doors = [at], [self._main_door.array[facts[at]]]
+        others = np.flatnonzero(self._has_more.array[facts] > main)
         if len(others):
             found = self._doors.find(facts[others], labels[others])
-            hit = found != _NONE
-            at = np.concatenate((at, others[hit]))
-            doors = np.concatenate((doors, found[hit]))
-        which, variants = self._waiting.read(doors)
-        return at[which], variants
+            hit = np.flatnonzero(found != _NONE)
+            places.append(others[hit])
+            doors.append(found[hit])
+        if or_any:
+            any_doors = self._any_door.array[facts]
+            hit = np.flatnonzero(any_doors != _NONE)
+            places.append(hit)
+            doors.append(any_doors[hit])
+        which, variants = self._waiting.read(np.concatenate(doors))
+        return np.concatenate(places)[which], variants
 
     @property
     def condition_count(self) -> int:
@@ -358,6 +386,7 @@ class Graph:
             self.child_fact,
             self.below_fact,
             self.rises,
+            self._any_door,
             self._main_label,
             self._main_door,
             self._has_more,

@@ -16,9 +16,10 @@ number of patterns. At the end the root shapes hand their facts to the document 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from gapless.content.xml.blocks import Integers, spread
-from gapless.content.xml.graph import ALWAYS, ANY, DOCUMENT, Graph
+from gapless.content.xml.blocks import GOLDEN, Integers, spread
+from gapless.content.xml.graph import ALWAYS, DOCUMENT, Graph
 from gapless.content.xml.shapes import Shapes
 
 __all__ = ["decide"]
@@ -120,13 +121,8 @@ def _met(
     """The conditions that shapes with these facts meet: positions in the level, and conditions."""
     positions = keys >> bits
     facts = keys & ((1 << bits) - 1)
-    at, variants = graph.woken(facts, labels[positions])
-    where = positions[at]
-    if any_label:
-        at, more = graph.woken(facts, np.full(len(facts), ANY, dtype=np.int64))
-        where = np.concatenate((where, positions[at]))
-        variants = np.concatenate((variants, more))
-    where, variants = _checked(graph, keys, where, variants, bits)
+    at, variants = graph.woken(facts, labels[positions], or_any=any_label)
+    where, variants = _checked(graph, keys, positions[at], variants, bits)
     conditions = graph.condition_of.array[variants].astype(np.int64)
     if graph.several:
         met = _unique(where << 32 | conditions)
@@ -145,12 +141,31 @@ def _checked(
     at, wanted = graph.checks.read(blocks[doubtful].astype(np.int64))
     absent = wanted < 0
     looked_for = where[doubtful][at] << bits | np.where(absent, ~wanted, wanted)
-    found = np.searchsorted(keys, looked_for)
-    found[found == len(keys)] = 0
-    wrong = (keys[found] == looked_for) == absent
+    wrong = _among(keys, looked_for) == absent
     keep = np.ones(len(variants), dtype=np.bool_)
     keep[doubtful[at[wrong]]] = False
     return where[keep], variants[keep]
+
+
+def _among(keys: Integers, wanted: Integers) -> npt.NDArray[np.bool_]:
+    """Which of the wanted numbers are among the sorted keys.
+
+    A search in any order costs some 90 ns a number, so a table of bytes sorts out most of those that are not
+    there first: for 3 ns, and with one false alarm in eight at worst.
+    """
+    bits = max(6, (8 * len(keys)).bit_length())
+    table = np.zeros(1 << bits, dtype=np.bool_)
+    table[_hashed(keys, bits)] = True
+    among = table[_hashed(wanted, bits)]
+    likely = np.flatnonzero(among)
+    at = np.searchsorted(keys, wanted[likely])
+    at[at == len(keys)] = 0
+    among[likely] = keys[at] == wanted[likely]
+    return among
+
+
+def _hashed(keys: Integers, bits: int) -> npt.NDArray[np.uint64]:
+    return (keys.view(np.uint64) * np.uint64(GOLDEN)) >> np.uint64(64 - bits)
 
 
 def _told(graph: Graph, keys: Integers, where: Integers, conditions: Integers, bits: int) -> Integers:

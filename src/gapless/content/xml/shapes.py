@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 
 from lxml import etree
 
-from gapless.content.xml.graph import ANY, ASKS_ATTRIBUTES, ASKS_TEXTS, ASKS_VALUE, UNKNOWN, Graph
+from gapless.content.xml.graph import ANY, ASKS_ATTRIBUTES, ASKS_TEXTS, ASKS_VALUE, IGNORED, UNKNOWN, Graph
 
 __all__ = ["Shapes"]
 
-#: The label of what is no element: comments and processing instructions.
-_IGNORED = -1
+_CHILDLESS: frozenset[int] = frozenset()
 _Key = int | tuple[int, frozenset[int], tuple[int, ...]]
 
 
@@ -41,30 +40,27 @@ class Shapes:
     def add(self, root: etree._Element) -> int:
         """The shape of a root element; the shapes of all elements below it are made known."""
         elements = list(root.iter())
-        names: dict[object, int] = self.graph.labels  # type: ignore[assignment]  # comments have functions
-        get = names.get
+        get = self.graph.labels.get
         labels = [get(each.tag, UNKNOWN) for each in elements]
         counts = [len(each) for each in elements]
-        asks = self.graph.asks
+        asks, known = self.graph.asks, self._known
         asks_any = asks[ANY]
-        known = self._known
-        none: frozenset[int] = frozenset()
         stack: list[int] = []
         for at in range(len(elements) - 1, -1, -1):
             label = labels[at]
-            count = counts[at]
-            if label == UNKNOWN and not isinstance(elements[at].tag, str):
-                stack.append(_IGNORED)
+            if label == IGNORED:
+                stack.append(IGNORED)
                 continue
-            children = none
+            children = _CHILDLESS
+            count = counts[at]
             if count:
                 children = frozenset(stack[-count:])
                 del stack[-count:]
-                if _IGNORED in children:
-                    children -= {_IGNORED}
+                if IGNORED in children:
+                    children -= {IGNORED}
             asked = asks[label] | asks_any
             facts = self._facts(elements[at], asked) if asked else ()
-            key: _Key = label if not children and not facts else (label, children, facts)
+            key: _Key = (label, children, facts) if children or facts else label
             shape = known.get(key)
             if shape is None:
                 shape = known[key] = self._new(label, children, facts)
