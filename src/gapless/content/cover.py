@@ -44,6 +44,11 @@ def covers(first: Condition, second: Condition) -> Cover:
     return Cover.NO if decided else Cover.UNKNOWN
 
 
+def surely_covers(first: Condition, second: Condition) -> bool:
+    """Whether the answer of `covers` is YES, for those who need to know no more."""
+    return all(any(_implies(term, wider, 0) for wider in first.terms) for term in second.terms)
+
+
 def implies(narrow: Conjunction, wide: Conjunction) -> bool:
     """Whether `wide` is surely true whenever `narrow` is."""
     return _implies(narrow, wide, 0)

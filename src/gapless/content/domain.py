@@ -101,7 +101,22 @@ class Domain:
 
     def includes(self, other: Domain) -> bool:
         """Whether every value of the other is one of ours."""
-        return (self & other) == other
+        if other.null and not self.null:
+            return False
+        at = 0
+        for start, stop in other.intervals:
+            # Ours are apart, so an interval of the other lies in one of them or in none.
+            while at < len(self.intervals):
+                end = self.intervals[at][1]
+                if end is None or _before(start, end):
+                    break
+                at += 1
+            if at == len(self.intervals):
+                return False
+            low, high = self.intervals[at]
+            if _before(start, low) or (high is not None and (stop is None or _before(high, stop))):
+                return False
+        return True
 
     def admits(self, key: Key | None) -> bool:
         """Whether one key, or null for None, is in here."""

@@ -22,7 +22,6 @@ from gapless.content.terms import Column, Term
 from gapless.content.values import NUMBERS
 from gapless.content.xml.document import parse_document
 from gapless.content.xml.evaluate import evaluate
-from gapless.content.xml.pattern import Pattern
 from gapless.errors import ContentError
 
 
@@ -68,20 +67,18 @@ def mask_atom(atom: Atom, rows: Rows) -> RowMask:
         case Compare():
             return _mask_compare(atom, rows)
         case Matches():
-            documents = rows.column(atom.column.name)
-            found = _mask_documents(atom.pattern, documents)
-            return ~found & _true(documents.is_valid()) if atom.negated else found
+            return _mask_documents(atom, rows.column(atom.column.name))
         case AnyOf():
             return mask(atom.condition, rows)
 
 
-def _mask_documents(pattern: Pattern, documents: pa.Array) -> RowMask:
-    """Which documents match; one that cannot be read matches nothing."""
+def _mask_documents(atom: Matches, documents: pa.Array) -> RowMask:
+    """Of which documents the atom is true; of one that cannot be read nothing is."""
     found = np.zeros(len(documents), dtype=np.bool_)
     for row, text in enumerate(documents.to_pylist()):
         if text is not None:
             try:
-                found[row] = evaluate(pattern, parse_document(text))
+                found[row] = evaluate(atom.pattern, parse_document(text)) is not atom.negated
             except ContentError:
                 continue
     return found

@@ -17,11 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gapless.content.condition import Condition
-from gapless.content.cover import covers
+from gapless.content.cover import surely_covers
 from gapless.content.hulls import Hull, HullTable, hull_of
 from gapless.content.terms import Term
 from gapless.content.values import Key
-from gapless.content.verdict import Cover
 
 #: While looking for the lowest node that covers a new one, so many children of a node are asked.
 CHILDREN_ASKED_MAX = 16
@@ -123,7 +122,7 @@ class Forest:
         """Raise if a root is covered by another one, or a child is not covered by its parent."""
         for node in self._nodes.values():
             if node.parent is not None:
-                assert covers(node.parent.condition, node.condition) is Cover.YES
+                assert _covers(node.parent, node), f"{node.parent.condition} / {node.condition}"
             for other in self._roots.nodes.values():
                 if node.parent is None and other is not node:
                     assert not _covers(other, node), f"{other.condition} covers {node.condition}"
@@ -157,10 +156,12 @@ class _Roots:
     there is a table for each such (term, value), where few are found, and one for all others.
     """
 
-    __slots__ = ("_all", "_by_point", "_entries", "_owners", "_pointless", "nodes")
+    __slots__ = ("_all", "_by_point", "_entries", "_nothing", "_owners", "_pointless", "nodes")
 
     def __init__(self) -> None:
         self.nodes: dict[int, _Node] = {}
+        #: The root that asks for nothing, if that is one.
+        self._nothing: _Node | None = None
         #: Every conjunction of every root is an entry of the tables.
         self._entries: dict[int, list[int]] = {}
         self._owners: dict[int, _Node] = {}
@@ -170,6 +171,8 @@ class _Roots:
 
     def add(self, node: _Node) -> None:
         self.nodes[node.number] = node
+        if not node.hulls:
+            self._nothing = node
         # Numbers are unique among all conjunctions: no node has this many.
         entries = [(node.number << 20) + at for at in range(len(node.hulls))]
         self._entries[node.number] = entries
@@ -183,6 +186,8 @@ class _Roots:
 
     def remove(self, node: _Node) -> None:
         del self.nodes[node.number]
+        if self._nothing is node:
+            self._nothing = None
         for entry, hull in zip(self._entries.pop(node.number), node.hulls, strict=True):
             del self._owners[entry]
             self._all.remove(entry)
@@ -218,9 +223,9 @@ class _Roots:
                 if table is None or len(table) < len(smallest):
                     smallest = table if table is not None else _NO_HULLS
             found.update(self._owners[entry].number for entry in smallest.inside(hull))
-        if node.hulls:
-            # Who asks for nothing is covered, and has no conjunction to be found by.
-            found.update(number for number in self._entries if not self._entries[number])
+        if self._nothing is not None:
+            # It asks for nothing, is covered by anything, and has no conjunction to be found by.
+            found.add(self._nothing.number)
         return [self.nodes[each] for each in sorted(found) if _covers(node, self.nodes[each])]
 
 
@@ -228,7 +233,7 @@ _NO_HULLS = HullTable()
 
 
 def _covers(wide: _Node, narrow: _Node) -> bool:
-    return covers(wide.condition, narrow.condition) is Cover.YES
+    return surely_covers(wide.condition, narrow.condition)
 
 
 def _hang(node: _Node, parent: _Node) -> None:

@@ -35,7 +35,7 @@ from gapless.content.like import LikePattern
 from gapless.content.printing import prefix_interval
 from gapless.content.terms import Column, Constant, Term, constant
 from gapless.content.values import Value, key_bounds, next_key
-from gapless.content.xml.pattern import Pattern
+from gapless.content.xml.pattern import FALSE, Pattern
 
 #: A product of disjunctions is written out up to this many conjunctions.
 TERMS_MAX = 64
@@ -84,7 +84,9 @@ def like(column: Column, pattern: LikePattern, *, negated: bool = False) -> Cond
 
 
 def matches(column: Column, pattern: Pattern, *, negated: bool = False) -> Condition:
-    """The document matches the pattern, or does not."""
+    """The document matches the pattern, or does not; one that cannot be read does neither."""
+    if pattern.need == FALSE and not negated:
+        return NOTHING
     return Condition([Conjunction({}, [Matches(column, pattern, negated)])])
 
 
