@@ -13,8 +13,8 @@ accepted only by what is true. JMS selectors are read as well.
 XPath patterns are about documents: `/` one step, `//` any number of steps, `*` any name, and predicates
 in brackets. A pattern stands alone when the topic has one xml column, or inside SQL.
 
->>> print(parse_condition("/nitf//hl1[@class]", trades))
-XPATH(news, '/nitf//hl1[@class]')
+>>> print(parse_condition("/nitf//hl1/@class", trades))
+XPATH(news, '/nitf//hl1/@class')
 >>> print(parse_condition("price < 9 AND XPATH(news, '/nitf/body')", trades))
 price < 9.0 AND XPATH(news, '/nitf/body')
 

@@ -73,6 +73,8 @@ _COMPARISONS: dict[type[Node], AnyComparison] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
+#: What changes nothing but the sign of a condition.
+_AROUND = (exp.Paren, exp.Not)
 _ARITHMETIC: dict[type[Node], Operator] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
 
 
@@ -88,7 +90,11 @@ def parse_sql(text: str, schema: Schema) -> Condition:
     go together and bad literals, E163 for SQL that is not supported, E164 for what is too large.
     """
     found = scan(text, schema)
-    return _Reader(text, found, schema).condition(_tree(text, found), negated=False)
+    try:
+        return _Reader(text, found, schema).condition(_tree(text, found), negated=False)
+    except RecursionError:
+        # The depth was checked; the caller itself must be near the end of its stack.
+        refuse("E164", "the condition is too deep for the stack that is left: split it", text, 0)
 
 
 def _tree(text: str, found: Scan) -> Node:
@@ -99,8 +105,6 @@ def _tree(text: str, found: Scan) -> Node:
     except ParseError as error:
         at = error.errors[0].get("col") if error.errors else None
         _not_understood(text, at if isinstance(at, int) else 0)
-    except RecursionError:
-        refuse("E164", "the condition is too deep: split it", text, 0)
     except SqlglotError:
         _not_understood(text, 0)
     if len(trees) != 1 or trees[0] is None:
@@ -126,10 +130,10 @@ class _Reader:
 
     def condition(self, node: Node, *, negated: bool) -> Condition:
         """What the node, or NOT the node, accepts."""
-        while isinstance(node, exp.Paren | exp.Not):
+        while isinstance(node, _AROUND):
             negated ^= isinstance(node, exp.Not)
             node = node.this
-        if isinstance(node, exp.And | exp.Or):
+        if isinstance(node, exp.Connector):
             operands = self._operands(node, negated)
             conditions = [self.condition(operand, negated=opposite) for operand, opposite in operands]
             return both(conditions) if isinstance(node, exp.And) is not negated else either(conditions)
@@ -149,10 +153,10 @@ class _Reader:
         waiting = [(node, negated)]
         while waiting:
             here, opposite = waiting.pop()
-            while isinstance(here, exp.Paren | exp.Not):
+            while isinstance(here, _AROUND):
                 opposite ^= isinstance(here, exp.Not)
                 here = here.this
-            if isinstance(here, exp.And | exp.Or) and (isinstance(here, exp.And) is not opposite) == is_and:
+            if isinstance(here, exp.Connector) and (isinstance(here, exp.And) is not opposite) == is_and:
                 waiting += [(here.expression, opposite), (here.this, opposite)]
             else:
                 operands.append((here, opposite))

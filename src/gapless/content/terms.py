@@ -37,6 +37,10 @@ class Column:
     kind: str
     nullable: bool = True
 
+    def __hash__(self) -> int:
+        # Columns are the keys of most dictionaries here; a name says nearly all.
+        return hash(self.name)
+
     def __str__(self) -> str:
         plain = _PLAIN_NAME.fullmatch(self.name) and self.name.upper() not in KEYWORDS
         return self.name if plain else f'"{self.name}"'

@@ -52,3 +52,7 @@ def test_a_mistake_in_an_xpath_is_pointed_at_in_the_text_as_given() -> None:
     assert error.pointer() == "  /a[3]\n     ^"
     assert error.message.startswith("at 6: ")
     assert "at 4" not in error.message
+
+
+def test_a_pattern_that_is_too_long_is_refused() -> None:
+    assert refused("/a" * 200_000, ONE).code == "E172"

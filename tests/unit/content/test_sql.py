@@ -8,7 +8,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from sqlglot.errors import ParseError, SqlglotError
 
+from gapless.content import sql
 from gapless.content.condition import EVERYTHING, NOTHING
 from gapless.content.evaluate import mask
 from gapless.content.rows import Rows
@@ -415,6 +417,25 @@ def test_the_pointer_stands_under_the_mistake() -> None:
         parse_sql("volume > 3\n  AND prise < 9", SCHEMA)
     assert str(caught.value) == "E161 at 18: no column 'prise': did you mean 'price'?"
     assert caught.value.pointer() == "  AND prise < 9\n      ^"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [(RecursionError(), "E164"), (SqlglotError("?"), "E160"), (ParseError("?"), "E160"), ([], "E160")],
+)
+def test_whatever_the_parser_does_is_our_own_error(
+    outcome: object, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stub:
+        def __init__(self, **options: object) -> None: ...
+
+        def parse_into(self, *arguments: object) -> object:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    monkeypatch.setattr(sql, "Parser", Stub)
+    assert refused("open")[0] == code
 
 
 def test_equal_conditions_are_one() -> None:
