@@ -70,8 +70,9 @@ class Graph:
         self.asks: list[int] = [0, 0, 0]
         self._asking: dict[tuple[int, int], int] = {}
 
-        self._conditions: dict[tuple[int, Need], int] = {}
-        self._condition_keys: list[tuple[int, Need] | None] = []
+        #: By label and the text of what is needed: a string is compared faster than a Need, and is all we keep.
+        self._conditions: dict[tuple[int, str], int] = {}
+        self._condition_keys: list[tuple[int, str] | None] = []
         self._condition_uses: list[int] = []
         self._condition_variants: list[tuple[int, ...]] = []
         #: A guess of how often elements meet the condition, from how often patterns name its parts.
@@ -119,7 +120,7 @@ class Graph:
         return self._acquire(DOCUMENT, pattern.need)
 
     def _acquire(self, label: int, need: Need) -> int:
-        key = (label, need)
+        key = (label, need.text)
         known = self._conditions.get(key)
         if known is not None:
             self._condition_uses[known] += 1
@@ -159,7 +160,7 @@ class Graph:
         self._free_conditions.append(condition)
         self._drop_label(label)
 
-    def _new_condition(self, key: tuple[int, Need]) -> int:
+    def _new_condition(self, key: tuple[int, str]) -> int:
         if self._free_conditions:
             made = self._free_conditions.pop()
             self._condition_keys[made] = key
