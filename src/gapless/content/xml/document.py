@@ -168,17 +168,21 @@ class Document:
 
     def path(self, node: int) -> str:
         """Where a node is, such as `/a/b[2]`: for people."""
-        parts: list[str] = []
-        while node > 0:
-            parent, name = self.parents[node], self.names[node]
-            alike = [
-                each
-                for each, above in enumerate(self.parents)
-                if above == parent and self.names[each] == name
-            ]
-            parts.append(name if len(alike) == 1 else f"{name}[{alike.index(node) + 1}]")
-            node = parent
-        return "/" + "/".join(reversed(parts))
+        chain = [node] if node else []
+        while chain and self.parents[chain[-1]]:
+            chain.append(self.parents[chain[-1]])
+        on_the_way = {self.parents[each]: each for each in chain}
+        before, alike = dict.fromkeys(chain, 0), dict.fromkeys(chain, 0)
+        for each, parent in enumerate(self.parents):
+            step = on_the_way.get(parent)
+            if step is not None and self.names[step] == self.names[each]:
+                alike[step] += 1
+                before[step] += each <= step
+        parts = [
+            self.names[each] if alike[each] == 1 else f"{self.names[each]}[{before[each]}]"
+            for each in reversed(chain)
+        ]
+        return "/" + "/".join(parts)
 
 
 def parse_document(data: bytes | str) -> Document:

@@ -90,6 +90,7 @@ class _Explainer:
     def __init__(self, truths: Truths) -> None:
         self._truths = truths
         self._document = truths.document
+        self._reaches: dict[Need, list[int]] = {}
 
     def explain(self, need: Need, node: int) -> Explanation:
         matched = self._truths.of(need)[node]
@@ -133,22 +134,27 @@ class _Explainer:
         return Explanation(text, False, f"{where} lacks something{others}", parts)
 
     def _score(self, terms: list[Need], node: int) -> tuple[int, int]:
-        """How much an element has of what is asked, and how far down a failing path gets."""
-        return sum(self._truths.of(each)[node] for each in terms), sum(
-            self._reach(each, node) for each in terms
-        )
+        """How much an element has of what is asked, and how far down the paths get."""
+        steps = sum(self._reach(each)[node] for each in terms if isinstance(each, Has))
+        return sum(self._truths.of(each)[node] for each in terms), steps
 
-    def _reach(self, need: Need, node: int) -> int:
-        """How many steps of a path are there by name alone."""
-        if not isinstance(need, Has):
-            return 0
-        alike = [
-            each for each in self._below(node, need.axis) if need.label in {None, self._document.names[each]}
-        ]
-        inner = [each for each in terms_of(need.test) if isinstance(each, Has)]
-        if not alike:
-            return 0
-        return 1 + max((self._reach(step, each) for step in inner for each in alike[:_LISTED_MAX]), default=0)
+    def _reach(self, need: Has) -> list[int]:
+        """For each node, how many steps of a path are below it by name alone."""
+        known = self._reaches.get(need)
+        if known is not None:
+            return known
+        names, parents = self._document.names, self._document.parents
+        inner = [self._reach(each) for each in terms_of(need.test) if isinstance(each, Has)]
+        reach = [0] * len(names)
+        for node in range(len(names) - 1, 0, -1):
+            here = (
+                1 + max((each[node] for each in inner), default=0) if need.label in {None, names[node]} else 0
+            )
+            if need.axis is Axis.DESCENDANT:
+                here = max(here, reach[node])
+            reach[parents[node]] = max(reach[parents[node]], here)
+        self._reaches[need] = reach
+        return reach
 
     def _below(self, node: int, axis: Axis) -> list[int]:
         parents = self._document.parents

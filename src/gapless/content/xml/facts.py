@@ -20,6 +20,8 @@ __all__ = ["Facet"]
 
 #: How many values are remembered with their facts; then all are forgotten.
 _REMEMBERED_MAX = 10_000
+#: Longer values are not remembered.
+_REMEMBERED_CHARS_MAX = 200
 _BELOW_ALL = -1
 
 
@@ -80,9 +82,10 @@ class Facet:
         known = self._remembered.get(value)
         if known is None:
             known = tuple(self._compute(value))
-            if len(self._remembered) >= _REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[value] = known
+            if len(value) <= _REMEMBERED_CHARS_MAX:
+                if len(self._remembered) >= _REMEMBERED_MAX:
+                    self._remembered.clear()
+                self._remembered[value] = known
         return known
 
     def _compute(self, value: str) -> list[int]:

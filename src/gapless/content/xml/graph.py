@@ -70,7 +70,7 @@ class Graph:
         self.asks: list[int] = [0, 0, 0]
         self._asking: dict[tuple[int, int], int] = {}
 
-        #: By label and the text of what is needed: a string is compared faster than a Need, and is all we keep.
+        #: By label and the text of the need: a string is compared faster than a Need, and is all we keep.
         self._conditions: dict[tuple[int, str], int] = {}
         self._condition_keys: list[tuple[int, str] | None] = []
         self._condition_uses: list[int] = []

@@ -60,3 +60,11 @@ def test_long_values_are_cut() -> None:
     explanation = explain_pattern(parse_pattern("/a[. = 'y']"), document)
     assert "xxx..." in str(explanation)
     assert len(str(explanation)) < 200
+
+
+def test_many_ways_down_are_not_tried_one_by_one() -> None:
+    document = parse_document("<a>" * 200 + "</a>" * 200)
+    explanation = explain_pattern(parse_pattern("//a" * 40 + "/b"), document)
+    failure = explanation.failure()
+    assert failure is not None
+    assert failure.text == "/b"
