@@ -36,6 +36,11 @@ NESTING_MAX = 48
 #: Into how many conjunctions the `or`s of one element may multiply.
 ALTERNATIVES_MAX = 64
 
+#: Up to here a pattern is certainly within the limits when it is printed: a `//@name` prints as two paths.
+_SMALL_SIZE = 48
+_SMALL_DEPTH = 16
+_SMALL_CHARS = 1_000
+
 _NAME_START = (
     "A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f"
     "\u2c00-\u2fef\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
@@ -116,10 +121,24 @@ def parse_pattern(text: str) -> Pattern:
     """
     if len(text) > TEXT_CHARS_MAX:
         raise ContentError("E172", f"a pattern has at most {TEXT_CHARS_MAX} characters; this has {len(text)}")
-    parser = _Parser(text)
-    need = parser.whole()
+    need = _Parser(text).whole()
     _check_alternatives(need, text)
-    return Pattern(need)
+    pattern = Pattern(need)
+    if need.size > _SMALL_SIZE or need.depth > _SMALL_DEPTH or len(pattern.text) > _SMALL_CHARS:
+        _check_printed(pattern, text)
+    return pattern
+
+
+def _check_printed(pattern: Pattern, text: str) -> None:
+    """Refuse a pattern whose normal form could not be read again: it may be longer than what was written."""
+    fits = len(pattern.text) <= TEXT_CHARS_MAX
+    if fits:
+        try:
+            fits = Pattern(_Parser(pattern.text).whole()) == pattern
+        except ContentError:
+            fits = False
+    if not fits:
+        raise ContentError("E172", "the pattern is too large once it is written out in full", text=text, at=0)
 
 
 def _check_alternatives(need: Need, text: str) -> None:

@@ -138,6 +138,8 @@ def test_what_is_refused_says_where_and_why(text: str, code: str, at: int, words
         "/a[" + "-" * 5000 + "1 = @p]" + " " * 5000,
         "/a[" + " or ".join(["b"] * (PIECES_MAX + 1)) + "]",
         "/a[" + " and ".join(f"(b{each} or c{each})" for each in range(20)) + "]",
+        # Within the limits as it is written, not so as it is printed.
+        "/a" + "".join(f"[b{each}[.//@p]]" for each in range(80)),
     ],
 )
 def test_what_is_too_large_is_refused(text: str) -> None:
@@ -153,6 +155,20 @@ def test_the_limits_themselves_are_allowed() -> None:
     parse_pattern("/a[" + " or ".join(f"b{each}" for each in range(ALTERNATIVES_MAX)) + "]")
     wide = parse_pattern("/a" + "".join(f"[.//b{each}]" for each in range(PIECES_MAX // 2 - 1)))
     assert parse_pattern(str(wide)) == wide
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/a" + "".join(f"[b{each}[.//@p]]" for each in range(40)),
+        "/a[" + "(b and (c or " * 15 + "d" + "))" * 15 + "]",
+        "/a" + "".join(f"[.//a//a[a][.//a[@p={each}]]]" for each in range(28)),
+        "/a[not(" + " or ".join(f"(b{each} and c{each})" for each in range(5)) + ")]",
+    ],
+)
+def test_a_large_pattern_survives_being_printed(text: str) -> None:
+    pattern = parse_pattern(text)
+    assert parse_pattern(str(pattern)) == pattern
 
 
 def test_numbers_are_printed_in_full() -> None:
