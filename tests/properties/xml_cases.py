@@ -12,6 +12,8 @@ _VALUE_TESTS = [
     "@p[not(. > 3)]",
     "text()[contains(., 'x')]",
     "@*[not(. = 5)]",
+    "text()[not(. > 3)]",
+    "@*[. != 5 and (contains(., 'x') or . > 3)]",
     "true()",
 ]
 _ATTRIBUTE_VALUES = ["x", "5", "5.0", "y5", " 5", "10", "", "-1", "1e1", "nan"]

@@ -89,6 +89,8 @@ class Graph:
         self._value_facts: dict[Need, int] = {}
         #: Whether a fact is handed on from child to parent: those about "something below".
         self.rises = Column(0, dtype=np.int8)
+        # What is always true is handed on as well, so that only leaves need to be told.
+        self.rises.view[ALWAYS] = 1
         #: For each fact the list of the variants that wait there for elements of any label, or -1.
         self._any_door = Column(_NONE)
         #: One label of those that wait at a fact, and their list; further labels are in `_doors`.

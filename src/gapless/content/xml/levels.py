@@ -30,7 +30,7 @@ _NONE = -1
 def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Integers]:
     """The conditions of the document node that are met by documents with these root shapes.
 
-    Gives, sorted by the first, positions in `roots` and conditions.
+    `roots` has no duplicates. Gives positions in it, in no order, and conditions.
     """
     handed = _Handed(len(shapes.labels))
     heights = np.array(shapes.heights, dtype=np.int64)
@@ -48,11 +48,10 @@ def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Int
         at, conditions = _met(graph, keys, level_labels, bits, any_label=True)
         told = _told(graph, keys, at, conditions, bits)
         handed.write(level, np.bincount(told >> bits, minlength=len(level)), told & ((1 << bits) - 1))
+    # The roots are distinct and what each of them tells is sorted, so this is sorted as well.
     at, facts = handed.read(roots)
-    above = np.concatenate((at << bits | facts, np.arange(len(roots), dtype=np.int64) << bits | ALWAYS))
-    keys = _unique(above)
     labels = np.full(len(roots), DOCUMENT, dtype=np.int64)
-    return _met(graph, keys, labels, bits, any_label=False)
+    return _met(graph, at << bits | facts, labels, bits, any_label=False)
 
 
 class _Handed:
@@ -95,7 +94,7 @@ def _unique(keys: Integers) -> Integers:
 
 def _learned(shapes: Shapes, handed: _Handed, level: Integers, bits: int) -> Integers:
     """What the shapes of a level know: `position in level << bits | fact`, sorted."""
-    parts = [np.arange(len(level), dtype=np.int64) << bits | ALWAYS]
+    parts: list[Integers] = []
     edges: list[int] = []
     parents: list[int] = []
     values: list[int] = []
@@ -107,7 +106,9 @@ def _learned(shapes: Shapes, handed: _Handed, level: Integers, bits: int) -> Int
         if shapes.facts[shape]:
             high = position << bits
             values += [high | fact for fact in shapes.facts[shape]]
-    if edges:
+    if not edges:
+        parts.append(np.arange(len(level), dtype=np.int64) << bits | ALWAYS)
+    else:
         at, facts = handed.read(np.array(edges, dtype=np.int64))
         parts.append(np.array(parents, dtype=np.int64)[at] << bits | facts)
     if values:

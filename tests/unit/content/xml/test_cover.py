@@ -45,6 +45,8 @@ from gapless.content.xml.imply import Implication
         ("/a/b", "/a[b[c] or b[d]]", Cover.YES),
         ("/a[b or c]", "/a[(b or c) and d]", Cover.YES),
         ("/a[x or y]", "/a[(b[x] or c) and (x or y)]", Cover.YES),
+        ("/a/*/x", "/a[(b[x] or c[x]) and d]", Cover.YES),
+        ("/a/*/x", "/a[(b[x] or c[y]) and d]", Cover.NO),
         ("/a[not(b[c])]", "/a[not(b)]", Cover.YES),
         ("/a[not(b)]", "/a[not(b[c])]", Cover.UNKNOWN),
         ("/a or /b", "/b/c", Cover.YES),

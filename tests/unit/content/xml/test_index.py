@@ -67,7 +67,7 @@ def test_slots_may_be_any_integers_and_equal_patterns_share() -> None:
 
 def test_a_large_batch_is_cut_and_comes_out_whole() -> None:
     # Every document has its own shapes, because every attribute is asked for.
-    count = SHAPES_MAX // 4
+    count = SHAPES_MAX // 2
     index = PatternIndex()
     for slot in range(count):
         index.add(slot, parse_pattern(f"/a/b[@p = '{slot}']"))
