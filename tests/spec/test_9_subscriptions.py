@@ -104,9 +104,9 @@ def test_whether_a_row_is_accepted_depends_on_that_row_alone() -> None:
 def test_a_condition_that_does_not_fit_its_topic_is_refused() -> None:
     """Clause 9.1."""
     hand = Hand.started(network())
-    with pytest.raises(UsageError, match="E146 .* topic 'trades' has no column 'cost': it has price"):
+    with pytest.raises(UsageError, match=r"E146 .* topic 'trades' has no column 'cost': it has price"):
         hand.subscribe("alice", where("cost > 5", cost="int"))
-    with pytest.raises(UsageError, match="E146 .* column 'price' of topic 'trades' is int, .* for float"):
+    with pytest.raises(UsageError, match=r"E146 .* column 'price' of topic 'trades' is int, .* for float"):
         hand.subscribe("alice", where("price > 5", price="float"))
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from gapless.content.condition import AnyOf, Atom, Compare, Condition, Conjunction, Like, Matches
 from gapless.content.domain import Domain, Interval
-from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, Numbers, RowMask, Rows, float_codes
+from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Numbers, RowMask, Rows, float_codes
 from gapless.content.terms import Column, Term
 from gapless.content.values import NUMBERS
 from gapless.content.xml.document import parse_document
@@ -49,13 +49,25 @@ def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
         assert isinstance(term, Column)
         return _mask_texts(rows.column(term.name), domain)
     codes = rows.codes(term)
-    if not codes.exact or not _fits_codes(domain):
+    bounds = code_bounds(domain) if codes.exact else None
+    if bounds is None:
         return np.fromiter((domain.admits(key) for key in rows.keys(term)), dtype=np.bool_, count=len(rows))
-    # A code lies inside an interval just when an odd number of bounds is not above it.
+    return mask_codes(codes.values, bounds, null=domain.null)
+
+
+def code_bounds(domain: Domain) -> CodeArray | None:
+    """The codes where the intervals begin and end, ascending; None where one has no code of its own."""
+    if not _fits_codes(domain):
+        return None
     bounds = [bound for interval in domain.intervals for bound in interval if isinstance(bound, int)]
-    edges = np.asarray([max(bound, CODE_MIN) for bound in bounds if bound <= CODE_MAX], dtype=np.int64)
-    inside = (np.searchsorted(edges, codes.values, side="right") & 1).astype(np.bool_)
-    return inside | (codes.values == NULL_CODE) if domain.null else inside
+    return np.asarray([max(bound, CODE_MIN) for bound in bounds if bound <= CODE_MAX], dtype=np.int64)
+
+
+def mask_codes(codes: CodeArray, bounds: CodeArray, *, null: bool) -> RowMask:
+    """Which codes lie between the bounds of a domain, or are null when that is asked for."""
+    # A code lies inside an interval just when an odd number of bounds is not above it.
+    inside = (bounds.searchsorted(codes, side="right") & 1).astype(np.bool_)
+    return inside | (codes == NULL_CODE) if null else inside
 
 
 def mask_atom(atom: Atom, rows: Rows) -> RowMask:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import repeat
+from itertools import repeat, takewhile
 from typing import Any
 
 import numpy as np
@@ -73,12 +73,21 @@ class Feature:
 class Identities:
     """The values that subscriptions ask for by equality, each with a number of its own."""
 
-    __slots__ = ("_asked", "_ids", "_next")
+    __slots__ = ("_asked", "_gone", "_ids", "_next", "_sorted", "_sorted_before", "_sorted_ids")
 
     def __init__(self) -> None:
+        #: Ascending: a value that comes back is at the end again, with a new number.
         self._ids: dict[Key, int] = {}
         self._asked: dict[Key, int] = {}
         self._next = 0
+        #: Values that are codes, ascending, and their numbers. A forgotten value may still be here: nothing
+        #: is found by its number. Of one that came back the last number counts.
+        self._sorted: CodeArray = np.zeros(0, np.int64)
+        self._sorted_ids: Positions = np.zeros(0, np.int64)
+        #: Numbers from here on are not sorted in yet.
+        self._sorted_before = 0
+        #: How many values have been forgotten since all were sorted.
+        self._gone = 0
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -100,6 +109,7 @@ class Identities:
             self._asked[key] = left
         else:
             del self._asked[key], self._ids[key]
+            self._gone += 1
 
     def asked(self, key: Key) -> int:
         """How many ask for a value."""
@@ -108,6 +118,31 @@ class Identities:
     def find(self, values: list[Any]) -> CodeArray:
         """The number of each value, `UNKNOWN_VALUE` where nobody asks for it."""
         return np.asarray(list(map(self._ids.get, values, repeat(UNKNOWN_VALUE))), np.int64)
+
+    def find_codes(self, codes: CodeArray) -> CodeArray:
+        """The same for values that are codes, all at once."""
+        self._sort()
+        if not len(self._sorted):
+            return np.full(len(codes), UNKNOWN_VALUE)
+        at = np.searchsorted(self._sorted, codes, side="right")
+        at -= 1  # where a code is below all values, this is the last one, which it is not either
+        return np.where(self._sorted[at] == codes, self._sorted_ids[at], UNKNOWN_VALUE)
+
+    def _sort(self) -> None:
+        """Sort in what is new; begin anew when much of what is there has been forgotten."""
+        if self._gone > 64 + len(self._ids) // 4:
+            self._sorted, self._sorted_ids = self._sorted[:0], self._sorted_ids[:0]
+            self._sorted_before, self._gone = 0, 0
+        if self._sorted_before == self._next:
+            return
+        new = takewhile(lambda key: self._ids[key] >= self._sorted_before, reversed(self._ids))
+        # A decimal may be too large to have a code.
+        fitting = [key for key in new if isinstance(key, int) and CODE_MIN <= key <= CODE_MAX]
+        codes = np.sort(np.asarray(fitting, np.int64))
+        at = np.searchsorted(self._sorted, codes, side="right")
+        self._sorted = np.insert(self._sorted, at, codes)
+        self._sorted_ids = np.insert(self._sorted_ids, at, self.find(codes.tolist()))
+        self._sorted_before = self._next
 
 
 def order_codes(rows: Rows, term: Term) -> CodeArray:
@@ -133,19 +168,17 @@ def identity_codes(rows: Rows, term: Term, identities: Identities, length: int =
     """The number of each row's value, or of its beginning; `NULL_CODE` for null."""
     if len(rows) <= FEW_ROWS:
         return _looked_up(rows, term, identities, length)
-    if is_text(term):
-        assert isinstance(term, Column)
-        column = rows.column(term.name)
-    else:
-        column = pa.array(rows.codes(term).values)
-    encoded = column.dictionary_encode()
+    if not is_text(term):
+        # No subscription asks for the code of null, so a null is an unknown value.
+        return identities.find_codes(rows.codes(term).values)
+    assert isinstance(term, Column)
+    encoded = rows.column(term.name).dictionary_encode()
     values = encoded.dictionary.to_numpy(zero_copy_only=False).tolist()
     if length:
         values = [value[:length] for value in values]
     found = identities.find(values)
     indices = encoded.indices
     if not indices.null_count:
-        # No subscription asks for the code of null, so a null that has a code is an unknown value.
         at: Positions = indices.to_numpy()
         return found[at]
     at = indices.fill_null(len(found)).to_numpy()

@@ -77,6 +77,7 @@ class Index:
     """
 
     __slots__ = (
+        "_always",
         "_by_residual",
         "_by_slot",
         "_dirty",
@@ -106,6 +107,8 @@ class Index:
         self._patterns: dict[Column, PatternIndex] = {}
         self._by_residual: dict[Residual, dict[int, None]] = {}
         self._unbound: dict[int, None] = {}
+        #: Conjunctions that every row matches.
+        self._always: dict[int, None] = {}
         #: Candidates per row of the last batch.
         self._per_row = CANDIDATES_MAX / 256
 
@@ -170,8 +173,10 @@ class Index:
             self._post(entry)
         elif plan.residuals:
             self._by_residual.setdefault(plan.residuals[0], {})[entry.conjunction] = None
-        else:
+        elif plan.bounds:
             self._unbound[entry.conjunction] = None
+        else:
+            self._always[entry.conjunction] = None
         return entry
 
     def _coded(self, bound: Bound, entry: _Entry) -> tuple[int, int, int]:
@@ -241,8 +246,10 @@ class Index:
             del found[entry.conjunction]
             if not found:
                 del self._by_residual[plan.residuals[0]]
-        else:
+        elif plan.bounds:
             del self._unbound[entry.conjunction]
+        else:
+            del self._always[entry.conjunction]
         self._table.free(np.asarray([entry.conjunction]))
 
     def _forget(self, feature: Feature) -> None:
@@ -265,6 +272,9 @@ class Index:
     # Matching.
 
     def _match(self, rows: Rows) -> Pairs:
+        if not (self._ways or self._patterns or self._by_residual or self._unbound):
+            self._per_row = float(len(self._always))
+            return _product(np.arange(len(rows)), sorted({int(self._table.owners[c]) for c in self._always}))
         batch = _Batch(rows, self._identities)
         found = [
             *self._found_by_way(batch),
@@ -273,11 +283,17 @@ class Index:
         ]
         if self._unbound:
             found.append(_product(np.arange(len(rows)), self._unbound))
-        self._per_row = sum(len(row) for row, _ in found) / len(rows)
-        # Each way alone: its arrays are small enough to stay near the processor.
-        features = batch.matrix(self._numbers)
-        checked = [self._table.checked(row, conjunction, features) for row, conjunction in found]
-        row, conjunction = self._table.verified(*_concatenated(checked), batch.accepted)
+        candidates = sum(len(row) for row, _ in found)
+        self._per_row = candidates / len(rows) + len(self._always)
+        matched: list[Pairs] = []
+        if candidates:
+            # Each way alone: its arrays are small enough to stay near the processor.
+            features = batch.matrix(self._numbers)
+            checked = [self._table.checked(row, conjunction, features) for row, conjunction in found]
+            matched.append(self._table.verified(*_concatenated(checked), batch.accepted))
+        if self._always:
+            matched.append(_product(np.arange(len(rows)), self._always))
+        row, conjunction = _concatenated(matched)
         return _ordered(row, self._table.owners[conjunction])
 
     def _found_by_way(self, batch: _Batch) -> list[Pairs]:
@@ -333,10 +349,11 @@ class _Batch:
     def rows_of(self, way: _Way) -> tuple[Positions | None, CodeArray, Places | None, CodeArray | None]:
         """The rows that may be found in a way, None for all; their keys, places and codes."""
         known: RowMask | None = None
-        keys: CodeArray = np.zeros(len(self.rows), np.int64)
         if way.equal is not None:
             keys = self.codes(way.equal)
             known = keys >= 0
+        else:
+            keys = np.zeros(len(self.rows), np.int64)
         places = codes = None
         if way.range is not None:
             codes = self.codes(way.range)
@@ -397,10 +414,10 @@ def _mask(residual: Residual, rows: Rows) -> RowMask:
             return mask_atom(residual, rows)
 
 
-def _product(rows: Positions, conjunctions: Iterable[int]) -> Pairs:
-    """Every row with every conjunction."""
-    each = np.fromiter(conjunctions, np.int64)
-    return np.repeat(rows, len(each)), np.tile(each, len(rows))
+def _product(rows: Positions, others: Iterable[int]) -> Pairs:
+    """Every row with every other, a conjunction or a slot."""
+    each = np.fromiter(others, np.int64)
+    return np.repeat(rows, len(each)), each[None].repeat(len(rows), axis=0).ravel()
 
 
 def _concatenated(pairs: list[Pairs]) -> Pairs:
