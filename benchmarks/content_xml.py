@@ -1,6 +1,6 @@
 """How many documents per second does the index of XPath patterns match, and what do changes cost?
 
-    .venv/bin/python benchmarks/content_xml.py [--counts 1000,5000,20000,50000] [--seconds 3] [--values]
+    .venv/bin/python -m benchmarks.content_xml [--counts 1000,5000,20000,50000] [--seconds 3] [--values]
 
 Documents of 22 elements and patterns as in Table 2 of the XNET paper (height up to 10, `*` with probability
 0.1, `//` 0.05, branches 0.1, names by Zipf's law) over an invented news vocabulary, see `news.py`. All

@@ -9,7 +9,8 @@ A number compares numbers, a string compares strings, and `<` always compares nu
     . < '5'      as `. < 5`
 
 What counts as a number is what libxml2 says, which all of lxml and many others use: XPath's own notation
-and, beyond the standard, an exponent.
+and, beyond the standard, an exponent. Digits are rounded to the nearest float; libxml2 adds the fraction to
+the whole and may be off by the last bit, so that there 4.81 and 4.810 can differ. Here they never do.
 
 Implication is decided for one text and a conjunction of comparisons on it. It is sound, and complete as
 long as all of them compare numbers, or one of them says which text it is.
