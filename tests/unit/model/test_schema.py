@@ -50,6 +50,7 @@ def test_every_kind_of_column_holds_its_values_and_nulls_where_allowed(kind: str
         "timestamp": datetime(2024, 2, 29, 12, tzinfo=UTC),
         "decimal": Decimal("1.000000001"),
         "binary": b"\xff",
+        "xml": b"<news/>",
     }[kind]
     rows = pa.RecordBatch.from_pydict({"it": [value, None]}, schema=pa.schema([("it", COLUMN_TYPES[kind])]))
     assert Schema.parse(TRADES, {"it": f"{kind}?"}).checked(rows).column("it").to_pylist() == [value, None]
