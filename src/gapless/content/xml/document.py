@@ -44,8 +44,6 @@ DEPTH_MAX = 256
 ATTRIBUTE_CHARS_MAX = 65_536
 ATTRIBUTES_MAX = 1_000
 
-#: The shortest element is `<a/>`, so that shorter documents need no counting.
-_NODE_BYTES_MIN = 4
 #: What may stand before a document type declaration: white space, comments, processing instructions.
 _PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]+|<\?.*?\?>|<!--.*?-->)*+", re.DOTALL)
 
@@ -91,7 +89,7 @@ def parse_root(data: bytes | str) -> etree._Element:
         raise _translated(error) from None
     except (etree.LxmlError, ValueError, LookupError) as error:
         raise ContentError("E175", f"not well-formed: {error}") from error
-    if len(data) > _NODE_BYTES_MIN * NODES_MAX or len(data) > ATTRIBUTE_CHARS_MAX:
+    if len(data) > ATTRIBUTE_CHARS_MAX or data.count(b"=") > ATTRIBUTES_MAX:
         _check_large(root)
     if root.getroottree().docinfo.internalDTD is not None:
         raise _doctype()
@@ -135,7 +133,7 @@ def _translated(error: etree.XMLSyntaxError) -> ContentError:
 
 
 def _check_large(root: etree._Element) -> None:
-    """The limits that a small document cannot break."""
+    """The limits that a document with few bytes and few equals signs cannot break."""
     for count, element in enumerate(root.iter(), start=1):
         if count > NODES_MAX:
             raise ContentError("E176", f"a document has at most {NODES_MAX} nodes")

@@ -129,3 +129,9 @@ def test_what_documents_mean(data: bytes | str, pattern: str) -> None:
     index = PatternIndex()
     index.add(3, parse_pattern(pattern))
     assert index.match([data])[1].tolist() == [3]
+
+
+def test_too_many_attributes_are_refused_however_short_they_are() -> None:
+    attributes = " ".join(f'a{at}=""' for at in range(ATTRIBUTES_MAX + 1))
+    with pytest.raises(ContentError, match="E176"):
+        parse_document(f"<a {attributes}/>")
