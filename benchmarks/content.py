@@ -27,7 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.content_rows import Churn, Figures, as_json, measure_churn, measure_forest, measure_rows
-from benchmarks.content_xml import measure_xml, measure_xml_churn
+from benchmarks.content_xml import measure_xml, measure_xml_churn, measure_xml_duplicates
 
 ROW_COUNTS = (1_000, 4_000, 16_000, 100_000)
 PATTERN_COUNTS = (1_000, 5_000, 20_000, 50_000)
@@ -72,8 +72,9 @@ def main() -> None:
     forest = measure_forest(min(16_000, max(row_counts)))
     console.print("XML documents ...", style="dim")
     xml = measure_xml(pattern_counts, given.seconds)
+    alike = measure_xml_duplicates(max(pattern_counts), given.seconds)
     xml_churn = measure_xml_churn(max(pattern_counts), seconds=2 * given.seconds)
-    asked = [] if given.quick else figures(rows, churn, xml, xml_churn)
+    asked = [] if given.quick else figures(rows, churn, [*xml, alike], xml_churn)
     draw(rows, xml, given.plot)
     if given.json:
         everything = {
@@ -81,6 +82,7 @@ def main() -> None:
             "churn": asdict(churn),
             "forest": forest,
             "xml": xml,
+            "xml_duplicates": alike,
             "xml_churn": xml_churn,
             "asked": [{**asdict(each), "reached": each.reached} for each in asked],
         }
@@ -88,7 +90,7 @@ def main() -> None:
         return
     show_rows(rows, churn, console)
     show_forest(forest, console)
-    show_xml(xml, xml_churn, console)
+    show_xml([*xml, alike], xml_churn, console)
     show_asked(asked, console)
     console.print(f"curves drawn in {given.plot}")
 
@@ -121,7 +123,7 @@ def figures(
     by_key = {(each.workload, each.subscriptions): each for each in rows}
     equality, three = by_key[("equality", 16_000)], by_key[("three", 16_000)]
     mixed = by_key[("mixed", 100_000)]
-    least, most = xml[0], xml[-1]
+    least, most, alike = xml[0], xml[-2], xml[-1]
     growth = least["documents_per_s"] / most["documents_per_s"]
     return [
         Asked("16,000 equalities, events/s, batches of 1,000", equality.index_per_s, 1_000_000),
@@ -135,6 +137,8 @@ def figures(
         Asked("matching speed kept during the changes", churn.kept, 0.8),
         Asked("50,000 patterns, documents/s, parsing included", most["documents_per_s"], 1_000),
         Asked("50,000 patterns, times lxml in a loop", most["ratio"], 200),
+        Asked("the same, duplicates allowed, documents/s", alike["documents_per_s"], 1_000),
+        Asked("the same, duplicates allowed, times lxml in a loop", alike["ratio"], 200),
         Asked("50 times the patterns: 1 / growth of the time", 1 / growth, 1 / 50),
         Asked("changes/s at 50,000 patterns while matching", xml_churn["changes_per_s"], 5_000),
         Asked(
@@ -199,6 +203,7 @@ def show_xml(xml: list[dict[str, Any]], xml_churn: dict[str, Any], console: Cons
     for line in xml:
         table.add_row(
             f"{line['patterns']:,}",
+            f"{line['distinct']:,}",
             f"{line['matches_per_document']:,.1f}",
             f"{line['documents_per_s']:,.0f}",
             f"{line['loop_documents_per_s']:,.1f}",

@@ -50,6 +50,12 @@ def measure_xml(
     return [_measure(texts[:count], inputs, seconds, batch) for count in counts]
 
 
+def measure_xml_duplicates(count: int = 50_000, seconds: float = 3.0) -> dict[str, Any]:
+    """The same with patterns as they are drawn: many consumers want the same, and short patterns match most."""
+    texts = patterns(count, PATTERN_SEED, distinct=False)
+    return _measure(texts, documents(DOCUMENTS, DOCUMENT_SEED), seconds, BATCH)
+
+
 def _measure(texts: list[str], inputs: list[str], seconds: float, batch: int) -> dict[str, Any]:
     parsed = [parse_pattern(text) for text in texts]
     memory, counted = _memory(texts[:MEMORY_PATTERNS])

@@ -149,15 +149,19 @@ def _document(rng: random.Random, elements: int, height: int, zipf: float) -> st
     return written(0)
 
 
-def patterns(count: int, seed: int, shape: PatternShape | None = None) -> list[str]:
-    """So many XPath patterns, no two with the same text."""
+def patterns(count: int, seed: int, shape: PatternShape | None = None, *, distinct: bool = True) -> list[str]:
+    """So many XPath patterns, no two with the same text unless asked for."""
     rng = random.Random(seed)
     shape = shape or PatternShape()
-    made: dict[str, None] = {}
+    made: list[str] = []
+    seen: set[str] = set()
     while len(made) < count:
         height = rng.randint(1, shape.height)
-        made[_axis(rng, shape, "/") + _step(rng, shape, ROOT, height)] = None
-    return list(made)
+        text = _axis(rng, shape, "/") + _step(rng, shape, ROOT, height)
+        if not distinct or text not in seen:
+            made.append(text)
+            seen.add(text)
+    return made
 
 
 def _axis(rng: random.Random, shape: PatternShape, child: str) -> str:

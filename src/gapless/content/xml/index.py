@@ -30,6 +30,8 @@ __all__ = ["PatternIndex"]
 #: A batch is cut where it has had this many distinct elements, which bounds the memory of matching it.
 SHAPES_MAX = 8_192
 #: Below this, group and slot fit into one number.
+#: Slots are sorted by marking them when at least one in so many is there.
+DENSITY = 32
 _KEYS_MAX = 1 << 62
 _NONE = -1
 
@@ -139,9 +141,13 @@ class PatternIndex:
         at, slots = at[position], self._names.array[numbers].astype(np.int64)
         slots = _sorted_within(at, slots)
         counts = np.bincount(at, minlength=len(distinct))
+        row_of = np.array(rows, dtype=np.int64)
+        if np.array_equal(which, np.arange(len(distinct))):
+            # No two documents are alike, as with most batches: what was found is in order already.
+            return np.repeat(row_of, counts), slots
         starts = np.cumsum(counts) - counts
         row_at, source = spread(starts[which], counts[which])
-        return np.array(rows, dtype=np.int64)[row_at], slots[source]
+        return row_of[row_at], slots[source]
 
     def statistics(self) -> dict[str, int]:
         """How much is shared: patterns, distinct ones, conditions of elements, bytes of arrays."""
@@ -161,10 +167,16 @@ def _sorted_within(groups: Integers, slots: Integers) -> Integers:
     if not len(slots):
         return slots
     low = int(slots.min())
-    span = int(slots.max()) - low + 1
-    if span * (int(groups.max()) + 1) < _KEYS_MAX:
+    span, count = int(slots.max()) - low + 1, int(groups.max()) + 1
+    if span * count < DENSITY * len(slots):
+        # So many that marking them and looking where the marks are is cheaper than sorting.
+        marks = np.zeros((count, span), dtype=np.bool_)
+        marks.ravel()[groups * span + (slots - low)] = True
+        return np.concatenate([np.flatnonzero(line) for line in marks]) + low
+    bits = span.bit_length()
+    if count << bits < _KEYS_MAX:
         # One number for both sorts several times faster than two keys.
-        return np.sort(groups * span + (slots - low)) % span + low
+        return (np.sort((groups << bits) | (slots - low)) & ((1 << bits) - 1)) + low
     return slots[np.lexsort((slots, groups))]
 
 
