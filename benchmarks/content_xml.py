@@ -51,7 +51,7 @@ def measure_xml(
 
 
 def measure_xml_duplicates(count: int = 50_000, seconds: float = 3.0) -> dict[str, Any]:
-    """The same with patterns as they are drawn: many consumers want the same, and short patterns match most."""
+    """The same with patterns as they are drawn: many are alike, and short ones match most documents."""
     texts = patterns(count, PATTERN_SEED, distinct=False)
     return _measure(texts, documents(DOCUMENTS, DOCUMENT_SEED), seconds, BATCH)
 
