@@ -1,0 +1,1 @@
+"""How do nodes and clients talk? Frames of bytes, and the messages inside them. No sockets here."""

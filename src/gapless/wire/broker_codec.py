@@ -1,0 +1,456 @@
+"""How do the messages of brokers become frames, and frames messages?
+
+The stamps of a message are written once each, and its runs point to them: hundreds of runs made under the
+same filters name those filters once. A condition travels as its text, which means the same everywhere.
+
+What is checked here is that a frame *is* a message: every field there, inside its bounds, every row
+readable. Whether this neighbour may say it is asked by `protocol.peers` afterwards.
+
+Implements docs/wire.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Annotated, Final, TypeVar, assert_never
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from gapless.content.condition import Condition
+from gapless.content.language import parse_condition
+from gapless.errors import ContentError, PeerError
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
+from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.schema import Schema
+from gapless.model.stream import Run
+from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange
+from gapless.protocol.messages import (
+    AckExpectedMessage,
+    AckMessage,
+    AdvertisementAckMessage,
+    AdvertisementMessage,
+    CellMessage,
+    KnowledgeMessage,
+    LinkStatusMessage,
+    Message,
+    NackMessage,
+    SidewaysMessage,
+    StartGrantMessage,
+    StartRequestMessage,
+)
+from gapless.protocol.network import Network
+from gapless.wire.codec import (
+    ROWS_MAX,
+    ConditionText,
+    Counter,
+    Head,
+    Name,
+    TickNumber,
+    decode_batch,
+    decode_head,
+    encode_columns,
+    encode_head,
+    encode_ticks,
+    unreadable,
+)
+from gapless.wire.frames import FRAME_BYTES_MAX, Frame, Kind, Part, encode_frame
+
+#: Runs of one message.
+RUNS_MAX: Final = 2**18
+#: Edges of one stamp, and cells of one link status.
+EDGES_MAX: Final = 2**16
+#: Conditions of one advertisement.
+CONDITIONS_MAX: Final = 2**20
+#: A message with more rows than fit well into a frame is sent as several.
+BATCH_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
+#: Conditions that were read lately: a neighbour that comes back says the same again.
+_CONDITIONS_KEPT: Final = 65_536
+
+_Index = Annotated[int, Meta(ge=0, lt=RUNS_MAX)]
+_EpochNumber = Annotated[int, Meta(ge=EPOCH_NONE, le=EPOCH_ALL)]
+#: The epoch of all edges that are not named, and those that are.
+_Stamp = tuple[_EpochNumber, Annotated[dict[Name, _EpochNumber], Meta(max_length=EDGES_MAX)]]
+_Stamps = Annotated[tuple[_Stamp, ...], Meta(max_length=RUNS_MAX)]
+_Wanted = Annotated[tuple[tuple[Name, ConditionText], ...], Meta(max_length=CONDITIONS_MAX)]
+
+
+class _Knowledge(Head, frozen=True):
+    pubend: Name
+    first_time: bool
+    final_before: TickNumber
+    stamps: _Stamps
+    #: Start, stop, and which of the stamps.
+    runs: Annotated[tuple[tuple[TickNumber, TickNumber, _Index], ...], Meta(max_length=RUNS_MAX)]
+
+
+class _Ack(Head, frozen=True):
+    pubend: Name
+    stamps: _Stamps
+    runs: Annotated[tuple[tuple[TickNumber, _Index], ...], Meta(max_length=RUNS_MAX)]
+
+
+class _Nack(Head, frozen=True):
+    pubend: Name
+    start: TickNumber
+    stop: TickNumber
+
+
+class _AckExpected(Head, frozen=True):
+    pubend: Name
+    before: TickNumber
+
+
+class _StartRequest(Head, frozen=True):
+    pubend: Name
+    edge: Name
+    epoch: _EpochNumber
+    wanted: TickNumber | None
+
+
+class _StartGrant(Head, frozen=True):
+    pubend: Name
+    edge: Name
+    epoch: _EpochNumber
+    wanted: TickNumber | None
+    start: TickNumber
+    until: TickNumber
+
+
+class _Advertisement(Head, frozen=True):
+    root: Name
+    origin: Name
+    version: Counter
+    base: Counter | None
+    added: _Wanted
+    removed: _Wanted
+    epochs: _Stamp
+
+
+class _AdvertisementAck(Head, frozen=True):
+    root: Name
+    origin: Name
+    version: Counter | None
+
+
+class _LinkStatus(Head, frozen=True):
+    reaches: Annotated[tuple[Name, ...], Meta(max_length=EDGES_MAX)]
+
+
+class _Sideways(Head, frozen=True):
+    cell: Name
+    kind: Annotated[int, Meta(ge=0, le=255)]
+    head: msgspec.Raw
+
+
+_knowledge = msgspec.msgpack.Decoder(_Knowledge)
+_ack = msgspec.msgpack.Decoder(_Ack)
+_nack = msgspec.msgpack.Decoder(_Nack)
+_ack_expected = msgspec.msgpack.Decoder(_AckExpected)
+_start_request = msgspec.msgpack.Decoder(_StartRequest)
+_start_grant = msgspec.msgpack.Decoder(_StartGrant)
+_advertisement = msgspec.msgpack.Decoder(_Advertisement)
+_advertisement_ack = msgspec.msgpack.Decoder(_AdvertisementAck)
+_link_status = msgspec.msgpack.Decoder(_LinkStatus)
+_sideways = msgspec.msgpack.Decoder(_Sideways)
+
+#: What may be passed sideways.
+_CELL_KINDS: Final = {
+    int(kind): kind
+    for kind in (
+        Kind.KNOWLEDGE,
+        Kind.ACK,
+        Kind.NACK,
+        Kind.ACK_EXPECTED,
+        Kind.START_REQUEST,
+        Kind.START_GRANT,
+    )
+}
+Named = TypeVar("Named", bound=str)
+
+
+# ---- encoding ----------------------------------------------------------------------------------------
+
+
+class BrokerEncoder:
+    """Turns messages into frames. One for all links of a broker: what goes to many is encoded once."""
+
+    __slots__ = ("_batch", "_parts")
+
+    def __init__(self) -> None:
+        #: The batch that was encoded last, and its parts.
+        self._batch: EventBatch | None = None
+        self._parts: list[Part] = []
+
+    def encode(self, message: Message) -> list[Part]:
+        """The message as pieces to write one after the other: one frame, or several for much knowledge."""
+        pieces: list[Part] = []
+        cell: CellId | None = None
+        if isinstance(message, SidewaysMessage):
+            cell, message = message.cell, message.message
+        for each in _split(message) if isinstance(message, KnowledgeMessage) else (message,):
+            kind, head = _head(each)
+            parts: list[Part] = []
+            if isinstance(each, KnowledgeMessage) and each.batch is not None:
+                parts = self._encoded(each.batch)
+            if cell is not None:
+                kind, head = Kind.SIDEWAYS, _Sideways(cell, kind, msgspec.Raw(encode_head(head)))
+            pieces += encode_frame(kind, encode_head(head), parts)
+        return pieces
+
+    def _encoded(self, batch: EventBatch) -> list[Part]:
+        if batch is not self._batch:
+            self._parts = [encode_ticks(batch.ticks), encode_columns(batch.columns)]
+            self._batch = batch
+        return self._parts
+
+
+def _head(message: Message) -> tuple[Kind, Head]:
+    """The kind and the head of anything but a sideways message."""
+    match message:
+        case KnowledgeMessage(pubend=pubend, runs=runs):
+            stamps, at = _numbered(stamp for _, _, stamp in runs)
+            told = tuple((run[0], run[1], index) for run, index in zip(runs, at, strict=True))
+            return Kind.KNOWLEDGE, _Knowledge(pubend, message.first_time, message.final_before, stamps, told)
+        case AckMessage(pubend=pubend, runs=acked):
+            stamps, at = _numbered(stamp for _, stamp in acked)
+            stops = tuple((stop, index) for (stop, _), index in zip(acked, at, strict=True))
+            return Kind.ACK, _Ack(pubend, stamps, stops)
+        case NackMessage(pubend=pubend, ticks=ticks):
+            return Kind.NACK, _Nack(pubend, ticks.start, ticks.stop)
+        case AckExpectedMessage(pubend=pubend, before=before):
+            return Kind.ACK_EXPECTED, _AckExpected(pubend, before)
+        case StartRequestMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
+            return Kind.START_REQUEST, _StartRequest(pubend, edge, epoch, wanted)
+        case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
+            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, message.start, message.until)
+        case AdvertisementMessage(root=root, origin=origin, version=version):
+            added, removed, epochs = _texts(message.added), _texts(message.removed), _stamp(message.epochs)
+            head = _Advertisement(root, origin, version, message.base, added, removed, epochs)
+            return Kind.ADVERTISEMENT, head
+        case AdvertisementAckMessage(root=root, origin=origin, version=held):
+            return Kind.ADVERTISEMENT_ACK, _AdvertisementAck(root, origin, held)
+        case LinkStatusMessage(reaches=reaches):
+            return Kind.LINK_STATUS, _LinkStatus(tuple(sorted(reaches)))
+        case SidewaysMessage():
+            raise AssertionError("a sideways message inside a sideways message")
+        case _:
+            assert_never(message)
+
+
+def _split(message: KnowledgeMessage) -> Iterable[KnowledgeMessage]:
+    """The same knowledge in messages that fit into frames: in halves, by rows or by runs."""
+    batch, runs = message.batch, message.runs
+    rows = 0 if batch is None else len(batch)
+    if batch is not None and rows > 1 and (batch.nbytes > BATCH_BYTES_MAX or rows > ROWS_MAX):
+        cut = int(batch.ticks[rows // 2])
+    elif len(runs) > RUNS_MAX:
+        starts = sorted(start for start, _, _ in runs)
+        cut = starts[len(runs) // 2]
+        assert cut > starts[0], f"{len(runs)} runs of '{message.pubend}' that begin at one tick"
+    else:
+        yield message
+        return
+    for low, high in ((None, cut), (cut, None)):
+        part = _between(message, low, high)
+        yield from _split(part)
+
+
+def _between(message: KnowledgeMessage, low: int | None, high: int | None) -> KnowledgeMessage:
+    runs: list[Run] = []
+    for start, stop, stamp in message.runs:
+        begin = start if low is None else max(start, low)
+        end = stop if high is None else min(stop, high)
+        if begin < end:
+            runs.append((begin, end, stamp))
+    batch = message.batch
+    if batch is not None:
+        batch = batch.between(TICK_MIN if low is None else low, TICK_MAX if high is None else high)
+    return KnowledgeMessage(
+        pubend=message.pubend,
+        runs=tuple(runs),
+        batch=batch if batch is not None and len(batch) else None,
+        first_time=message.first_time,
+        final_before=message.final_before,
+    )
+
+
+def _numbered(stamps: Iterable[Epochs]) -> tuple[tuple[_Stamp, ...], list[int]]:
+    """The distinct stamps, and for each stamp its place among them."""
+    places: dict[Epochs, int] = {}
+    at = [places.setdefault(stamp, len(places)) for stamp in stamps]
+    return tuple(_stamp(stamp) for stamp in places), at
+
+
+def _stamp(epochs: Epochs) -> _Stamp:
+    return epochs.default, dict(epochs.items())
+
+
+def _texts(wanted: frozenset[tuple[TopicId, Condition]]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((topic, str(condition)) for topic, condition in wanted))
+
+
+# ---- decoding ----------------------------------------------------------------------------------------
+
+
+class BrokerDecoder:
+    """Turns the frames of neighbours into messages."""
+
+    def __init__(self, topics: Mapping[TopicId, Schema], pubends: Mapping[PubendId, TopicId]) -> None:
+        self._topics = topics
+        self._schemas = {pubend: topics[topic].arrow() for pubend, topic in pubends.items()}
+        self._condition = lru_cache(maxsize=_CONDITIONS_KEPT)(self._parsed)
+        self._decoders: dict[Kind, Callable[[Frame], Message]] = {
+            Kind.KNOWLEDGE: self._knowledge,
+            Kind.ACK: _decode_ack,
+            Kind.NACK: _decode_nack,
+            Kind.ACK_EXPECTED: _decode_ack_expected,
+            Kind.START_REQUEST: _decode_start_request,
+            Kind.START_GRANT: _decode_start_grant,
+            Kind.ADVERTISEMENT: self._advertisement,
+            Kind.ADVERTISEMENT_ACK: _decode_advertisement_ack,
+            Kind.LINK_STATUS: _decode_link_status,
+            Kind.SIDEWAYS: self._sideways,
+        }
+
+    @staticmethod
+    def of(network: Network) -> BrokerDecoder:
+        """A decoder for the messages of one network."""
+        pubends = {pubend: place.topic for pubend, place in network.pubends.items()}
+        return BrokerDecoder(network.topics, pubends)
+
+    def decode(self, frame: Frame) -> Message:
+        """The message in a frame. Raises PeerError, whatever the bytes are."""
+        decoder = self._decoders.get(frame.kind)
+        if decoder is None:
+            raise PeerError("E213", f"a {frame.kind.name} frame may not come from a broker")
+        return decoder(frame)
+
+    def _knowledge(self, frame: Frame) -> KnowledgeMessage:
+        head = decode_head(_knowledge, frame, len(frame.parts))
+        batch = None
+        if frame.parts:
+            if len(frame.parts) != 2:
+                raise unreadable(frame, f"{len(frame.parts)} parts instead of 2")
+            batch = decode_batch(*frame.parts, self._schema(head.pubend))
+            if not len(batch):
+                raise unreadable(frame, "a batch without rows")
+        stamps = _epochs(frame, head.stamps, len(head.runs))
+        try:
+            runs = tuple((start, stop, stamps[at]) for start, stop, at in head.runs)
+        except IndexError:
+            raise unreadable(frame, "a run has no stamp") from None
+        return KnowledgeMessage(
+            pubend=PubendId(head.pubend),
+            runs=runs,
+            batch=batch,
+            first_time=head.first_time,
+            final_before=head.final_before,
+        )
+
+    def _schema(self, pubend: str) -> pa.Schema:
+        found = self._schemas.get(PubendId(pubend))
+        if found is None:
+            raise PeerError("E204", f"knowledge of '{pubend}', which is no pubend")
+        return found
+
+    def _advertisement(self, frame: Frame) -> AdvertisementMessage:
+        head = decode_head(_advertisement, frame)
+        return AdvertisementMessage(
+            root=CellId(head.root),
+            origin=BrokerId(head.origin),
+            version=head.version,
+            base=head.base,
+            added=frozenset(self._condition(topic, text) for topic, text in head.added),
+            removed=frozenset(self._condition(topic, text) for topic, text in head.removed),
+            epochs=_epoch(head.epochs),
+        )
+
+    def _parsed(self, name: str, text: str) -> tuple[TopicId, Condition]:
+        topic = TopicId(name)
+        schema = self._topics.get(topic)
+        if schema is None:
+            raise PeerError("E208", f"a condition on the topic '{topic}' is advertised, which there is not")
+        try:
+            return topic, parse_condition(text, schema)
+        except ContentError as error:
+            message = f"a condition on the topic '{topic}' is advertised that cannot be read: {error.message}"
+            raise PeerError("E208", message) from error
+
+    def _sideways(self, frame: Frame) -> SidewaysMessage:
+        head = decode_head(_sideways, frame, len(frame.parts))
+        kind = _CELL_KINDS.get(head.kind)
+        if kind is None:
+            raise unreadable(frame, f"a frame of kind {head.kind} cannot be passed sideways")
+        message: Message = self._decoders[kind](Frame(kind, memoryview(head.head), frame.parts))
+        assert isinstance(message, CellMessage), f"{kind.name} was decoded as {message}"
+        return SidewaysMessage(cell=CellId(head.cell), message=message)
+
+
+def _epochs(frame: Frame, stamps: tuple[_Stamp, ...], runs: int) -> list[Epochs]:
+    if len(stamps) > runs:
+        raise unreadable(frame, "more stamps than runs")
+    return [_epoch(stamp) for stamp in stamps]
+
+
+def _epoch(stamp: _Stamp) -> Epochs:
+    default, by_edge = stamp
+    if not by_edge:
+        # Stamps that are the same object compare without looking.
+        if default == EPOCH_ALL:
+            return ALWAYS
+        if default == EPOCH_NONE:
+            return NEVER
+    return Epochs({BrokerId(edge): epoch for edge, epoch in by_edge.items()}, default)
+
+
+def _decode_ack(frame: Frame) -> AckMessage:
+    head = decode_head(_ack, frame)
+    stamps = _epochs(frame, head.stamps, len(head.runs))
+    try:
+        runs = tuple((stop, stamps[at]) for stop, at in head.runs)
+    except IndexError:
+        raise unreadable(frame, "a run has no stamp") from None
+    return AckMessage(pubend=PubendId(head.pubend), runs=runs)
+
+
+def _decode_nack(frame: Frame) -> NackMessage:
+    head = decode_head(_nack, frame)
+    return NackMessage(pubend=PubendId(head.pubend), ticks=TickRange(head.start, head.stop))
+
+
+def _decode_ack_expected(frame: Frame) -> AckExpectedMessage:
+    head = decode_head(_ack_expected, frame)
+    return AckExpectedMessage(pubend=PubendId(head.pubend), before=head.before)
+
+
+def _decode_start_request(frame: Frame) -> StartRequestMessage:
+    head = decode_head(_start_request, frame)
+    return StartRequestMessage(
+        pubend=PubendId(head.pubend), edge=BrokerId(head.edge), epoch=head.epoch, wanted=head.wanted
+    )
+
+
+def _decode_start_grant(frame: Frame) -> StartGrantMessage:
+    head = decode_head(_start_grant, frame)
+    return StartGrantMessage(
+        pubend=PubendId(head.pubend),
+        edge=BrokerId(head.edge),
+        epoch=head.epoch,
+        wanted=head.wanted,
+        start=head.start,
+        until=head.until,
+    )
+
+
+def _decode_advertisement_ack(frame: Frame) -> AdvertisementAckMessage:
+    head = decode_head(_advertisement_ack, frame)
+    return AdvertisementAckMessage(root=CellId(head.root), origin=BrokerId(head.origin), version=head.version)
+
+
+def _decode_link_status(frame: Frame) -> LinkStatusMessage:
+    head = decode_head(_link_status, frame)
+    return LinkStatusMessage(reaches=frozenset(map(CellId, head.reaches)))

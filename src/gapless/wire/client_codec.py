@@ -1,0 +1,446 @@
+"""How do the messages of clients and nodes become frames, and frames messages?
+
+A client asks and publishes, a node answers and delivers: each side encodes the one and decodes the other.
+What a *client* sends is trusted least. A Publish for a topic that does not exist, or that has another schema
+by now, is no breach of the protocol: its rows are left unread, and the node refuses it in a friendly way.
+
+Deliveries name pubends by number. A node gives each of its pubends one number for its whole life, and says
+which in every Confirmed; `NodeDecoder` remembers them.
+
+Implements docs/wire.md, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, assert_never
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from gapless.errors import PeerError, SchemaError
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.schema import Schema
+from gapless.model.ticks import Tick
+from gapless.protocol.events import Order
+from gapless.wire.client_messages import (
+    Acknowledge,
+    AskStatus,
+    ChangeFilter,
+    ClientMessage,
+    ColumnsDelivery,
+    Confirmed,
+    CreateTopic,
+    Credit,
+    Done,
+    ListTopics,
+    NodeMessage,
+    Publish,
+    PublishRefused,
+    Receipt,
+    RequestRefused,
+    RowsDelivery,
+    StatusReport,
+    Subscribe,
+    Topics,
+    Unsubscribe,
+)
+from gapless.wire.codec import (
+    ROWS_MAX,
+    ColumnTexts,
+    ConditionText,
+    Counter,
+    Head,
+    Name,
+    Number,
+    RowCount,
+    Text,
+    TickNumber,
+    column_texts,
+    decode_columns,
+    decode_head,
+    encode_columns,
+    encode_head,
+    schema_fingerprint,
+    unreadable,
+)
+from gapless.wire.delivery import SOURCES_MAX, Source, decode_columns_delivery, decode_rows
+from gapless.wire.frames import Frame, Kind, Part, encode_frame
+
+#: Topics of one list.
+TOPICS_MAX: Final = 2**16
+#: Characters of a status report.
+REPORT_CHARACTERS_MAX: Final = 8 * 2**20
+
+_Positions = Annotated[dict[Name, TickNumber], Meta(max_length=SOURCES_MAX)]
+_Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
+_CreditRows = Annotated[int, Meta(ge=0, le=2**40)]
+
+
+class _Publish(Head, frozen=True):
+    topic: Name
+    pubend: Name | None
+    publisher: Name
+    first_catenation: Counter
+    schema: Number
+    after: tuple[Name, TickNumber] | None
+
+
+class _Subscribe(Head, frozen=True):
+    request: Number
+    topic: Name
+    where: ConditionText
+    name: Name | None
+    order: Order
+    start: Literal["now", "earliest"] | TickNumber | _Positions
+    mode: Literal["guaranteed", "best-effort"]
+    credit_rows: _CreditRows | None
+
+
+class _ChangeFilter(Head, frozen=True):
+    request: Number
+    subscription: Number
+    where: ConditionText
+
+
+class _Unsubscribe(Head, frozen=True):
+    request: Number
+    subscription: Number
+    forget: bool
+
+
+class _Credit(Head, frozen=True):
+    subscription: Number
+    rows: _CreditRows
+
+
+class _Acknowledge(Head, frozen=True):
+    subscription: Number
+    positions: _Positions
+
+
+class _Request(Head, frozen=True):
+    request: Number
+
+
+class _CreateTopic(Head, frozen=True):
+    request: Number
+    topic: Name
+    columns: ColumnTexts
+
+
+class _Receipt(Head, frozen=True):
+    publisher: Name
+    first_catenation: Counter
+    last_catenation: Counter
+    pubend: Name
+    runs: Annotated[tuple[tuple[TickNumber, RowCount], ...], Meta(max_length=ROWS_MAX)]
+
+
+class _PublishRefused(Head, frozen=True):
+    publisher: Name
+    first_catenation: Counter
+    last_catenation: Counter
+    code: _Code
+    message: Text
+    retry: bool
+
+
+class _Confirmed(Head, frozen=True):
+    request: Number
+    subscription: Number
+    source: Number
+    pubends: Annotated[int, Meta(ge=1, le=SOURCES_MAX)]
+    pubend: Name
+    topic: Name
+    columns: ColumnTexts
+    start: TickNumber
+
+
+class _RequestRefused(Head, frozen=True):
+    request: Number
+    code: _Code
+    message: Text
+    retry: bool
+
+
+class _Topics(Head, frozen=True):
+    request: Number
+    topics: Annotated[
+        tuple[tuple[Name, ColumnTexts, Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)]], ...],
+        Meta(max_length=TOPICS_MAX),
+    ]
+
+
+class _StatusReport(Head, frozen=True):
+    request: Number
+    report: Annotated[str, Meta(max_length=REPORT_CHARACTERS_MAX)]
+
+
+_publish = msgspec.msgpack.Decoder(_Publish)
+_subscribe = msgspec.msgpack.Decoder(_Subscribe)
+_change_filter = msgspec.msgpack.Decoder(_ChangeFilter)
+_unsubscribe = msgspec.msgpack.Decoder(_Unsubscribe)
+_credit = msgspec.msgpack.Decoder(_Credit)
+_acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
+_request = msgspec.msgpack.Decoder(_Request)
+_create_topic = msgspec.msgpack.Decoder(_CreateTopic)
+_receipt = msgspec.msgpack.Decoder(_Receipt)
+_publish_refused = msgspec.msgpack.Decoder(_PublishRefused)
+_confirmed = msgspec.msgpack.Decoder(_Confirmed)
+_request_refused = msgspec.msgpack.Decoder(_RequestRefused)
+_topics = msgspec.msgpack.Decoder(_Topics)
+_status_report = msgspec.msgpack.Decoder(_StatusReport)
+
+
+# ---- from the client ---------------------------------------------------------------------------------
+
+
+def encode_client(message: ClientMessage) -> list[Part]:
+    """What a client sends, as pieces to write one after the other."""
+    match message:
+        case Publish(topic=topic, pubend=pubend, publisher=publisher, first_catenation=first):
+            assert message.rows is not None, f"a Publish to '{topic}' without rows"
+            published = _Publish(topic, pubend, publisher, first, message.schema, message.after)
+            return encode_frame(Kind.PUBLISH, encode_head(published), [encode_columns(message.rows)])
+        case Subscribe(request=request, topic=topic, where=where, name=name, order=order):
+            start = message.start if isinstance(message.start, str | int) else {**message.start}
+            subscribed = _Subscribe(
+                request, topic, where, name, order, start, message.mode, message.credit_rows
+            )
+            return encode_frame(Kind.SUBSCRIBE, encode_head(subscribed))
+        case ChangeFilter(request=request, subscription=subscription, where=where):
+            head: Head = _ChangeFilter(request, subscription, where)
+            kind = Kind.CHANGE_FILTER
+        case Unsubscribe(request=request, subscription=subscription, forget=forget):
+            kind, head = Kind.UNSUBSCRIBE, _Unsubscribe(request, subscription, forget)
+        case Credit(subscription=subscription, rows=rows):
+            kind, head = Kind.CREDIT, _Credit(subscription, rows)
+        case Acknowledge(subscription=subscription, positions=positions):
+            kind, head = Kind.ACKNOWLEDGE, _Acknowledge(subscription, {**positions})
+        case ListTopics(request=request):
+            kind, head = Kind.LIST_TOPICS, _Request(request)
+        case CreateTopic(request=request, topic=topic, columns=columns):
+            kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns))
+        case AskStatus(request=request):
+            kind, head = Kind.ASK_STATUS, _Request(request)
+        case _:
+            assert_never(message)
+    return encode_frame(kind, encode_head(head))
+
+
+class ClientDecoder:
+    """Turns the frames of clients into messages. One for all clients of a node."""
+
+    __slots__ = ("_arrow", "_topics")
+
+    def __init__(self, topics: Mapping[TopicId, Schema]) -> None:
+        """`topics` may grow and change while the decoder is in use."""
+        self._topics = topics
+        self._arrow: dict[TopicId, tuple[Schema, pa.Schema, int]] = {}
+
+    def decode(self, frame: Frame) -> ClientMessage:
+        """The message in a frame. Raises PeerError, whatever the bytes are."""
+        match frame.kind:
+            case Kind.PUBLISH:
+                return self._publish(frame)
+            case Kind.SUBSCRIBE:
+                return _decode_subscribe(frame)
+            case Kind.CHANGE_FILTER:
+                change = decode_head(_change_filter, frame)
+                return ChangeFilter(
+                    request=change.request, subscription=change.subscription, where=change.where
+                )
+            case Kind.UNSUBSCRIBE:
+                gone = decode_head(_unsubscribe, frame)
+                return Unsubscribe(request=gone.request, subscription=gone.subscription, forget=gone.forget)
+            case Kind.CREDIT:
+                credit = decode_head(_credit, frame)
+                return Credit(subscription=credit.subscription, rows=credit.rows)
+            case Kind.ACKNOWLEDGE:
+                done = decode_head(_acknowledge, frame)
+                return Acknowledge(subscription=done.subscription, positions=_positions(done.positions))
+            case Kind.LIST_TOPICS:
+                return ListTopics(request=decode_head(_request, frame).request)
+            case Kind.CREATE_TOPIC:
+                create = decode_head(_create_topic, frame)
+                return CreateTopic(
+                    request=create.request, topic=TopicId(create.topic), columns=create.columns
+                )
+            case Kind.ASK_STATUS:
+                return AskStatus(request=decode_head(_request, frame).request)
+            case _:
+                raise PeerError("E213", f"a {frame.kind.name} frame may not come from a client")
+
+    def _publish(self, frame: Frame) -> Publish:
+        head = decode_head(_publish, frame, parts=1)
+        topic = TopicId(head.topic)
+        rows = None
+        known = self._known(topic)
+        if known is not None and known[2] == head.schema:
+            rows = decode_columns(frame.parts[0], known[1])
+            if not rows.num_rows:
+                raise unreadable(frame, "no rows")
+        return Publish(
+            topic=topic,
+            pubend=None if head.pubend is None else PubendId(head.pubend),
+            publisher=head.publisher,
+            first_catenation=head.first_catenation,
+            schema=head.schema,
+            rows=rows,
+            after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
+        )
+
+    def _known(self, topic: TopicId) -> tuple[Schema, pa.Schema, int] | None:
+        schema = self._topics.get(topic)
+        if schema is None:
+            return None
+        known = self._arrow.get(topic)
+        if known is None or known[0] is not schema:
+            known = self._arrow[topic] = (schema, schema.arrow(), schema_fingerprint(schema))
+        return known
+
+
+def _positions(told: dict[str, int]) -> dict[PubendId, Tick]:
+    return {PubendId(pubend): tick for pubend, tick in told.items()}
+
+
+def _decode_subscribe(frame: Frame) -> Subscribe:
+    head = decode_head(_subscribe, frame)
+    start = head.start
+    return Subscribe(
+        request=head.request,
+        topic=TopicId(head.topic),
+        where=head.where,
+        name=head.name,
+        order=head.order,
+        start=_positions(start) if isinstance(start, dict) else start,
+        mode=head.mode,
+        credit_rows=head.credit_rows,
+    )
+
+
+# ---- from the node -----------------------------------------------------------------------------------
+
+
+def encode_node(message: NodeMessage) -> list[Part]:
+    """What a node answers. Deliveries are encoded by `delivery`, once for all who get them."""
+    match message:
+        case Receipt(publisher=publisher, first_catenation=first, last_catenation=last):
+            head: Head = _Receipt(publisher, first, last, message.pubend, message.runs)
+            kind = Kind.RECEIPT
+        case PublishRefused(publisher=publisher, first_catenation=first, last_catenation=last):
+            kind = Kind.PUBLISH_REFUSED
+            head = _PublishRefused(publisher, first, last, message.code, message.message, message.retry)
+        case Confirmed(request=request, schema=schema):
+            kind = Kind.CONFIRMED
+            head = _Confirmed(
+                request,
+                message.subscription,
+                message.source,
+                message.pubends,
+                message.pubend,
+                schema.topic,
+                column_texts(schema),
+                message.start,
+            )
+        case Done(request=request):
+            kind, head = Kind.DONE, _Request(request)
+        case RequestRefused(request=request, code=code, message=text, retry=retry):
+            kind, head = Kind.REQUEST_REFUSED, _RequestRefused(request, code, text, retry)
+        case Topics(request=request, topics=topics):
+            listed = tuple((each.topic, column_texts(each), tuple(pubends)) for each, pubends in topics)
+            kind, head = Kind.TOPICS, _Topics(request, listed)
+        case StatusReport(request=request, report=report):
+            kind, head = Kind.STATUS_REPORT, _StatusReport(request, report)
+        case RowsDelivery() | ColumnsDelivery():
+            raise AssertionError("deliveries are encoded by SharedRows and SharedColumns")
+        case _:
+            assert_never(message)
+    return encode_frame(kind, encode_head(head))
+
+
+class NodeDecoder:
+    """Turns the frames of one node into messages. One for each connection: it remembers the sources."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self) -> None:
+        self._sources: dict[int, Source] = {}
+
+    def decode(self, frame: Frame) -> NodeMessage:
+        """The message in a frame. Raises PeerError, whatever the bytes are."""
+        match frame.kind:
+            case Kind.ROWS:
+                return decode_rows(frame, self._sources)
+            case Kind.COLUMNS:
+                return decode_columns_delivery(frame, self._sources)
+            case Kind.RECEIPT:
+                return _decode_receipt(frame)
+            case Kind.PUBLISH_REFUSED:
+                refused = decode_head(_publish_refused, frame)
+                return PublishRefused(**msgspec.structs.asdict(refused))
+            case Kind.CONFIRMED:
+                return self._confirmed(frame)
+            case Kind.DONE:
+                return Done(request=decode_head(_request, frame).request)
+            case Kind.REQUEST_REFUSED:
+                return RequestRefused(**msgspec.structs.asdict(decode_head(_request_refused, frame)))
+            case Kind.TOPICS:
+                return _decode_topics(frame)
+            case Kind.STATUS_REPORT:
+                report = decode_head(_status_report, frame)
+                return StatusReport(request=report.request, report=report.report)
+            case _:
+                raise PeerError("E213", f"a {frame.kind.name} frame may not come from a node")
+
+    def _confirmed(self, frame: Frame) -> Confirmed:
+        head = decode_head(_confirmed, frame)
+        pubend = PubendId(head.pubend)
+        schema = _schema(frame, head.topic, head.columns)
+        known = self._sources.get(head.source)
+        if known is None or known.pubend != pubend or known.form.schema != schema:
+            self._sources[head.source] = Source(pubend, schema)
+        return Confirmed(
+            request=head.request,
+            subscription=head.subscription,
+            source=head.source,
+            pubends=head.pubends,
+            pubend=pubend,
+            schema=schema,
+            start=head.start,
+        )
+
+
+def _decode_receipt(frame: Frame) -> Receipt:
+    head = decode_head(_receipt, frame)
+    count = head.last_catenation - head.first_catenation + 1
+    named = sum(run[1] for run in head.runs)
+    if count < 1 or (head.runs and (named != count or count > ROWS_MAX)):
+        raise unreadable(frame, f"{named} ticks for {count} events")
+    return Receipt(
+        publisher=head.publisher,
+        first_catenation=head.first_catenation,
+        last_catenation=head.last_catenation,
+        pubend=PubendId(head.pubend),
+        runs=head.runs,
+    )
+
+
+def _decode_topics(frame: Frame) -> Topics:
+    head = decode_head(_topics, frame)
+    return Topics(
+        request=head.request,
+        topics=tuple(
+            (_schema(frame, topic, columns), tuple(map(PubendId, pubends)))
+            for topic, columns, pubends in head.topics
+        ),
+    )
+
+
+def _schema(frame: Frame, topic: str, columns: dict[str, str]) -> Schema:
+    try:
+        return Schema.parse(TopicId(topic), columns)
+    except SchemaError as error:
+        raise unreadable(frame, error.message) from error

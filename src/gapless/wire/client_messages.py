@@ -1,0 +1,289 @@
+"""What do a client and its node say to each other?
+
+Publishing is exactly once: a publisher numbers its events with *catenation numbers* and keeps them until a
+receipt names them; it may send them again at any time, here or elsewhere, and an event that was stored
+already is answered with another receipt and stored no second time.
+
+Delivery is exactly once: an event is named by (pubend, tick), and in the order of a subscription its ticks
+ascend per pubend. A client that comes back says from which tick on it lacks events.
+
+Requests have numbers that the client chooses; every request is answered by one message with its number.
+
+Implements docs/wire.md, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.content.rows import Positions
+from gapless.model.batch import EventBatch
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.schema import Schema
+from gapless.model.ticks import Tick, TickArray
+from gapless.protocol.events import Order
+
+#: Where a subscription begins: with what is published from now on, with all that is kept, at one tick of
+#: every pubend, or at a tick for each pubend that the client remembers; a pubend not named begins with now.
+Start: TypeAlias = Literal["now", "earliest"] | Tick | Mapping[PubendId, Tick]
+Mode: TypeAlias = Literal["guaranteed", "best-effort"]
+
+
+# ---- from the client ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Rows to store. Answered by one or more receipts or refusals that together name them all."""
+
+    topic: TopicId
+    #: The pubend that steers the publisher; None lets the node choose.
+    pubend: PubendId | None = None
+    publisher: str
+    #: The catenation number of the first row; the others follow.
+    first_catenation: int
+    #: `codec.schema_fingerprint` of the schema that the rows were made for.
+    schema: int
+    #: As they came, when the topic has another schema or there is no such topic: None.
+    rows: pa.RecordBatch | None
+    #: The event that these come after, when the publisher published it through another pubend.
+    after: tuple[PubendId, Tick] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe:
+    """Answered by one Confirmed for each pubend of the topic, or by a RequestRefused."""
+
+    request: int
+    topic: TopicId
+    #: A condition in SQL or XPath; empty for every event.
+    where: str = ""
+    #: A subscription with a name is durable: what it has not acknowledged is kept for it.
+    name: str | None = None
+    order: Order = Order.PUBLISHER
+    start: Start = "now"
+    mode: Mode = "guaranteed"
+    #: How many rows may be delivered before the client must grant more; None for as many as it reads.
+    credit_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFilter:
+    """Answered like a Subscribe: each Confirmed names the tick from which on the new condition decides."""
+
+    request: int
+    subscription: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsubscribe:
+    """Answered by a Done, after which nothing comes for the subscription."""
+
+    request: int
+    subscription: int
+    #: Whether a durable subscription is to be forgotten, and not only left for now.
+    forget: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """So many more rows may be delivered. Not answered."""
+
+    subscription: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """Per pubend, the tick below which the subscription needs nothing any more. Not answered."""
+
+    subscription: int
+    positions: Mapping[PubendId, Tick]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListTopics:
+    """Answered by Topics."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic:
+    """Answered by Done; creating the very same topic again is no error."""
+
+    request: int
+    topic: TopicId
+    #: As in a network description: `{"price": "float", "note": "string?"}`.
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskStatus:
+    """Answered by a StatusReport."""
+
+    request: int
+
+
+ClientMessage: TypeAlias = (
+    Publish
+    | Subscribe
+    | ChangeFilter
+    | Unsubscribe
+    | Credit
+    | Acknowledge
+    | ListTopics
+    | CreateTopic
+    | AskStatus
+)
+
+
+# ---- from the node -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The events with these catenation numbers are durable, and will be delivered."""
+
+    publisher: str
+    first_catenation: int
+    last_catenation: int
+    pubend: PubendId
+    #: Their ticks in order, as (first, how many follow each other); none when they are no longer known.
+    runs: tuple[tuple[Tick, int], ...]
+
+    def ticks(self) -> TickArray:
+        """The tick of each event, in the order of their catenation numbers.
+
+        >>> names = {"publisher": "me", "first_catenation": 7, "last_catenation": 9, "pubend": PubendId("p")}
+        >>> receipt = Receipt(**names, runs=((5, 2), (9, 1)))
+        >>> receipt.ticks().tolist()
+        [5, 6, 9]
+        """
+        parts = [np.arange(first, first + count, dtype=np.int64) for first, count in self.runs]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def tick_runs(ticks: TickArray) -> tuple[tuple[Tick, int], ...]:
+    """Ticks as the runs of a receipt.
+
+    >>> tick_runs(np.array([5, 6, 9]))
+    ((5, 2), (9, 1))
+    """
+    if not len(ticks):
+        return ()
+    cuts = np.flatnonzero(np.diff(ticks) != 1) + 1
+    starts = np.concatenate([[0], cuts])
+    counts = np.diff(np.concatenate([starts, [len(ticks)]]))
+    return tuple(zip(ticks[starts].tolist(), counts.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRefused:
+    """The events with these catenation numbers were not stored."""
+
+    publisher: str
+    first_catenation: int
+    last_catenation: int
+    code: str
+    message: str
+    #: Whether sending the very same again may help.
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed:
+    """From `start` on, the subscription gets every matching event of `pubend`, once and in order."""
+
+    request: int
+    #: The number that names the subscription from now on.
+    subscription: int
+    #: The number that names the pubend in deliveries, and how many of the topic's are to be confirmed.
+    source: int
+    pubends: int
+    pubend: PubendId
+    schema: Schema
+    start: Tick
+
+
+class Event(NamedTuple):
+    """One event: its name, and a value for each column of its topic."""
+
+    pubend: PubendId
+    tick: Tick
+    values: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsDelivery:
+    """A few events, each written once, and who gets which, in this order."""
+
+    topic: TopicId
+    events: tuple[Event, ...]
+    #: Pairs of a subscription and the place of an event.
+    to: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsDelivery:
+    """Many events as columns, and which rows of them each subscription gets, in this order."""
+
+    topic: TopicId
+    batch: EventBatch
+    pubends: tuple[PubendId, ...]
+    #: Row r of `batch` is an event of `pubends[source[r]]`; None when there is only one pubend.
+    source: Positions | None
+    #: Per subscription the rows that it gets; None for all of them.
+    to: Mapping[int, Positions | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The request was carried out."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """The request was not carried out, and changed nothing."""
+
+    request: int
+    code: str
+    message: str
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """All topics that the client may see, with the pubends of each."""
+
+    request: int
+    topics: tuple[tuple[Schema, tuple[PubendId, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReport:
+    """What the node tells of itself, as JSON."""
+
+    request: int
+    report: str
+
+
+NodeMessage: TypeAlias = (
+    Receipt
+    | PublishRefused
+    | Confirmed
+    | RowsDelivery
+    | ColumnsDelivery
+    | Done
+    | RequestRefused
+    | Topics
+    | StatusReport
+)

@@ -1,0 +1,201 @@
+"""What is inside a frame? What all codecs share: heads, ticks, columns, and what is checked of them.
+
+A head is MessagePack, laid out and bounded by a `msgspec` type: a field that is missing, of another type
+or out of its bounds is found while it is decoded. Columns are Arrow record batches without their schema,
+which both sides know. Arrow checks that every buffer lies inside the part, and a full validation that every
+offset, text and number in it can be read; compression is refused, so what a peer sends takes no more memory
+than it has sent.
+
+Whatever the bytes are, decoding gives a value or raises PeerError.
+
+Implements docs/wire.md, section 2.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Meta
+
+from gapless.content.sql_tokens import TEXT_CHARACTERS_MAX
+from gapless.errors import PeerError
+from gapless.model.batch import EventBatch
+from gapless.model.schema import COLUMNS_MAX, Schema
+from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray
+from gapless.wire.frames import Frame
+
+#: Characters of any name: brokers, cells, pubends, topics, publishers, subscriptions.
+NAME_CHARACTERS_MAX: Final = 256
+#: Characters of an error message, a token or the version of a program.
+TEXT_MAX: Final = 4_096
+#: Rows of one batch.
+ROWS_MAX: Final = 2**20
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+ConditionText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+TickNumber = Annotated[int, Meta(ge=TICK_MIN, le=TICK_MAX)]
+#: Numbers that one side gives to requests, subscriptions and sources.
+Number = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+#: Versions and catenation numbers: they count up from 0 and never reach the end.
+Counter = Annotated[int, Meta(ge=0, le=2**62)]
+RowCount = Annotated[int, Meta(ge=0, le=ROWS_MAX)]
+ColumnTexts = Annotated[dict[Name, Name], Meta(min_length=1, max_length=COLUMNS_MAX)]
+
+
+class Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The head of a frame: an array whose fields are known by their places. New ones come last."""
+
+
+AnyHead = TypeVar("AnyHead")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_head(head: Head) -> bytes:
+    """A head as bytes."""
+    return _encoder.encode(head)
+
+
+def decode_head(decoder: msgspec.msgpack.Decoder[AnyHead], frame: Frame, parts: int = 0) -> AnyHead:
+    """The head of a frame that must have `parts` parts. Raises PeerError."""
+    if len(frame.parts) != parts:
+        raise unreadable(frame, f"{len(frame.parts)} parts instead of {parts}")
+    try:
+        return decoder.decode(frame.head)
+    except (ValueError, RecursionError) as error:
+        raise unreadable(frame, str(error)) from error
+
+
+def unreadable(frame: Frame, reason: str) -> PeerError:
+    """The error for a frame that is none of its kind."""
+    return PeerError("E215", f"a {frame.kind.name} frame cannot be read: {reason}")
+
+
+# ---- ticks -------------------------------------------------------------------------------------------
+
+
+def encode_ticks(ticks: TickArray) -> bytes:
+    """Ticks as eight bytes each, the lowest first."""
+    return ticks.astype("<i8", copy=False).tobytes()
+
+
+def decode_ticks(part: memoryview, *, strictly: bool = True) -> TickArray:
+    """Ticks that ascend, strictly or not. Raises PeerError."""
+    if len(part) % 8 or len(part) > 8 * ROWS_MAX:
+        raise PeerError("E216", f"{len(part)} bytes of ticks: they must be 8 for each of at most {ROWS_MAX}")
+    ticks = np.frombuffer(part, dtype="<i8").astype(np.int64)
+    if len(ticks):
+        steps = ticks[1:] > ticks[:-1] if strictly else ticks[1:] >= ticks[:-1]
+        if ticks[0] < TICK_MIN or ticks[-1] >= TICK_MAX or not steps.all():
+            raise PeerError("E216", "the ticks of a batch do not ascend, or are none")
+    return ticks
+
+
+# ---- columns -----------------------------------------------------------------------------------------
+
+
+def encode_columns(columns: pa.RecordBatch) -> memoryview:
+    """The rows as an Arrow message without its schema."""
+    return memoryview(columns.serialize())
+
+
+def decode_columns(part: memoryview, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of an Arrow message. Raises PeerError unless every value can be read and fits the schema."""
+    if _is_compressed(part):
+        raise PeerError("E216", "a batch is compressed, or is no Arrow record batch")
+    try:
+        columns = pa.ipc.read_record_batch(_owned(part), schema)
+        columns.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise PeerError("E216", f"a batch is not of the topic's schema, or is damaged: {reason}") from error
+    if columns.num_rows > ROWS_MAX:
+        raise PeerError("E216", f"a batch has {columns.num_rows} rows, at most {ROWS_MAX} may come")
+    for at, field in enumerate(schema):
+        if not field.nullable and columns.column(at).null_count:
+            raise PeerError("E216", f"column '{field.name}' of a batch has a null, which the schema forbids")
+    return columns
+
+
+def decode_batch(
+    ticks: memoryview, columns: memoryview, schema: pa.Schema, *, strictly: bool = True
+) -> EventBatch:
+    """Rows with their ticks. Raises PeerError."""
+    at = decode_ticks(ticks, strictly=strictly)
+    rows = decode_columns(columns, schema)
+    if len(at) != rows.num_rows:
+        raise PeerError("E216", f"a batch has {rows.num_rows} rows and {len(at)} ticks")
+    return EventBatch(at, rows)
+
+
+def _owned(part: memoryview) -> pa.Buffer:
+    """The bytes, aligned, in memory that holds little else.
+
+    What is decoded may be kept for long. It must not keep a large read buffer alive that its size does
+    not tell of; and arrays want to lie at multiples of 8.
+    """
+    buffer = pa.py_buffer(part)
+    if buffer.address % 8 or 2 * len(part) < memoryview(part.obj).nbytes:
+        return pa.py_buffer(bytes(part))
+    return buffer
+
+
+_CONTINUATION = 0xFFFFFFFF
+_START = struct.Struct("<III")
+_VTABLE = struct.Struct("<i")
+_OFFSET = struct.Struct("<H")
+_REFERENCE = struct.Struct("<I")
+#: Where the vtable of a FlatBuffers table has the place of its n-th field.
+_MESSAGE_HEADER = 4 + 2 * 2
+_BATCH_COMPRESSION = 4 + 2 * 3
+
+
+def _is_compressed(part: memoryview) -> bool:
+    """Whether an Arrow message is a compressed batch; also true of what is no message at all.
+
+    Arrow would unpack it into as much memory as the sender likes, and has no option not to. So the two
+    FlatBuffers tables that lead to the field are walked here; Arrow verifies them afterwards.
+    """
+    try:
+        continuation, _, root = _START.unpack_from(part)
+        if continuation != _CONTINUATION:
+            return True
+        message = 8 + root
+        header = _field(part, message, _MESSAGE_HEADER)
+        if header is None:
+            return True
+        batch = header + _REFERENCE.unpack_from(part, header)[0]
+        return _field(part, batch, _BATCH_COMPRESSION) is not None
+    except struct.error:
+        return True
+
+
+def _field(part: memoryview, table: int, entry: int) -> int | None:
+    """Where a field of a FlatBuffers table is, None when the table has none."""
+    vtable = table - _VTABLE.unpack_from(part, table)[0]
+    if vtable < 0:
+        raise struct.error
+    if entry >= _OFFSET.unpack_from(part, vtable)[0]:
+        return None
+    offset: int = _OFFSET.unpack_from(part, vtable + entry)[0]
+    return table + offset if offset else None
+
+
+# ---- schemas -----------------------------------------------------------------------------------------
+
+
+def column_texts(schema: Schema) -> dict[str, str]:
+    """The columns of a schema as `Schema.parse` reads them."""
+    return {column.name: f"{column.type}{'?' if column.nullable else ''}" for column in schema.columns}
+
+
+def schema_fingerprint(schema: Schema) -> int:
+    """A number that tells one schema of a topic from another: 32 bits, the same everywhere."""
+    text = "\n".join(f"{name} {kind}" for name, kind in column_texts(schema).items())
+    return zlib.crc32(text.encode())

@@ -1,0 +1,297 @@
+"""Where does one frame end and the next begin? Bytes in, frames out.
+
+A frame is a header of 16 bytes, a *head* (a message without its bulk) and a few *parts*: raw bytes such as
+an Arrow batch, which are never copied into anything. Everything begins at a multiple of 8 bytes, so that
+arrays can be read where they lie.
+
+The reader believes nothing. What is no frame, or is too long, or of a kind that has no business here, is
+refused as soon as its header is there, before anything is kept for it. It never holds more than the bytes
+of one unfinished frame, and copies each byte of it once.
+
+Implements docs/wire.md, section 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from gapless.errors import PeerError
+
+#: What can be handed to a vectored write.
+Part: TypeAlias = bytes | memoryview
+
+#: The first two bytes of every frame: no text and no TLS record begins like this.
+MAGIC: Final = b"G\xa7"
+#: The version of everything but the handshake that this program speaks, from and to.
+VERSION_MIN: Final = 1
+VERSION_MAX: Final = 1
+#: The frames of the handshake are the same in all versions, and say so with this one.
+VERSION_OF_HANDSHAKE: Final = 0
+
+HEADER_BYTES: Final = 16
+#: The longest frame between brokers, header included.
+FRAME_BYTES_MAX: Final = 64 * 2**20
+#: The longest frame that a client may send. A row that came in fits any frame that it leaves in.
+CLIENT_FRAME_BYTES_MAX: Final = 16 * 2**20
+#: The longest frame that anybody may send before it was welcomed.
+HELLO_BYTES_MAX: Final = 8 * 2**10
+PARTS_MAX: Final = 8
+#: Frames up to this size are sent as one piece: copying is cheaper than one more piece to write.
+JOINED_BYTES_MAX: Final = 32 * 2**10
+
+_ALIGNMENT = 8
+#: Magic, version, kind, bytes after the header, bytes of the head, number of parts, zero.
+_HEADER = struct.Struct("<2sBBIIHH")
+_LENGTHS = [struct.Struct(f"<{count}I") for count in range(PARTS_MAX + 1)]
+_PADDING = [bytes(count) for count in range(_ALIGNMENT)]
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    HELLO = 0x01
+    WELCOME = 0x02
+    REFUSE = 0x03
+    PING = 0x04
+    PONG = 0x05
+
+    KNOWLEDGE = 0x10
+    ACK = 0x11
+    NACK = 0x12
+    ACK_EXPECTED = 0x13
+    START_REQUEST = 0x14
+    START_GRANT = 0x15
+    ADVERTISEMENT = 0x16
+    ADVERTISEMENT_ACK = 0x17
+    LINK_STATUS = 0x18
+    SIDEWAYS = 0x19
+
+    PUBLISH = 0x20
+    SUBSCRIBE = 0x21
+    CHANGE_FILTER = 0x22
+    UNSUBSCRIBE = 0x23
+    CREDIT = 0x24
+    ACKNOWLEDGE = 0x25
+    LIST_TOPICS = 0x26
+    CREATE_TOPIC = 0x27
+    ASK_STATUS = 0x28
+
+    RECEIPT = 0x40
+    PUBLISH_REFUSED = 0x41
+    CONFIRMED = 0x42
+    ROWS = 0x43
+    COLUMNS = 0x44
+    DONE = 0x45
+    REQUEST_REFUSED = 0x46
+    TOPICS = 0x47
+    STATUS_REPORT = 0x48
+
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+_HANDSHAKE: Final = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSE})
+_ALIVE: Final = frozenset({Kind.PING, Kind.PONG, Kind.REFUSE})
+
+#: What may come from whom: pass one of these to a FrameReader.
+FROM_STRANGER: Final = frozenset({Kind.HELLO})
+FROM_BROKER: Final = _ALIVE | {kind for kind in Kind if 0x10 <= kind < 0x20}
+FROM_CLIENT: Final = _ALIVE | {kind for kind in Kind if 0x20 <= kind < 0x40}
+FROM_NODE: Final = _ALIVE | {kind for kind in Kind if 0x40 <= kind < 0x60}
+#: Whoever dials hears the answer to its hello, and what follows it, through one reader.
+FROM_DIALED_BROKER: Final = FROM_BROKER | {Kind.WELCOME}
+FROM_DIALED_NODE: Final = FROM_NODE | {Kind.WELCOME}
+
+
+class Frame(NamedTuple):
+    """One frame. Its views keep the bytes alive that they were cut from."""
+
+    kind: Kind
+    head: memoryview
+    parts: tuple[memoryview, ...] = ()
+
+
+class FrameReader:
+    """Cuts what a peer sends into frames, however it is chopped up on the way.
+
+    >>> reader = FrameReader(FROM_BROKER)
+    >>> [data] = encode_frame(Kind.NACK, b"head", [b"part"])
+    >>> reader.feed(data[:20])
+    []
+    >>> [(frame.kind.name, bytes(frame.head), bytes(frame.parts[0])) for frame in reader.feed(data[20:])]
+    [('NACK', b'head', b'part')]
+    """
+
+    __slots__ = ("_broken", "_bytes_max", "_kinds", "_partial")
+
+    def __init__(self, kinds: frozenset[Kind], *, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._kinds = kinds
+        self._bytes_max = bytes_max
+        #: The beginning of a frame whose end has not come yet.
+        self._partial = bytearray()
+        self._broken: PeerError | None = None
+
+    def allow(self, kinds: frozenset[Kind], *, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        """From now on these kinds may come, and frames of this size: the peer is known now."""
+        self._kinds = kinds
+        self._bytes_max = bytes_max
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes of an unfinished frame are kept."""
+        return len(self._partial)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """The frames that are complete now. Bytes that may change later are copied first.
+
+        Raises PeerError when this is no frame that may come here: close the connection. The frames that
+        came with the bad one are lost, as if the connection had broken a moment earlier; the reader
+        gives the same error for ever.
+        """
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return self._cut(data)
+        except PeerError as error:
+            self._broken = error
+            self._partial = bytearray()
+            raise
+
+    def _cut(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        view = memoryview(data)
+        if not view.readonly or not view.c_contiguous:
+            view = memoryview(bytes(view))
+        view = view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        frames: list[Frame] = []
+        at = self._complete(view, frames) if self._partial else 0
+        left = len(view) - at
+        while left >= HEADER_BYTES:
+            size = self._size(view, at)
+            if left < size:
+                break
+            frames.append(_frame(view[at : at + size]))
+            at += size
+            left -= size
+        if left:
+            _check_magic(view[at:])
+            self._partial = bytearray(view[at:])
+        return frames
+
+    def _complete(self, view: memoryview, frames: list[Frame]) -> int:
+        """Add to the unfinished frame what is missing; says how many bytes were taken."""
+        partial = self._partial
+        taken = 0
+        if len(partial) < HEADER_BYTES:
+            taken = min(HEADER_BYTES - len(partial), len(view))
+            partial += view[:taken]
+            if len(partial) < HEADER_BYTES:
+                _check_magic(memoryview(partial))
+                return taken
+        size = self._size(partial, 0)
+        more = min(size - len(partial), len(view) - taken)
+        partial += view[taken : taken + more]
+        if len(partial) == size:
+            frames.append(_frame(memoryview(partial).toreadonly()))
+            self._partial = bytearray()
+        return taken + more
+
+    def _size(self, data: bytearray | memoryview, at: int) -> int:
+        """How many bytes the frame that begins here has, once its header is found to be in order."""
+        magic, version, number, length, head, parts, zero = _HEADER.unpack_from(data, at)
+        if magic != MAGIC:
+            _check_magic(memoryview(data)[at:])
+        kind = _KINDS.get(number)
+        if kind is not None and kind in _HANDSHAKE:
+            good = version == VERSION_OF_HANDSHAKE
+        else:
+            good = VERSION_MIN <= version <= VERSION_MAX
+        if not good:
+            raise PeerError(
+                "E211",
+                f"a frame of protocol version {version} (kind {number}); this side speaks "
+                f"{versions_text(VERSION_MIN, VERSION_MAX)}: upgrade the older of the two",
+            )
+        if kind is None or kind not in self._kinds:
+            raise PeerError("E213", f"a frame of kind {_kind_text(number)} may not come here, or not yet")
+        size = HEADER_BYTES + int(length)
+        if size > self._bytes_max:
+            raise PeerError(
+                "E212",
+                f"a {kind.name} frame of {size} bytes is announced, at most {self._bytes_max} may come",
+            )
+        if parts > PARTS_MAX or zero or head > length or size % _ALIGNMENT:
+            raise PeerError("E214", f"the header of a {kind.name} frame contradicts itself")
+        return size
+
+
+def encode_frame(kind: Kind, head: bytes, parts: Sequence[Part] = ()) -> list[Part]:
+    """A frame as pieces to write one after the other; a small one is a single piece."""
+    count = len(parts)
+    lengths = [len(part) for part in parts]
+    table = _LENGTHS[count].pack(*lengths)
+    if count % 2:
+        table += _PADDING[4]
+    start = [table, head, _PADDING[-len(head) % _ALIGNMENT]]
+    size = HEADER_BYTES + sum(map(len, start)) + sum(each + -each % _ALIGNMENT for each in lengths)
+    # What may be large is cut into several frames before it comes here.
+    assert size <= FRAME_BYTES_MAX, f"a {kind.name} frame of {size} bytes"
+    version = VERSION_OF_HANDSHAKE if kind in _HANDSHAKE else VERSION_MAX
+    header = _HEADER.pack(MAGIC, version, kind, size - HEADER_BYTES, len(head), count, 0)
+    pieces: list[Part] = [b"".join([header, *start])]
+    for part in parts:
+        pieces.append(part)
+        if len(part) % _ALIGNMENT:
+            pieces.append(_PADDING[-len(part) % _ALIGNMENT])
+    return [b"".join(pieces)] if size <= JOINED_BYTES_MAX and count else pieces
+
+
+def versions_text(low: int, high: int) -> str:
+    """A range of versions as people read it.
+
+    >>> versions_text(1, 1), versions_text(2, 4)
+    ('1', '2 to 4')
+    """
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _frame(view: memoryview) -> Frame:
+    """The frame that fills `view`, whose header is in order."""
+    _, _, number, _, head, count, _ = _HEADER.unpack_from(view)
+    kind = _KINDS[number]
+    at = HEADER_BYTES + (count + count % 2) * 4
+    if not count:
+        if len(view) != at + head + -head % _ALIGNMENT:
+            raise PeerError("E214", f"the lengths in a {kind.name} frame do not add up")
+        return Frame(kind, view[at : at + head])
+    if at + head > len(view):
+        raise PeerError("E214", f"the lengths in a {kind.name} frame do not add up")
+    lengths = _LENGTHS[count].unpack_from(view, HEADER_BYTES)
+    body = view[at : at + head]
+    at += head + -head % _ALIGNMENT
+    parts = []
+    for length in lengths:
+        parts.append(view[at : at + length])
+        at += length + -length % _ALIGNMENT
+    if at != len(view):
+        raise PeerError("E214", f"the lengths in a {kind.name} frame do not add up")
+    return Frame(kind, body, tuple(parts))
+
+
+def _check_magic(data: memoryview) -> None:
+    """Raise unless this may be the beginning of a frame."""
+    start = bytes(data[:8])
+    if start[:2] == MAGIC[: len(start)]:
+        return
+    if start[:2] == b"\x16\x03"[: len(start)]:
+        guess = "it looks like TLS, which is not configured here"
+    elif start[:3] in {b"GET", b"POS", b"HEA", b"PUT", b"OPT"}:
+        guess = "it looks like HTTP"
+    else:
+        guess = "is this the right port, with TLS on both sides or on neither?"
+    raise PeerError("E210", f"this is no Gapless frame: it begins with {start!r}; {guess}")
+
+
+def _kind_text(number: int) -> str:
+    kind = _KINDS.get(number)
+    return f"{number}" if kind is None else kind.name

@@ -1,0 +1,203 @@
+"""How does a connection begin, and is the other side still there?
+
+Whoever dials says Hello and waits. The answer is Welcome, which names the version that both speak, or
+Refuse, which says why not. Refuse may also come later: it is always the last frame of its sender. The
+frames of the handshake never change, so that even programs years apart can tell each other why they
+cannot talk.
+
+Implements docs/wire.md, section 3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, TypeAlias, assert_never
+
+import msgspec
+from msgspec import Meta
+
+from gapless.errors import PeerError
+from gapless.protocol.network import Network
+from gapless.wire.codec import Counter, Name, Text, column_texts, decode_head, unreadable
+from gapless.wire.frames import VERSION_MAX, VERSION_MIN, Frame, Kind, Part, encode_frame, versions_text
+
+
+class Role(Enum):
+    """What the one that dials is."""
+
+    BROKER = "broker"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first frame of whoever dials."""
+
+    role: Role
+    #: The id of the broker, or a name by which people know the client.
+    name: str
+    #: Of `network_fingerprint`; empty from a client, which need not know the network.
+    network: str = ""
+    #: The version of the program, for people.
+    software: str = ""
+    token: str | None = None
+    version_min: int = VERSION_MIN
+    version_max: int = VERSION_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The answer to a Hello: from now on both sides speak `version`."""
+
+    version: int
+    #: The broker that answers.
+    name: str
+    network: str
+    software: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """The last frame of its sender: why it closes the connection."""
+
+    code: str
+    message: str
+    #: Whether dialling again later may help.
+    retry: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Are you there? Answered by a Pong with the same number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """The answer to a Ping."""
+
+    number: int
+
+
+LinkMessage: TypeAlias = Hello | Welcome | Refuse | Ping | Pong
+
+_Version = Annotated[int, Meta(ge=1, le=255)]
+_Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
+
+
+# These are maps with names, so that a program of any age finds the fields that it knows.
+class _Hello(msgspec.Struct, frozen=True):
+    role: Role
+    name: Name
+    network: Text
+    software: Text
+    token: Text | None
+    version_min: _Version
+    version_max: _Version
+
+
+class _Welcome(msgspec.Struct, frozen=True):
+    version: _Version
+    name: Name
+    network: Text
+    software: Text
+
+
+class _Refuse(msgspec.Struct, frozen=True):
+    code: _Code
+    message: Text
+    retry: bool
+
+
+_hello = msgspec.msgpack.Decoder(_Hello)
+_welcome = msgspec.msgpack.Decoder(_Welcome)
+_refuse = msgspec.msgpack.Decoder(_Refuse)
+_number = msgspec.msgpack.Decoder(Counter)
+_encode = msgspec.msgpack.Encoder().encode
+
+#: The frames that `decode_link` reads.
+LINK_KINDS = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSE, Kind.PING, Kind.PONG})
+
+
+def encode_link(message: LinkMessage) -> list[Part]:
+    """A message of the handshake, a ping or a pong, as a frame."""
+    match message:
+        case Hello():
+            kind = Kind.HELLO
+        case Welcome():
+            kind = Kind.WELCOME
+        case Refuse():
+            kind = Kind.REFUSE
+        case Ping(number=number):
+            return encode_frame(Kind.PING, _encode(number))
+        case Pong(number=number):
+            return encode_frame(Kind.PONG, _encode(number))
+        case _:
+            assert_never(message)
+    return encode_frame(kind, _encode(message))
+
+
+def decode_link(frame: Frame) -> LinkMessage:
+    """What is in a frame of `LINK_KINDS`. Raises PeerError."""
+    match frame.kind:
+        case Kind.HELLO:
+            hello = decode_head(_hello, frame)
+            if hello.version_min > hello.version_max:
+                raise unreadable(frame, "it speaks no version at all")
+            return Hello(**msgspec.structs.asdict(hello))
+        case Kind.WELCOME:
+            return Welcome(**msgspec.structs.asdict(decode_head(_welcome, frame)))
+        case Kind.REFUSE:
+            return Refuse(**msgspec.structs.asdict(decode_head(_refuse, frame)))
+        case Kind.PING:
+            return Ping(number=decode_head(_number, frame))
+        case Kind.PONG:
+            return Pong(number=decode_head(_number, frame))
+        case _:
+            raise PeerError("E213", f"a {frame.kind.name} frame where the handshake was expected")
+
+
+def check_hello(hello: Hello, network: str) -> int:
+    """The version to speak with whoever said this. `network` is the fingerprint of our own.
+
+    Raises PeerError: answer it with a Refuse of its code and message, and close.
+    """
+    version = min(hello.version_max, VERSION_MAX)
+    if version < max(hello.version_min, VERSION_MIN):
+        raise PeerError(
+            "E211",
+            f"'{hello.name}' speaks protocol version {versions_text(hello.version_min, hello.version_max)}, "
+            f"this broker {versions_text(VERSION_MIN, VERSION_MAX)}: upgrade the older of the two",
+        )
+    if hello.role is Role.BROKER and hello.network != network:
+        raise PeerError(
+            "E217",
+            f"'{hello.name}' has another network description: give all brokers the same file and restart",
+        )
+    return version
+
+
+def check_welcome(welcome: Welcome, network: str = "") -> None:
+    """Raise PeerError unless this answers our Hello. A client passes no fingerprint."""
+    if not VERSION_MIN <= welcome.version <= VERSION_MAX:
+        raise PeerError("E211", f"'{welcome.name}' chose protocol version {welcome.version}, not offered")
+    if network and welcome.network != network:
+        raise PeerError("E217", f"'{welcome.name}' has another network description")
+
+
+def network_fingerprint(network: Network) -> str:
+    """What two brokers must agree on before they talk: cells, links, topics, pubends and edges.
+
+    Parameters may differ for a while, so that they can be changed one broker at a time.
+    """
+    said = [
+        sorted((cell, list(brokers)) for cell, brokers in network.cells.items()),
+        sorted(sorted(link) for link in network.links),
+        sorted((topic, list(column_texts(schema).items())) for topic, schema in network.topics.items()),
+        sorted((place.pubend, place.topic, place.broker) for place in network.pubends.values()),
+        sorted(network.edges),
+    ]
+    return hashlib.sha256(_encode(said)).hexdigest()[:32]

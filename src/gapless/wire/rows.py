@@ -1,0 +1,101 @@
+"""How does one event travel alone? As a short array of values, encoded once, whoever gets it.
+
+An Arrow message takes about 400 bytes and several microseconds before its first value. That is nothing for
+500 rows and everything for one. So a row can also be a MessagePack array with a value for each column: it
+is made once per row, copied into the frame of every subscriber that wants it, and becomes Python values in
+one step at the other end.
+
+Implements docs/wire.md, section 6.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import GenericAlias
+from typing import Annotated, Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from gapless.errors import PeerError
+from gapless.model.schema import Schema
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+#: Decimals have 38 digits, 9 of them behind the point.
+_DECIMAL_STOP = Decimal(10) ** 29
+_DECIMAL_EXPONENT_MIN = -9
+
+_INTEGER = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_TYPES: Final[dict[str, Any]] = {
+    "int": _INTEGER,
+    "float": float,
+    "string": str,
+    "bool": bool,
+    "timestamp": _INTEGER,
+    "decimal": Decimal,
+    "binary": bytes,
+    "xml": bytes,
+}
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RowFormat:
+    """The rows of one topic as bytes, and back."""
+
+    __slots__ = ("_decoder", "_special", "_times", "schema")
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        types = tuple(
+            _TYPES[column.type] | None if column.nullable else _TYPES[column.type]
+            for column in schema.columns
+        )
+        self._decoder: msgspec.msgpack.Decoder[tuple[object, ...]] = msgspec.msgpack.Decoder(
+            GenericAlias(tuple, types)
+        )
+        self._times = [at for at, column in enumerate(schema.columns) if column.type == "timestamp"]
+        #: The columns whose values need a second look after decoding.
+        self._special = [
+            (at, column.type)
+            for at, column in enumerate(schema.columns)
+            if column.type in {"timestamp", "decimal"}
+        ]
+
+    def encode(self, columns: pa.RecordBatch) -> list[bytes]:
+        """Each row as bytes."""
+        arrays = columns.columns
+        for at in self._times:
+            arrays[at] = arrays[at].cast(pa.int64())
+        return [_encode(row) for row in zip(*[array.to_pylist() for array in arrays], strict=True)]
+
+    def decode(self, data: memoryview | bytes) -> tuple[object, ...]:
+        """The values of a row. Raises PeerError unless they fit the schema."""
+        try:
+            values = self._decoder.decode(data)
+            return self._completed(values) if self._special else values
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise PeerError(
+                "E216", f"a row of topic '{self.schema.topic}' is not of its schema, or is damaged: {error}"
+            ) from error
+
+    def _completed(self, values: tuple[object, ...]) -> tuple[object, ...]:
+        made = list(values)
+        for at, kind in self._special:
+            value = made[at]
+            if isinstance(value, int):
+                made[at] = _EPOCH + value * _MICROSECOND
+            elif isinstance(value, Decimal) and not _is_ours(value):
+                raise ValueError(f"column '{self.schema.columns[at].name}' cannot be {kind} {value}")
+        return tuple(made)
+
+
+def _is_ours(value: Decimal) -> bool:
+    """Whether a decimal column can have this value."""
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int):
+        return False
+    return exponent >= _DECIMAL_EXPONENT_MIN and abs(value) < _DECIMAL_STOP
