@@ -191,6 +191,7 @@ def show_xml(xml: list[dict[str, Any]], xml_churn: dict[str, Any], console: Cons
     table = Table(title="XML documents of 22 elements against XPath patterns, one core", title_justify="left")
     for name in (
         "patterns",
+        "distinct",
         "matches/document",
         "documents/s",
         "lxml loop",
@@ -237,7 +238,7 @@ def show_asked(asked: list[Asked], console: Console) -> None:
 def draw(rows: list[Figures], xml: list[dict[str, Any]], path: Path) -> None:
     """Time per event and per document against the number of subscriptions, both axes logarithmic."""
     mpl.use("Agg")
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
     colours = {"equality": "tab:green", "three": "tab:blue", "mixed": "tab:purple"}
     for workload, colour in colours.items():
         lines = [each for each in rows if each.workload == workload]
@@ -270,7 +271,7 @@ def draw(rows: list[Figures], xml: list[dict[str, Any]], path: Path) -> None:
 def _axes(axes: Axes, title: str, label: str) -> None:
     axes.set(xscale="log", yscale="log", title=title, xlabel=label)
     axes.grid(visible=True, which="both", alpha=0.25)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, frameon=False)
 
 
 if __name__ == "__main__":

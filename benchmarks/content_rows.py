@@ -163,7 +163,7 @@ def _measured(workload: str, texts: list[str], seconds: float, seed: int) -> Fig
         duckdb_rate(texts, thousands[0]) if len(texts) <= DUCKDB_CONDITIONS_MAX else None,
         parse_us,
         add_us,
-        bytes_per_subscription(conditions[:20_000]),
+        bytes_per_subscription(conditions[:5_000]),
     )
 
 

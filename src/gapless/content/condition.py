@@ -183,15 +183,19 @@ class Condition:
 
     def misfit(self, schema: Schema) -> str | None:
         """Why the condition makes no sense for events of this schema; None when it does."""
-        kinds = {column.name: column.type for column in schema.columns}
+        known = {column.name: column for column in schema.columns}
         for column in sorted(self.columns, key=str):
-            if column.name not in kinds:
-                return f"topic '{schema.topic}' has no column '{column.name}': it has {', '.join(kinds)}"
-            if kinds[column.name] != column.kind:
+            found = known.get(column.name)
+            if found is None:
+                return f"topic '{schema.topic}' has no column '{column.name}': it has {', '.join(known)}"
+            if found.type != column.kind:
                 return (
-                    f"column '{column.name}' of topic '{schema.topic}' is {kinds[column.name]}, "
+                    f"column '{column.name}' of topic '{schema.topic}' is {found.type}, "
                     f"and the condition takes it for {column.kind}"
                 )
+            if found.nullable and not column.nullable:
+                # The normal form may have left out what is always true of a column without nulls.
+                return f"column '{column.name}' of topic '{schema.topic}' may be null, unlike the condition's"
         return None
 
     def __str__(self) -> str:

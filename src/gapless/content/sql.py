@@ -400,15 +400,6 @@ class _Reader:
         return self._leaves[int(here.this)].at
 
 
-_MIRRORED: dict[AnyComparison, AnyComparison] = {
-    "=": "=",
-    "<>": "<>",
-    "<": ">",
-    "<=": ">=",
-    ">": "<",
-    ">=": "<=",
-}
-
 _READERS: dict[type[Node], Callable[[_Reader, Node, bool], Condition]] = {
     exp.Between: _Reader._between,
     exp.In: _Reader._in,

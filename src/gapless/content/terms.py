@@ -116,7 +116,8 @@ def constant(value: Number) -> Constant:
         return Constant(value + 0.0, "float")
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return Constant(value, "int")
-    with localcontext(prec=DECIMAL_DIGITS):
+    # One digit more than any product of two literals has: the one behind the point.
+    with localcontext(prec=DECIMAL_DIGITS + 1):
         short = (Decimal(value) + 0).normalize()
         exponent = short.as_tuple().exponent
         assert isinstance(exponent, int)

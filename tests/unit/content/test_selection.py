@@ -33,3 +33,11 @@ def test_equal_sets_are_equal() -> None:
     assert first == second
     assert hash(first) == hash(second)
     assert str(first) == "i = 4"
+
+
+def test_a_condition_made_for_a_column_without_nulls_does_not_fit_one_with_nulls() -> None:
+    strict, loose = SCHEMA, Schema.parse(TopicId("t"), {"i": "int?"})
+    assert parse_condition("i > 3", loose).misfit(strict) is None
+    reason = parse_condition("i > 3", strict).misfit(loose)
+    assert reason is not None
+    assert "may be null" in reason

@@ -387,6 +387,7 @@ def test_a_deep_text_is_read_up_to_the_limit() -> None:
         ("volume = " + "+".join(["volume"] * 60), "E164", None, "operators in a row"),
         ("loc LIKE '" + "%a" * 600 + "'", "E164", None, "at most 1000 characters"),
         ("cost = 1" + " * 1.0000000001" * 20, "E164", None, "more than 100 digits"),
+        (f"cost = {'9' * 100} * {'9' * 100}", "E164", None, "more than 100 digits"),
     ],
 )
 def test_a_mistake_is_pointed_at(text: str, code: str, rest: str | None, says: str) -> None:

@@ -38,6 +38,8 @@ from gapless.content.xml.index import PatternIndex
 #: A batch is cut such that about so many candidates are looked at together; it bounds memory.
 CANDIDATES_MAX = 2_000_000
 ROWS_MIN = 16
+#: Slots are below this: a row of such a part and a slot are sorted as one int64.
+SLOTS_MAX = 2**40
 #: In a smaller batch, evaluating a residual on all rows is cheaper than picking some.
 ROWS_TAKEN_MIN = 256
 
@@ -120,6 +122,7 @@ class Index:
 
     def add(self, slot: int, condition: Condition) -> None:
         """Send the rows that `condition` accepts to `slot` from now on, in the place of what it had."""
+        assert 0 <= slot < SLOTS_MAX, f"slot {slot} is not in 0..{SLOTS_MAX}"
         if slot in self._by_slot:
             self.remove(slot)
         self._by_slot[slot] = [
@@ -227,7 +230,7 @@ class Index:
         self._table.kill(entry.conjunction)
         for bound in plan.bounds:
             if bound.key is not None:
-                self._identities[bound.feature].release(bound.key)
+                self._release(bound.feature, bound.key)
         for feature in entry.features:
             self._forget(feature)
         if entry.way is not None:
@@ -235,7 +238,7 @@ class Index:
             if plan.equal is not None:
                 entries = len(plan.equal.keys)
                 for key in plan.equal.keys:
-                    self._identities[plan.equal.feature].release(key)
+                    self._release(plan.equal.feature, key)
             self._ways[entry.way].remove(entries)
             self._dirty.add(entry.way)
             return
@@ -251,6 +254,13 @@ class Index:
         else:
             del self._always[entry.conjunction]
         self._table.free(np.asarray([entry.conjunction]))
+
+    def _release(self, feature: Feature, key: Key) -> None:
+        identities = self._identities[feature]
+        identities.release(key)
+        if not len(identities):
+            # Numbers begin at 0 again if the feature comes back; whoever has an old one is dead.
+            del self._identities[feature]
 
     def _forget(self, feature: Feature) -> None:
         left = self._features_asked[feature] - 1

@@ -29,9 +29,9 @@ __all__ = ["PatternIndex"]
 
 #: A batch is cut where it has had this many distinct elements, which bounds the memory of matching it.
 SHAPES_MAX = 8_192
-#: Below this, group and slot fit into one number.
 #: Slots are sorted by marking them when at least one in so many is there.
 DENSITY = 32
+#: Below this, group and slot fit into one number.
 _KEYS_MAX = 1 << 62
 _NONE = -1
 
