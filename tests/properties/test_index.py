@@ -3,12 +3,16 @@
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from gapless.content.condition import Condition
+from gapless.content.condition import EVERYTHING, Condition
 from gapless.content.evaluate import mask
-from gapless.content.index.index import Index
+from gapless.content.index.index import SLOTS_MAX, Index
+from gapless.content.language import parse_condition
 from gapless.content.rows import Rows
+from gapless.model.ids import TopicId
+from gapless.model.schema import Schema
 from tests.properties.drawn import random_condition, random_rows
 
 
@@ -64,3 +68,47 @@ def test_an_index_that_lost_everything_holds_nothing() -> None:
         index.match(batch)
         index.remove(slot)
     assert index.nbytes <= grown, "churn must not grow the index"
+
+
+def test_churn_leaves_nothing_behind_of_calculations_that_nobody_asks_for() -> None:
+    batch = pa.record_batch({"i": [7, 14], "s": ["a", "b"]})
+    schema = Schema.parse(TopicId("t"), {"i": "int", "s": "string"})
+    index = Index()
+    for factor in range(2, 40):
+        index.add(1, parse_condition(f"i * {factor} = 14 AND i * {factor} + 1 <> 3", schema))
+        index.match(batch)
+        index.add(1, parse_condition(f"i + {factor} <> 3 AND s NOT IN ('b') AND s LIKE 'a%'", schema))
+        assert index.match(batch)[0].tolist() == [0]
+    index.remove(1)
+    assert not len(index.match(batch)[0])
+    assert not index._ways
+    assert not index._identities
+
+
+def test_an_index_agrees_in_batches_of_every_size() -> None:
+    """More than 64 rows are looked up all at once, more than 256 are verified on a part of them."""
+    random = Random(11)
+    living = {slot: random_condition(random, random.choice([0, 1, 2])) for slot in range(120)}
+    index = Index()
+    for slot, condition in living.items():
+        index.add(slot, condition)
+    for count in (64, 65, 257, 1_000):
+        batch = random_rows(random, count + 1).slice(1)
+        found = list(zip(*(pair.tolist() for pair in index.match(batch)), strict=True))
+        assert found == expected(living, Rows(batch)), f"{count} rows"
+
+
+@pytest.mark.parametrize("slot", [-1, SLOTS_MAX])
+def test_a_slot_that_cannot_be_sorted_beside_a_row_is_refused(slot: int) -> None:
+    with pytest.raises(AssertionError, match=r"is not in 0\.\."):
+        Index().add(slot, EVERYTHING)
+
+
+def test_the_greatest_slot_is_found_like_any_other() -> None:
+    batch = random_rows(Random(1), 300)
+    index = Index()
+    index.add(SLOTS_MAX - 1, EVERYTHING)
+    index.add(0, EVERYTHING)
+    rows, slots = index.match(batch)
+    assert rows.tolist() == [row for row in range(300) for _ in range(2)]
+    assert slots.tolist() == [0, SLOTS_MAX - 1] * 300
