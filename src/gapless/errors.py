@@ -7,7 +7,8 @@ GaplessError                        everything Gapless raises on purpose
 │   ├── SchemaError                 a schema, or a value that does not fit its schema
 │   ├── NetworkDescriptionError     a description of nodes, links and topics that cannot be run
 │   └── ParameterError              one argument or option outside its allowed values
-└── PeerError                 E2xx  a peer broke the protocol; close that link, serve the others
+├── PeerError                 E2xx  a peer broke the protocol; close that link, serve the others
+└── StoreError                E3xx  a disk, or what is on it, is not as it should be
 ```
 
 A mistake of our own is neither: it is a failed `assert`, and is not to be caught.
@@ -26,6 +27,7 @@ __all__ = [
     "ParameterError",
     "PeerError",
     "SchemaError",
+    "StoreError",
     "UsageError",
 ]
 
@@ -106,3 +108,9 @@ class PeerError(GaplessError):
     """A peer broke the protocol. The link to it is closed; the other links are not affected."""
 
     code_pattern = re.compile(r"E2[0-9]{2}")
+
+
+class StoreError(GaplessError):
+    """A disk failed, is full, or holds what it should not. What was acknowledged is never given up for it."""
+
+    code_pattern = re.compile(r"E3[0-9]{2}")

@@ -1,0 +1,215 @@
+"""How does the store touch the disk? Only through here, so that tests can make every call fail.
+
+The layer is thin: it adds no buffering and no retries, and it lets every `OSError` through. A write may be
+short, as the system's is; whoever writes goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from gapless.errors import StoreError
+
+#: What can be written.
+Data: TypeAlias = bytes | bytearray | memoryview
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class File(Protocol):
+    """One open file."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset` on; fewer only where the file ends."""
+        ...
+
+    def write(self, offset: int, data: Data) -> int:
+        """Write at `offset` and say how many bytes were taken, which may be fewer than all."""
+        ...
+
+    def sync(self) -> None:
+        """Return once the content and the size are on the disk. After a failure, nothing is known."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at `size`."""
+        ...
+
+    def size(self) -> int:
+        """How many bytes the file has."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file; a lock on it ends."""
+        ...
+
+
+class Files(Protocol):
+    """A disk."""
+
+    def open(self, path: Path) -> File:
+        """Open a file that exists, to read and write."""
+        ...
+
+    def create(self, path: Path) -> File:
+        """Open a new, empty file in the place of whatever was there."""
+        ...
+
+    def lock(self, path: Path) -> File:
+        """Open a file that nobody else may open this way until it is closed. Raises StoreError E304."""
+        ...
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a file another name in its folder, atomically, in the place of whatever had it."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; nothing happens when it is not there."""
+        ...
+
+    def make_folder(self, folder: Path) -> None:
+        """Make the folder and those above it, unless they exist."""
+        ...
+
+    def list_folder(self, folder: Path) -> list[str]:
+        """The names in a folder, sorted."""
+        ...
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return once the names in the folder are on the disk."""
+        ...
+
+    def free_bytes(self, folder: Path) -> int:
+        """How much room is left for us."""
+        ...
+
+
+class DiskFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `File.read`."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        while data and size > (have := sum(map(len, parts))):
+            data = os.pread(self._fd, size - have, offset + have)
+            parts.append(data)
+        return b"".join(parts)
+
+    def write(self, offset: int, data: Data) -> int:
+        """See `File.write`."""
+        return os.pwrite(self._fd, data, offset)
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """See `File.close`."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class DiskFiles:
+    """The disk of the operating system."""
+
+    def open(self, path: Path) -> File:
+        """See `Files.open`."""
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def create(self, path: Path) -> File:
+        """See `Files.create`."""
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
+
+    def lock(self, path: Path) -> File:
+        """See `Files.lock`."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                raise in_use(path.parent) from None
+            raise
+        return DiskFile(fd)
+
+    def rename(self, path: Path, to: Path) -> None:
+        """See `Files.rename`."""
+        path.rename(to)
+
+    def remove(self, path: Path) -> None:
+        """See `Files.remove`."""
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, folder: Path) -> None:
+        """See `Files.make_folder`. The new names are synced, as `sync_folder` does."""
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            self.sync_folder(each.parent)
+
+    def list_folder(self, folder: Path) -> list[str]:
+        """See `Files.list_folder`."""
+        return sorted(os.listdir(folder))  # noqa: PTH208  # names are wanted, not paths
+
+    def sync_folder(self, folder: Path) -> None:
+        """See `Files.sync_folder`."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, folder: Path) -> int:
+        """See `Files.free_bytes`."""
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
+
+
+def write_all(file: File, offset: int, data: Data) -> int:
+    """Write all of `data`, however short the single writes are; how many bytes that were."""
+    view = memoryview(data).cast("B")
+    done = 0
+    while done < len(view):
+        taken = file.write(offset + done, view[done:])
+        if taken <= 0:
+            raise OSError(errno.EIO, "the disk takes no more bytes and gives no reason")
+        done += taken
+    return done
+
+
+def in_use(folder: Path) -> StoreError:
+    """The error for a store that another process, or this one, has open."""
+    return StoreError(
+        "E304",
+        f"{folder} is in use by another node: stop that one, or give this one its own folder",
+        retry=True,
+    )
+
+
+def failure(error: OSError, path: Path) -> StoreError:
+    """What a failed call of the system means to whoever uses the store."""
+    if error.errno in _FULL:
+        return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
+    reason = error.strerror or str(error)
+    return StoreError("E303", f"{path}: {reason}: check the disk and the rights of its folder")

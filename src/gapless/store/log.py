@@ -1,0 +1,585 @@
+"""How does a pubend's log stay on the disk? Segments, one flush for many records, an index, retention.
+
+Everything appended since the last flush is written as one group and synced once, so the busier the log is,
+the larger the groups are. A record is reported durable after the sync, and not before.
+
+When a write fails, its group is cut off again and the cut is synced: only then is it true that the records
+"were not written and never will be". When a sync fails, nothing is known about the bytes it was for, and
+asking again would only make the system say that all is well. So the segment is left as it was before the
+group, and a new one is begun that says how many bytes of it count. When even that fails, nobody can say
+what a restart will find: the flush raises, and the log is not usable any more.
+
+Implements the durability that docs/protocol.md, section 5, relies on. Which records there are and what they
+promise is the business of `protocol.pubend`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.errors import StoreError
+from gapless.model.batch import EventBatch
+from gapless.model.ids import PubendId
+from gapless.model.ticks import TICK_MIN, Tick, TickRange
+from gapless.protocol.effects import BatchRecord, Record
+from gapless.protocol.pubend import Recovered
+from gapless.store.contract import READ_BYTES_MAX, Flushed
+from gapless.store.control import Control
+from gapless.store.files import Data, DiskFiles, File, Files, failure, write_all
+from gapless.store.record import (
+    BadFrame,
+    Frame,
+    Kind,
+    Payload,
+    batch_payload,
+    control_payload,
+    decoded_batch,
+    decoded_notes,
+    framed,
+)
+from gapless.store.retention import Retention
+from gapless.store.segment import (
+    INDEX_SUFFIX,
+    SUFFIX,
+    TEMPORARY_SUFFIX,
+    Header,
+    Repair,
+    Segment,
+    damaged,
+    new_salt,
+    segment_name,
+)
+
+#: Batches below this size that are flushed together are written as one.
+JOIN_BYTES = 32 * 2**10
+#: Bytes of a group that are gathered before they are written.
+WRITE_BYTES = 4 * 2**20
+#: Sealed segments whose index stays in memory after a read.
+INDEXES_MAX = 256
+LOCK_NAME = "lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """The sizes of a log."""
+
+    #: A segment that has reached this size is sealed, and the next flush begins a new one.
+    segment_bytes_max: int = 64 * 2**20
+    #: While the disk has less room than this, no events are written: releases, which make room, still are.
+    free_bytes_min: int = 16 * 2**20
+    retention: Retention = field(default_factory=Retention)
+
+
+class SegmentArchive(Protocol):
+    """Where sealed segments go before they are deleted."""
+
+    def keep(self, number: int, batches: Iterator[EventBatch]) -> Path | None:
+        """Keep the events of a segment durably; None when it has none. Repeating is harmless."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    token: int
+    record: Record
+    note: bytes
+
+
+@dataclass(slots=True)
+class _Group:
+    """The part of a flush that is to be written."""
+
+    entries: list[_Waiting]
+    failed: list[int]
+    error: StoreError | None = None
+    #: First tick and offset of each batch frame, for the index.
+    batches: list[tuple[Tick, int]] = field(default_factory=list)
+
+    def fail(self, error: StoreError) -> None:
+        self.failed = sorted([*self.failed, *(entry.token for entry in self.entries)])
+        self.entries = []
+        self.error = error
+
+
+class Log:
+    """The log of one pubend, in a folder of its own. Made by `open`."""
+
+    def __init__(
+        self, folder: Path, pubend: PubendId, schema: pa.Schema, options: LogOptions, files: Files
+    ) -> None:
+        self.folder = folder
+        self.pubend = pubend
+        self.schema = schema
+        self.options = options
+        #: What `open` cut off, for the operator to read; None when the last stop left nothing half done.
+        self.repair: Repair | None = None
+        self._files = files
+        self._lock_file: File | None = None
+        #: Appended and not taken by a flush yet.
+        self._waiting: deque[_Waiting] = deque()
+        self._token = -1
+        #: Guards what follows while it is changed or copied. Never held during I/O.
+        self._lock = Lock()
+        #: In order; the last is appended to.
+        self._segments: list[Segment] = []
+        self._control = Control()
+        #: The events below were trimmed, or are about to be.
+        self._floor: Tick = TICK_MIN
+        self._indexed: deque[Segment] = deque()
+        #: For the flush alone: the newest segment's file, None while that must not be appended to.
+        self._file: File | None = None
+        self._number = 0
+        self._broken: StoreError | None = None
+
+    @staticmethod
+    def open(
+        folder: Path,
+        pubend: PubendId,
+        schema: pa.Schema,
+        *,
+        options: LogOptions | None = None,
+        files: Files | None = None,
+    ) -> Log:
+        """Open the log in `folder`, or begin one; repairs what a crash left half done.
+
+        Reads one segment, however many there are. Blocks.
+
+        Raises StoreError: damaged (E301), disk full (E302), I/O error (E303), in use (E304), not ours (E305).
+        """
+        self = Log(folder, pubend, schema, options or LogOptions(), files or DiskFiles())
+        try:
+            self._files.make_folder(folder)
+            self._lock_file = self._files.lock(folder / LOCK_NAME)
+            self._open_segments()
+        except OSError as error:
+            self.close()
+            raise failure(error, folder) from error
+        except StoreError:
+            self.close()
+            raise
+        return self
+
+    def append(self, token: int, record: Record, note: bytes = b"") -> None:
+        """See `RecordLog.append`."""
+        assert token > self._token, f"token {token} after {self._token}: tokens ascend"
+        assert not note or isinstance(record, BatchRecord), "a note goes with a batch"
+        self._token = token
+        self._waiting.append(_Waiting(token, record, note))
+
+    @property
+    def waiting(self) -> int:
+        """How many records no flush has taken yet."""
+        return len(self._waiting)
+
+    def flush(self) -> Flushed:
+        """See `RecordLog.flush`."""
+        if self._broken is not None:
+            raise self._broken
+        entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not entries:
+            return Flushed()
+        group = self._with_room(_Group(entries, []))
+        if group.entries:
+            self._write(group)
+        written = group.entries[-1].token if group.entries else None
+        return Flushed(token=written, failed=tuple(group.failed), error=group.error)
+
+    def read(
+        self,
+        ticks: TickRange,
+        rows_max: int,
+        *,
+        bytes_max: int = READ_BYTES_MAX,
+        history: bool = False,
+    ) -> tuple[TickRange, EventBatch | None]:
+        """See `RecordLog.read`."""
+        assert rows_max > 0, f"a read of {rows_max} rows"
+        with self._lock:
+            floor = TICK_MIN if history else self._floor
+        wanted = TickRange(max(ticks.start, floor), ticks.stop)
+        if not wanted:
+            return ticks, None
+        parts: list[EventBatch] = []
+        rows = size = 0
+        for segment, frame in self._frames(wanted):
+            if rows >= rows_max or size >= bytes_max:
+                break
+            part = self._batch(segment, frame).between(wanted.start, wanted.stop)
+            if len(part):
+                parts.append(part)
+                rows += len(part)
+                size += part.nbytes
+        else:
+            if rows <= rows_max:
+                return ticks, EventBatch.joined(parts) if parts else None
+        joined = EventBatch.joined(parts).slice(0, rows_max)
+        return TickRange(ticks.start, joined.last + 1), joined
+
+    def notes(self, start: Tick) -> Iterator[tuple[Tick, bytes]]:
+        """See `RecordLog.notes`."""
+        for segment, frame in self._frames(TickRange(start, 2**63)):
+            try:
+                found = decoded_notes(frame)
+            except BadFrame as bad:
+                raise damaged(segment.path, bad.offset) from None
+            yield from ((tick, note) for tick, note in found if tick >= start)
+
+    def trim(self, before: Tick, now: Tick, archive: SegmentArchive | None = None) -> None:
+        """See `RecordLog.trim`. With an `archive`, a segment is deleted only when that has it.
+
+        Raises StoreError; then nothing more is deleted, and the next call goes on.
+        """
+        with self._lock:
+            assert before <= self._control.released, f"trim to {before} above {self._control.released}"
+            self._floor = max(self._floor, before)
+            below = self.options.retention.below(before=self._floor, now=now)
+            log_bytes = sum(segment.size for segment in self._segments)
+            sealed = list(zip(self._segments, self._segments[1:], strict=False))
+        for segment, successor in sealed:
+            if successor.header.floor > below or self.options.retention.fits(log_bytes):
+                break
+            if archive is not None:
+                archive.keep(segment.header.number, self._batches(segment))
+            self._remove(segment)
+            log_bytes -= segment.size
+
+    def archive(self, archive: SegmentArchive, numbers_above: int = 0) -> int:
+        """Hand the sealed segments above that number to an archive, released or not; the highest one done."""
+        with self._lock:
+            sealed = self._segments[:-1]
+        done = numbers_above
+        for segment in sealed:
+            if segment.header.number > numbers_above:
+                archive.keep(segment.header.number, self._batches(segment))
+                done = segment.header.number
+        return done
+
+    def recover(self) -> Recovered:
+        """See `RecordLog.recover`."""
+        with self._lock:
+            return self._control.recovered()
+
+    @property
+    def bytes(self) -> int:
+        """How large the log is."""
+        with self._lock:
+            return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> int:
+        """How many files it has."""
+        with self._lock:
+            return len(self._segments)
+
+    def close(self) -> None:
+        """See `RecordLog.close`. No other call may be under way."""
+        for file in (self._file, self._lock_file):
+            if file is not None:
+                file.close()
+        self._file = self._lock_file = None
+        if self._broken is None:
+            self._broken = StoreError("E303", f"{self.folder} was closed: open the log again")
+
+    # ---- opening -------------------------------------------------------------------------------------
+
+    def _open_segments(self) -> None:
+        found = self._found_segments()
+        if not found:
+            self._begin_segment(follows=None)
+            return
+        newest = found[-1]
+        self._number = newest.header.number
+        # It may have been renamed without the folder having been synced.
+        self._files.sync_folder(self.folder)
+        self._file = self._files.open(newest.path)
+        self._control = newest.checkpoint(self._file)
+        try:
+            self.repair = newest.repair(self._file, self._control)
+        except BadFrame as bad:
+            raise damaged(newest.path, bad.offset) from None
+        self._segments = self._chained(found)
+        self._floor = self._control.released
+
+    def _found_segments(self) -> list[Segment]:
+        names = self._files.list_folder(self.folder)
+        numbers = {name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)}
+        for name in names:
+            left_over = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in numbers
+            if left_over or name.endswith(TEMPORARY_SUFFIX):
+                self._files.remove(self.folder / name)
+        segments = [
+            Segment.open(self._files, self.folder / f"{number}{SUFFIX}") for number in sorted(numbers)
+        ]
+        wanted = (self.pubend, schema_text(self.schema))
+        for segment in segments:
+            header = segment.header
+            if (header.pubend, header.schema) != wanted or segment.path.name != segment_name(header.number):
+                raise StoreError(
+                    "E305",
+                    f"{segment.path} is segment {header.number} of pubend '{header.pubend}' with columns "
+                    f"{header.schema}, not of '{self.pubend}' with {wanted[1]}: "
+                    "give each pubend its own folder",
+                )
+        return segments
+
+    def _chained(self, found: list[Segment]) -> list[Segment]:
+        """The segments that count, each with the size that its successor gives it."""
+        chain = [found[-1]]
+        for segment in reversed(found[:-1]):
+            successor = chain[-1]
+            header = successor.header
+            if header.follows < segment.header.number:
+                # A rotation that failed after the rename had its place taken by the next one.
+                if segment.has_groups():
+                    raise damaged(segment.path, segment.start)
+                self._delete(segment)
+                continue
+            if header.follows == segment.header.number:
+                if segment.size < header.follows_bytes:
+                    raise damaged(segment.path, segment.size)
+                segment.size = header.follows_bytes
+            elif header.floor > self._control.released:
+                raise damaged(self.folder / segment_name(header.follows), 0)
+            chain.append(segment)
+        lowest = chain[-1].header
+        if lowest.follows and lowest.floor > self._control.released:
+            raise damaged(self.folder / segment_name(lowest.follows), 0)
+        return chain[::-1]
+
+    # ---- flushing ------------------------------------------------------------------------------------
+
+    def _with_room(self, group: _Group) -> _Group:
+        """Leave the events out when the disk has hardly any room left: releases must still go through."""
+        size = sum(
+            entry.record.batch.nbytes for entry in group.entries if isinstance(entry.record, BatchRecord)
+        )
+        try:
+            free = self._files.free_bytes(self.folder) if size else 0
+        except OSError as error:
+            group.fail(failure(error, self.folder))
+            return group
+        if not size or free - size >= self.options.free_bytes_min:
+            return group
+        full = StoreError(
+            "E302",
+            f"the disk of {self.folder} has {free} bytes left, {self.options.free_bytes_min} are kept for "
+            "what makes room: make room, then publish again",
+            retry=True,
+        )
+        batches = [entry for entry in group.entries if isinstance(entry.record, BatchRecord)]
+        others = [entry for entry in group.entries if not isinstance(entry.record, BatchRecord)]
+        return _Group(others, [entry.token for entry in batches], full)
+
+    def _write(self, group: _Group) -> None:
+        """Write and sync a group; afterwards it has no entries if it failed. Raises when nobody can know."""
+        if self._file is None or self._segments[-1].size >= self.options.segment_bytes_max:
+            try:
+                self._rotate()
+            except OSError as error:
+                # Nothing of the group was written anywhere.
+                group.fail(failure(error, self.folder))
+                return
+        file, segment = self._file, self._segments[-1]
+        assert file is not None, "a rotation gives a file"
+        try:
+            end = self._write_frames(file, segment, group)
+        except OSError as error:
+            group.fail(failure(error, segment.path))
+            self._cut(file, segment)
+            return
+        try:
+            file.sync()
+        except OSError as error:
+            group.fail(failure(error, segment.path))
+            self._abandon()
+            return
+        with self._lock:
+            segment.size = end
+            assert segment.index is not None, "the newest segment has its index"
+            for first, offset in group.batches:
+                segment.index.add(first, offset)
+            for entry in group.entries:
+                self._control.apply(entry.record)
+
+    def _write_frames(self, file: File, segment: Segment, group: _Group) -> int:
+        start = at = written = segment.size
+        parts: list[Data] = []
+        for payload in self._payloads(group.entries):
+            if payload.kind is Kind.BATCH:
+                group.batches.append((payload.first, at))
+            frame = framed(payload, salt=segment.header.salt, offset=at, group=start)
+            parts += frame
+            at += sum(map(len, frame))
+            if at - written >= WRITE_BYTES:
+                written += write_all(file, written, b"".join(parts))
+                parts = []
+        if parts:
+            write_all(file, written, b"".join(parts))
+        return at
+
+    def _payloads(self, entries: list[_Waiting]) -> Iterator[Payload]:
+        """The records as they are written: small batches that follow each other become one."""
+        small: list[_Waiting] = []
+        size = 0
+        stop = self._control.next_tick
+        for entry in entries:
+            record = entry.record
+            if isinstance(record, BatchRecord):
+                batch = record.batch
+                assert batch.first >= stop, f"{batch} is logged after tick {stop - 1}"
+                assert batch.columns.schema.equals(self.schema), f"columns {batch.columns.schema.names}"
+                stop = batch.last + 1
+                small.append(entry)
+                size += batch.nbytes
+                if size < JOIN_BYTES:
+                    continue
+            if small:
+                yield _joined(small)
+                small, size = [], 0
+            if not isinstance(record, BatchRecord):
+                yield control_payload(record)
+        if small:
+            yield _joined(small)
+
+    def _cut(self, file: File, segment: Segment) -> None:
+        """Undo a write that failed, durably."""
+        try:
+            file.truncate(segment.size)
+            file.sync()
+        except OSError:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Go on in a new segment, whose header says where the old one ends."""
+        try:
+            self._rotate()
+        except OSError as error:
+            self._broken = StoreError(
+                "E303",
+                f"{self.folder}: {error.strerror or error} after a write had failed: stop this node, "
+                "check the disk, start it again",
+            )
+            raise self._broken from error
+
+    def _rotate(self) -> None:
+        before = self._segments[-1]
+        self._begin_segment(follows=before)
+        before.seal()
+        self._remember_index(before)
+
+    def _begin_segment(self, follows: Segment | None) -> None:
+        """Make the next segment the newest one. Raises OSError; the old one is not appended to any more."""
+        self._number += 1
+        header = Header(
+            pubend=self.pubend,
+            schema=schema_text(self.schema),
+            number=self._number,
+            follows=follows.header.number if follows else 0,
+            follows_bytes=follows.size if follows else 0,
+            floor=self._control.next_tick,
+            salt=new_salt(),
+        )
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        try:
+            segment, file = Segment.create(self._files, self.folder, header, self._control)
+        except OSError:
+            with suppress(OSError):
+                self._files.remove((self.folder / segment_name(header.number)).with_suffix(TEMPORARY_SUFFIX))
+            raise
+        try:
+            self._files.sync_folder(self.folder)
+        except OSError:
+            file.close()
+            raise
+        with self._lock:
+            self._segments.append(segment)
+        self._file = file
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    def _frames(self, ticks: TickRange) -> Iterator[tuple[Segment, Frame]]:
+        """The durable batch frames that may have rows in `ticks`."""
+        with self._lock:
+            floors = [segment.header.floor for segment in self._segments]
+            low = max(0, bisect_right(floors, ticks.start) - 1)
+            found = [(segment, segment.size) for segment in self._segments[low:]]
+        for segment, size in found:
+            if segment.header.floor >= ticks.stop:
+                return
+            if segment.index is None:
+                self._remember_index(segment)
+            try:
+                for frame in segment.frames(ticks.start, size):
+                    if frame.kind is not Kind.BATCH or frame.last < ticks.start:
+                        continue
+                    if frame.first >= ticks.stop:
+                        return
+                    yield segment, frame
+            except OSError as error:
+                raise failure(error, segment.path) from error
+
+    def _batch(self, segment: Segment, frame: Frame) -> EventBatch:
+        try:
+            return decoded_batch(frame, self.schema)
+        except BadFrame as bad:
+            raise damaged(segment.path, bad.offset) from None
+
+    def _batches(self, segment: Segment) -> Iterator[EventBatch]:
+        for frame in segment.frames(TICK_MIN, segment.size):
+            if frame.kind is Kind.BATCH:
+                yield self._batch(segment, frame)
+
+    def _remember_index(self, segment: Segment) -> None:
+        with self._lock:
+            self._indexed.append(segment)
+            if len(self._indexed) > INDEXES_MAX:
+                self._indexed.popleft().index = None
+
+    # ---- trimming ------------------------------------------------------------------------------------
+
+    def _remove(self, segment: Segment) -> None:
+        with self._lock:
+            segment.removed = True
+            self._segments.remove(segment)
+        try:
+            self._delete(segment)
+        except OSError as error:
+            raise failure(error, segment.path) from error
+
+    def _delete(self, segment: Segment) -> None:
+        self._files.remove(segment.path)
+        self._files.remove(segment.path.with_suffix(INDEX_SUFFIX))
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Names and types of the columns: two logs of one topic agree on it, whatever wrote them.
+
+    >>> schema_text(pa.schema([pa.field("price", pa.float64()), pa.field("id", pa.int64(), nullable=False)]))
+    'price double?, id int64'
+    """
+    return ", ".join(f"{each.name} {each.type}{'?' if each.nullable else ''}" for each in schema)
+
+
+def _joined(entries: list[_Waiting]) -> Payload:
+    batches = [entry.record.batch for entry in entries if isinstance(entry.record, BatchRecord)]
+    notes = [
+        (entry.record.batch.last, entry.note)
+        for entry in entries
+        if entry.note and isinstance(entry.record, BatchRecord)
+    ]
+    if len(batches) == 1:
+        return batch_payload(batches[0], notes)
+    ticks = np.concatenate([batch.ticks for batch in batches])
+    return batch_payload(EventBatch(ticks, pa.concat_batches([batch.columns for batch in batches])), notes)

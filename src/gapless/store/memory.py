@@ -1,0 +1,152 @@
+"""What is a log without a disk? The same contract in memory: for tests, and for events nobody wants to keep.
+
+Durable means "flushed" here: what was appended and not flushed is gone after `reopened`, as after a crash.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from threading import Lock
+
+from gapless.errors import StoreError
+from gapless.model.batch import EventBatch
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
+from gapless.protocol.effects import BatchRecord, Record
+from gapless.protocol.pubend import Recovered
+from gapless.store.contract import READ_BYTES_MAX, Flushed
+from gapless.store.control import Control
+from gapless.store.retention import Retention
+
+
+class MemoryLog:
+    """The records of one pubend, for as long as the process lives."""
+
+    def __init__(self, *, bytes_max: int | None = None, retention: Retention | None = None) -> None:
+        #: A flush that would make the events weigh more fails, as on a full disk.
+        self.bytes_max = bytes_max
+        self._retention = retention or Retention()
+        self._waiting: deque[tuple[int, Record, bytes]] = deque()
+        self._token = -1
+        self._lock = Lock()
+        self._batches: list[EventBatch] = []
+        self._firsts: list[Tick] = []
+        self._notes: deque[tuple[Tick, bytes]] = deque()
+        self._bytes = 0
+        self._floor: Tick = TICK_MIN
+        self._control = Control()
+
+    def append(self, token: int, record: Record, note: bytes = b"") -> None:
+        """See `RecordLog.append`."""
+        assert token > self._token, f"token {token} after {self._token}: tokens ascend"
+        assert not note or isinstance(record, BatchRecord), "a note goes with a batch"
+        self._token = token
+        self._waiting.append((token, record, note))
+
+    def flush(self) -> Flushed:
+        """See `RecordLog.flush`."""
+        entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        size = sum(record.batch.nbytes for _, record, _ in entries if isinstance(record, BatchRecord))
+        full = size > 0 and self.bytes_max is not None and self._bytes + size > self.bytes_max
+        token: int | None = None
+        failed: list[int] = []
+        with self._lock:
+            for each, record, note in entries:
+                if full and isinstance(record, BatchRecord):
+                    failed.append(each)
+                else:
+                    self._keep(record, note)
+                    token = each
+        error = (
+            StoreError("E302", "the log in memory is full: release events", retry=True) if failed else None
+        )
+        return Flushed(token=token, failed=tuple(failed), error=error)
+
+    def read(
+        self,
+        ticks: TickRange,
+        rows_max: int,
+        *,
+        bytes_max: int = READ_BYTES_MAX,
+        history: bool = False,
+    ) -> tuple[TickRange, EventBatch | None]:
+        """See `RecordLog.read`."""
+        assert rows_max > 0, f"a read of {rows_max} rows"
+        with self._lock:
+            start = ticks.start if history else max(ticks.start, self._floor)
+            low = max(0, bisect_right(self._firsts, start) - 1)
+            found = self._batches[low:]
+        parts: list[EventBatch] = []
+        rows = size = 0
+        whole = True
+        for batch in found:
+            if batch.first >= ticks.stop:
+                break
+            part = batch.between(start, max(start, ticks.stop))
+            if rows >= rows_max or size >= bytes_max:
+                whole = whole and not len(part)
+                break
+            if len(part):
+                parts.append(part)
+                rows += len(part)
+                size += part.nbytes
+        if not parts:
+            return ticks, None
+        joined = EventBatch.joined(parts)
+        if whole and rows <= rows_max:
+            return ticks, joined
+        joined = joined.slice(0, rows_max)
+        return TickRange(ticks.start, joined.last + 1), joined
+
+    def notes(self, start: Tick) -> Iterator[tuple[Tick, bytes]]:
+        """See `RecordLog.notes`."""
+        with self._lock:
+            found = [(tick, note) for tick, note in self._notes if tick >= start]
+        yield from found
+
+    def trim(self, before: Tick, now: Tick) -> None:
+        """See `RecordLog.trim`."""
+        with self._lock:
+            assert before <= self._control.released, f"trim to {before} above {self._control.released}"
+            self._floor = max(self._floor, before)
+            below = self._retention.below(before=self._floor, now=now)
+            gone = 0
+            while gone < len(self._batches) and self._batches[gone].last < below:
+                if self._retention.fits(self._bytes):
+                    break
+                self._bytes -= self._batches[gone].nbytes
+                gone += 1
+            del self._batches[:gone], self._firsts[:gone]
+            kept_from = self._firsts[0] if self._firsts else TICK_MAX
+            while gone and self._notes and self._notes[0][0] < kept_from:
+                self._notes.popleft()
+
+    def recover(self) -> Recovered:
+        """See `RecordLog.recover`."""
+        with self._lock:
+            return self._control.recovered()
+
+    def close(self) -> None:
+        """See `RecordLog.close`. What was flushed stays, for `reopened`."""
+        self._waiting.clear()
+
+    def reopened(self) -> MemoryLog:
+        """The log as a restarted process would find it."""
+        self._waiting.clear()
+        self._token = -1
+        self._floor = max(self._floor, self._control.released)
+        return self
+
+    def _keep(self, record: Record, note: bytes) -> None:
+        if isinstance(record, BatchRecord):
+            batch = record.batch
+            assert batch.first >= self._control.next_tick, (
+                f"{batch} is logged after {self._control.next_tick - 1}"
+            )
+            self._batches.append(batch)
+            self._firsts.append(batch.first)
+            self._bytes += batch.nbytes
+            if note:
+                self._notes.append((batch.last, note))
+        self._control.apply(record)

@@ -1,0 +1,320 @@
+"""What is one record on the disk? A frame: length, checksum, kind, tick range, payload.
+
+```
+ 0  crc      u32   of the 44 bytes below, begun with the segment's salt and the frame's offset
+ 4  crc      u32   of the payload
+ 8  mark     4     "GpLs", so that frames can be found again behind damage
+12  kind     u8
+13  flags    u8    1: the ticks have no gaps and are not written
+14  -        u16
+16  back     u32   how far behind this frame its group begins
+20  rows     u32
+24  note     u32   bytes of the payload that are notes, without their padding
+28  length   u32   of the payload
+32  first    i64   the first tick of a batch, or the only tick of another record
+40  last     i64   the last tick of a batch
+48  payload        of a batch: notes, ticks (i64), one Arrow record batch without its schema
+```
+
+Frames begin at multiples of 8. The first checksum begins with a salt that only the segment knows and with the
+place in the file, so that no bytes that a publisher sends can pass for a frame, nor a frame that strayed.
+
+A *group* is what one flush wrote. A frame says where its group begins, because only that tells a torn tail
+from damage: of the last group a crash may leave any part, of an earlier one every byte was on the disk.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gapless.model.batch import EventBatch
+from gapless.model.ids import BrokerId
+from gapless.model.ticks import Tick
+from gapless.protocol.effects import ReleaseRecord, ReserveRecord, StartRecord
+from gapless.store.files import Data, File
+
+ALIGNMENT = 8
+#: A frame that claims to be larger is damaged: a broker keeps far less waiting for its disk.
+FRAME_BYTES_MAX = 2**30
+#: How much is read from a file at once.
+CHUNK_BYTES = 2**20
+
+_HEADER = struct.Struct("<II4sBBxxIIIIqq")
+_SEED = struct.Struct("<QQ")
+_CRC = struct.Struct("<I")
+_MARK = b"GpLs"
+_MARK_AT = 8
+_NO_GAPS = 1
+_PADDING = bytes(ALIGNMENT)
+_TICKS = np.dtype("<i8")
+
+
+class Kind(IntEnum):
+    """What a frame holds. The numbers are written to disks: never use one again."""
+
+    HEADER = 1
+    CHECKPOINT = 2
+    BATCH = 3
+    RESERVE = 4
+    START = 5
+    RELEASE = 6
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class BadFrame(Exception):  # noqa: N818  # not an error yet: a torn tail is no mistake of anybody
+    """There is no valid frame at this offset."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+class Payload(NamedTuple):
+    """A record made ready to be framed; where it will stand in the file is not known yet."""
+
+    kind: Kind
+    first: Tick
+    last: Tick
+    parts: Sequence[Data] = ()
+    rows: int = 0
+    flags: int = 0
+    note_bytes: int = 0
+
+
+class Frame(NamedTuple):
+    """A valid frame that was read."""
+
+    kind: Kind
+    #: Where it begins and ends in its file.
+    offset: int
+    stop: int
+    #: Where the group of its flush begins.
+    group: int
+    first: Tick
+    last: Tick
+    rows: int
+    flags: int
+    note_bytes: int
+    payload: memoryview
+
+
+class _Start(msgspec.Struct, array_like=True, frozen=True):
+    edge: str
+    epoch: int
+    wanted: Tick | None
+    start: Tick
+
+
+_encoder = msgspec.msgpack.Encoder()
+_start_decoder = msgspec.msgpack.Decoder(_Start)
+_notes_decoder = msgspec.msgpack.Decoder(list[tuple[Tick, bytes]])
+
+
+def padded(size: int) -> int:
+    """The size with padding to the next frame.
+
+    >>> padded(1), padded(8)
+    (8, 8)
+    """
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def batch_payload(batch: EventBatch, notes: Sequence[tuple[Tick, bytes]] = ()) -> Payload:
+    """Events as they are written; `notes` go with them, each with the tick it belongs to."""
+    assert len(batch), "a batch without events is not logged"
+    parts: list[Data] = []
+    note_bytes = 0
+    if notes:
+        note = _encoder.encode(notes)
+        note_bytes = len(note)
+        parts.append(note + _PADDING[: padded(note_bytes) - note_bytes])
+    first, last = batch.first, batch.last
+    flags = _NO_GAPS if last - first == len(batch) - 1 else 0
+    if not flags:
+        parts.append(np.ascontiguousarray(batch.ticks, dtype=_TICKS).view(np.uint8).data)
+    parts.append(memoryview(batch.columns.serialize()))
+    return Payload(Kind.BATCH, first, last, parts, len(batch), flags, note_bytes)
+
+
+def control_payload(record: ReserveRecord | StartRecord | ReleaseRecord) -> Payload:
+    """A promise as it is written."""
+    match record:
+        case ReserveRecord(before=before):
+            return Payload(Kind.RESERVE, before, before)
+        case ReleaseRecord(before=before):
+            return Payload(Kind.RELEASE, before, before)
+        case StartRecord():
+            start = _Start(record.edge, record.epoch, record.wanted, record.start)
+            return Payload(Kind.START, record.start, record.start, [_encoder.encode(start)])
+
+
+def framed(payload: Payload, *, salt: int, offset: int, group: int) -> list[Data]:
+    """The bytes of a frame at `offset`, in parts; together they are a multiple of 8 long."""
+    size = sum(map(len, payload.parts))
+    assert size <= FRAME_BYTES_MAX, f"a record of {size} bytes is over the limit of {FRAME_BYTES_MAX}"
+    crc = 0
+    for part in payload.parts:
+        crc = zlib.crc32(part, crc)
+    header = bytearray(
+        _HEADER.pack(
+            0,
+            crc,
+            _MARK,
+            payload.kind,
+            payload.flags,
+            offset - group,
+            payload.rows,
+            payload.note_bytes,
+            size,
+            payload.first,
+            payload.last,
+        )
+    )
+    _CRC.pack_into(header, 0, _header_crc(memoryview(header), 0, salt, offset))
+    return [header, *payload.parts, _PADDING[: padded(size) - size]]
+
+
+def frame_size(view: memoryview, at: int, *, salt: int, offset: int) -> int | None:
+    """How long the frame is that begins at `at` in `view`; None if its header is not valid."""
+    if at + _HEADER.size > len(view):
+        return None
+    if _CRC.unpack_from(view, at)[0] != _header_crc(view, at, salt, offset):
+        return None
+    length: int = _HEADER.unpack_from(view, at)[8]
+    return _HEADER.size + padded(length) if length <= FRAME_BYTES_MAX else None
+
+
+def frame_at(view: memoryview, at: int, *, offset: int) -> Frame | None:
+    """The frame at `at` in `view`, which is `offset` in its file; None if not whole or not valid.
+
+    Its header has been found valid by `frame_size`.
+    """
+    _, crc, mark, kind, flags, back, rows, note_bytes, length, first, last = _HEADER.unpack_from(view, at)
+    stop = at + _HEADER.size + length
+    if mark != _MARK or stop > len(view) or note_bytes > length or kind not in _KINDS:
+        return None
+    if zlib.crc32(view[at + _HEADER.size : stop]) != crc:
+        return None
+    return Frame(
+        kind=_KINDS[kind],
+        offset=offset,
+        stop=offset + _HEADER.size + padded(length),
+        group=offset - back,
+        first=first,
+        last=last,
+        rows=rows,
+        flags=flags,
+        note_bytes=note_bytes,
+        payload=view[at + _HEADER.size : stop],
+    )
+
+
+def frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
+    """All frames from `start` to `stop`, which must lie end to end.
+
+    Raises BadFrame at the first place where one should begin and none is valid.
+    """
+    at = base = start
+    view = memoryview(b"")
+    while at < stop:
+        size = frame_size(view, at - base, salt=salt, offset=at)
+        if size is None or at - base + size > len(view):
+            view, base = memoryview(file.read(at, min(stop - at, max(CHUNK_BYTES, size or 0)))), at
+            size = frame_size(view, 0, salt=salt, offset=at)
+            if size is None or at + size > stop:
+                raise BadFrame(at)
+            if size > len(view):
+                view = memoryview(file.read(at, size))
+        frame = frame_at(view, at - base, offset=at)
+        if frame is None:
+            raise BadFrame(at)
+        yield frame
+        at = frame.stop
+
+
+def find_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
+    """Valid frames anywhere in `start..stop`, whatever lies between them."""
+    at = padded(start)
+    while at < stop:
+        data = file.read(at, min(CHUNK_BYTES, stop - at))
+        mark = data.find(_MARK, _MARK_AT)
+        while mark >= 0:
+            found = mark - _MARK_AT
+            if found % ALIGNMENT == 0:
+                frame = _whole_frame(file, salt=salt, offset=at + found, stop=stop)
+                if frame is not None:
+                    yield frame
+            mark = data.find(_MARK, mark + 1)
+        # The mark of a frame may lie across the end of the chunk, so the next one overlaps it.
+        at += len(data) - _MARK_AT * 2 if len(data) == CHUNK_BYTES else stop
+
+
+def decoded_control(frame: Frame) -> ReserveRecord | StartRecord | ReleaseRecord:
+    """The promise in a frame. Raises BadFrame when it holds none, although its checksum is right."""
+    match frame.kind:
+        case Kind.RESERVE:
+            return ReserveRecord(before=frame.first)
+        case Kind.RELEASE:
+            return ReleaseRecord(before=frame.first)
+        case Kind.START:
+            try:
+                found = _start_decoder.decode(frame.payload)
+            except msgspec.DecodeError:
+                raise BadFrame(frame.offset) from None
+            edge = BrokerId(found.edge)
+            return StartRecord(edge=edge, epoch=found.epoch, wanted=found.wanted, start=found.start)
+        case _:
+            raise BadFrame(frame.offset)
+
+
+def decoded_batch(frame: Frame, schema: pa.Schema) -> EventBatch:
+    """The events of a batch frame; they share the memory of what was read."""
+    at = padded(frame.note_bytes)
+    if frame.flags & _NO_GAPS:
+        if frame.last - frame.first != frame.rows - 1:
+            raise BadFrame(frame.offset)
+        ticks = np.arange(frame.first, frame.last + 1, dtype=np.int64)
+    else:
+        stop = at + frame.rows * _TICKS.itemsize
+        if stop > len(frame.payload):
+            raise BadFrame(frame.offset)
+        ticks = np.frombuffer(frame.payload[at:stop], dtype=_TICKS)
+        at = stop
+    try:
+        columns = pa.ipc.read_record_batch(pa.py_buffer(frame.payload[at:]), schema)
+    except (pa.ArrowException, OSError):
+        raise BadFrame(frame.offset) from None
+    if columns.num_rows != frame.rows:
+        raise BadFrame(frame.offset)
+    return EventBatch(ticks, columns)
+
+
+def decoded_notes(frame: Frame) -> list[tuple[Tick, bytes]]:
+    """The notes of a batch frame, each with the last tick of the batch that it came with."""
+    if not frame.note_bytes:
+        return []
+    try:
+        return _notes_decoder.decode(frame.payload[: frame.note_bytes])
+    except msgspec.DecodeError:
+        raise BadFrame(frame.offset) from None
+
+
+def _header_crc(view: memoryview, at: int, salt: int, offset: int) -> int:
+    return zlib.crc32(view[at + 4 : at + _HEADER.size], zlib.crc32(_SEED.pack(salt, offset)))
+
+
+def _whole_frame(file: File, *, salt: int, offset: int, stop: int) -> Frame | None:
+    size = frame_size(memoryview(file.read(offset, _HEADER.size)), 0, salt=salt, offset=offset)
+    if size is None or offset + size > stop:
+        return None
+    return frame_at(memoryview(file.read(offset, size)), 0, offset=offset)

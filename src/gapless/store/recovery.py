@@ -1,0 +1,304 @@
+"""What must a node remember beyond its logs? A small SQLite database, one file for each node.
+
+It holds how often the node was started, how far each publisher has come, and the subscriptions that have a
+name. Every change is one transaction and on the disk when it returns. It is for what changes rarely or can
+be gathered: how far publishers have come is also in the notes of the log, and the database only saves
+reading them from the beginning.
+
+All calls may wait for the disk: they belong in a thread. One thread at a time uses a database.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gapless.errors import StoreError
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.ticks import Tick
+from gapless.protocol.events import Order
+from gapless.store.files import DiskFiles, File, Files, failure
+
+DATABASE_NAME = "node.sqlite"
+LOCK_NAME = "node.lock"
+
+_APPLICATION = 0x47504C53
+_VERSION = 1
+_TABLES = """
+create table publishers (
+    publisher text not null,
+    pubend text not null,
+    catenation integer not null,
+    tick integer not null,
+    primary key (publisher, pubend)
+) without rowid;
+create table subscriptions (
+    name text not null primary key,
+    topic text not null,
+    condition text not null,
+    ordering text not null,
+    positions blob not null
+) without rowid;
+create table meta (
+    key text not null primary key,
+    value blob not null
+) without rowid;
+"""
+
+_positions_decoder = msgspec.msgpack.Decoder(dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherPosition:
+    """Everything that `publisher` numbered up to `catenation` is in the log of `pubend`, up to `tick`."""
+
+    publisher: str
+    pubend: PubendId
+    catenation: int
+    tick: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSubscription:
+    """A subscription that outlives its connection."""
+
+    name: str
+    topic: TopicId
+    #: The condition as its text; empty for "everything".
+    condition: str
+    order: Order
+    #: Per pubend, the tick below which everything is acknowledged.
+    positions: Mapping[PubendId, Tick]
+
+
+class RecoveryDatabase:
+    """What one node remembers. Made by `open`, and closed by leaving its `with` block."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: File) -> None:
+        self.path = path
+        self._connection = connection
+        self._lock = lock
+
+    @staticmethod
+    def open(folder: Path, files: Files | None = None) -> RecoveryDatabase:
+        """Open the database of the node in `folder`, or begin one.
+
+        Raises StoreError: damaged (E301), disk full (E302), I/O error (E303), in use (E304), not ours (E305).
+        """
+        files = files or DiskFiles()
+        path = folder / DATABASE_NAME
+        try:
+            files.make_folder(folder)
+            lock = files.lock(folder / LOCK_NAME)
+        except OSError as error:
+            raise failure(error, folder) from error
+        try:
+            with _explained(path):
+                # Calls come from a pool of threads, one at a time.
+                connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                try:
+                    _prepare(connection, path)
+                except BaseException:
+                    connection.close()
+                    raise
+        except BaseException:
+            lock.close()
+            raise
+        return RecoveryDatabase(path, connection, lock)
+
+    def __enter__(self) -> RecoveryDatabase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._connection.close()
+        self._lock.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All changes of the block together, or none of them when it raises."""
+        with _explained(self.path):
+            if self._connection.in_transaction:
+                yield
+                return
+            self._connection.execute("begin immediate")
+            try:
+                yield
+                self._connection.execute("commit")
+            except BaseException:
+                # SQLite may have rolled back by itself.
+                with suppress(sqlite3.Error):
+                    self._connection.execute("rollback")
+                raise
+
+    # ---- the node itself -----------------------------------------------------------------------------
+
+    def begin_incarnation(self) -> int:
+        """How often the node was started, this time included: durable, and never given twice."""
+        with self.transaction():
+            incarnation = int(self.meta("incarnation") or b"0") + 1
+            self.put_meta("incarnation", b"%d" % incarnation)
+        return incarnation
+
+    def meta(self, key: str) -> bytes | None:
+        """A value by its key; None when it was never put."""
+        with _explained(self.path):
+            row = self._connection.execute("select value from meta where key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def put_meta(self, key: str, value: bytes) -> None:
+        """Remember a value."""
+        with self.transaction():
+            self._connection.execute(
+                "insert into meta values (?, ?) on conflict do update set value = excluded.value",
+                (key, value),
+            )
+
+    # ---- publishers ----------------------------------------------------------------------------------
+
+    def publisher(self, publisher: str, pubend: PubendId) -> PublisherPosition | None:
+        """How far a publisher has come at a pubend; None when it is not known."""
+        with _explained(self.path):
+            row = self._connection.execute(
+                "select catenation, tick from publishers where publisher = ? and pubend = ?",
+                (publisher, pubend),
+            ).fetchone()
+        if row is None:
+            return None
+        return PublisherPosition(publisher=publisher, pubend=pubend, catenation=row[0], tick=row[1])
+
+    def publishers(self, pubend: PubendId) -> Iterator[PublisherPosition]:
+        """How far all publishers of a pubend have come, by name."""
+        with _explained(self.path):
+            rows = self._connection.execute(
+                "select publisher, catenation, tick from publishers where pubend = ? order by publisher",
+                (pubend,),
+            )
+            for publisher, catenation, tick in rows:
+                yield PublisherPosition(publisher=publisher, pubend=pubend, catenation=catenation, tick=tick)
+
+    def put_publishers(self, positions: Iterable[PublisherPosition]) -> None:
+        """Remember how far publishers have come. A position never goes back."""
+        rows = [(each.publisher, each.pubend, each.catenation, each.tick) for each in positions]
+        with self.transaction():
+            self._connection.executemany(
+                "insert into publishers values (?, ?, ?, ?) on conflict do update set "
+                "catenation = excluded.catenation, tick = excluded.tick "
+                "where excluded.catenation > publishers.catenation",
+                rows,
+            )
+
+    def forget_publishers(self, pubend: PubendId, before: Tick) -> int:
+        """Forget those of a pubend whose last event has a tick below `before`; how many there were."""
+        with self.transaction():
+            done = self._connection.execute(
+                "delete from publishers where pubend = ? and tick < ?", (pubend, before)
+            )
+            return done.rowcount
+
+    # ---- subscriptions -------------------------------------------------------------------------------
+
+    def subscription(self, name: str) -> NamedSubscription | None:
+        """A named subscription; None when there is none of that name."""
+        return next(self._subscriptions("where name = ?", (name,)), None)
+
+    def subscriptions(self) -> Iterator[NamedSubscription]:
+        """All named subscriptions, by name."""
+        return self._subscriptions("order by name", ())
+
+    def put_subscription(self, subscription: NamedSubscription) -> None:
+        """Remember a subscription, in the place of the one that had its name."""
+        each = subscription
+        with self.transaction():
+            self._connection.execute(
+                "insert or replace into subscriptions values (?, ?, ?, ?, ?)",
+                (each.name, each.topic, each.condition, each.order.value, _packed(each.positions)),
+            )
+
+    def put_positions(self, positions: Mapping[str, Mapping[PubendId, Tick]]) -> None:
+        """Remember how far subscriptions have come, by their names; those that do not exist are left out."""
+        rows = [(_packed(each), name) for name, each in positions.items()]
+        with self.transaction():
+            self._connection.executemany("update subscriptions set positions = ? where name = ?", rows)
+
+    def drop_subscription(self, name: str) -> bool:
+        """Forget a subscription; whether there was one."""
+        with self.transaction():
+            done = self._connection.execute("delete from subscriptions where name = ?", (name,))
+            return done.rowcount > 0
+
+    def _subscriptions(self, rest: str, values: tuple[str, ...]) -> Iterator[NamedSubscription]:
+        columns = "select name, topic, condition, ordering, positions from subscriptions "
+        with _explained(self.path):
+            for name, topic, condition, ordering, positions in self._connection.execute(
+                columns + rest, values
+            ):
+                yield NamedSubscription(
+                    name=name,
+                    topic=TopicId(topic),
+                    condition=condition,
+                    order=Order(ordering),
+                    positions={PubendId(k): v for k, v in _positions_decoder.decode(positions).items()},
+                )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Set the connection up, and make the tables of a new database."""
+    # Nobody else may have the file, so a lock in it is a program that looks at it: wait a little.
+    connection.execute("pragma busy_timeout = 5000")
+    application = connection.execute("pragma application_id").fetchone()[0]
+    version = connection.execute("pragma user_version").fetchone()[0]
+    tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
+    if (application, version) != (_APPLICATION, _VERSION) and (application or version or tables):
+        raise StoreError(
+            "E305",
+            f"{path} is not a node's database of version {_VERSION}: use the program that wrote it, "
+            "or another folder",
+        )
+    connection.execute("pragma journal_mode = wal")
+    # What a transaction says is on the disk when it returns.
+    connection.execute("pragma synchronous = full")
+    connection.execute("pragma journal_size_limit = 4194304")
+    if not tables:
+        connection.executescript(
+            f"begin; {_TABLES} pragma application_id = {_APPLICATION}; "
+            f"pragma user_version = {_VERSION}; commit;"
+        )
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what SQLite reports into our errors."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _store_error(error, path) from error
+
+
+def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
+    # The lower byte is the kind; the rest says which call of the system it was.
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreError("E301", f"{path} is damaged: restore it from a copy")
+        case sqlite3.SQLITE_NOTADB:
+            return StoreError("E305", f"{path} is not a database: move it out of the folder")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreError(
+                "E304", f"{path} is in use by another program: close that one, then try again", retry=True
+            )
+        case _:
+            return StoreError("E303", f"{path}: {error}: check the disk and the rights of its folder")
+
+
+def _packed(positions: Mapping[PubendId, Tick]) -> bytes:
+    return msgspec.msgpack.encode(dict(positions))

@@ -1,0 +1,57 @@
+"""Which released events may be deleted? What a topic's owner wants to keep beyond what the protocol needs.
+
+Nothing is ever deleted that is not released: an event that some subscription still needs stays, whatever
+its age and however large the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gapless.errors import ParameterError
+from gapless.model.ticks import TICK_MAX, TICKS_PER_MS, Tick
+
+
+class Keep(Enum):
+    """How long released events are kept."""
+
+    ACKNOWLEDGED = "acknowledged"
+    TIME = "time"
+    SIZE = "size"
+    FOREVER = "forever"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long released events are kept, and the number that goes with it.
+
+    >>> Retention(keep=Keep.TIME, keep_ms=60_000).below(before=90_000_000, now=100_000_000)
+    40000000
+    """
+
+    keep: Keep = Keep.ACKNOWLEDGED
+    #: For Keep.TIME: events are kept for so long, by the clock that gave them their ticks.
+    keep_ms: int = 0
+    #: For Keep.SIZE: events are kept while the log has no more bytes than these.
+    keep_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keep is Keep.TIME and self.keep_ms <= 0:
+            raise ParameterError("E121", "retention by time needs 'keep_ms' above 0")
+        if self.keep is Keep.SIZE and self.keep_bytes <= 0:
+            raise ParameterError("E121", "retention by size needs 'keep_bytes' above 0")
+
+    def below(self, *, before: Tick, now: Tick) -> Tick:
+        """The events below this tick may go, as far as their ticks decide; `before` is what is released."""
+        match self.keep:
+            case Keep.ACKNOWLEDGED | Keep.SIZE:
+                return before
+            case Keep.TIME:
+                return min(before, now - self.keep_ms * TICKS_PER_MS)
+            case Keep.FOREVER:
+                return -TICK_MAX
+
+    def fits(self, log_bytes: int) -> bool:
+        """Whether a log of this size may stay as it is."""
+        return self.keep is Keep.SIZE and log_bytes <= self.keep_bytes

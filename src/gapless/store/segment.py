@@ -1,0 +1,329 @@
+"""What is one file of a log? A header, a checkpoint, then the groups of records that flushes wrote.
+
+A segment is made under another name, synced and renamed, so a segment that can be seen has a whole header
+and a whole checkpoint. Then it only grows, by whole groups, until it is *sealed*: its successor's header
+says how many of its bytes count. Only the newest segment may therefore have a torn tail.
+
+A sparse index says which tick begins about where. It is built while appending and kept beside a sealed
+segment in a small file of its own. That file is a cache: without it, or when its checksum is wrong, the
+index is built again from the segment.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from gapless.errors import StoreError
+from gapless.model.ticks import Tick
+from gapless.store.control import Control
+from gapless.store.files import File, Files, write_all
+from gapless.store.record import (
+    CHUNK_BYTES,
+    BadFrame,
+    Frame,
+    Kind,
+    Payload,
+    decoded_control,
+    find_frames,
+    framed,
+    frames,
+)
+
+SUFFIX = ".segment"
+INDEX_SUFFIX = ".index"
+TEMPORARY_SUFFIX = ".new"
+#: One entry of the index stands for at least so many bytes.
+INDEX_STEP_BYTES = 64 * 2**10
+
+_MAGIC = b"GAPLESS"
+_VERSION = 1
+_PREFIX = _MAGIC + bytes([_VERSION])
+_HEADER_BYTES_MAX = 2**20
+_DIGITS = 12
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a segment says of itself."""
+
+    pubend: str
+    #: The columns of its batches: `schema_text`.
+    schema: str
+    #: Segments of a log are numbered from 1 on, ascending; a number may be missing.
+    number: int
+    #: The segment before this one, and how many of its bytes count; 0 for none.
+    follows: int
+    follows_bytes: int
+    #: No event here, or in a later segment, has a tick below; none in an earlier one has it or a later one.
+    floor: Tick
+    salt: int
+
+
+class _IndexFile(msgspec.Struct, array_like=True, frozen=True):
+    number: int
+    salt: int
+    size: int
+    ticks: bytes
+    offsets: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_header_decoder = msgspec.msgpack.Decoder(Header)
+_index_decoder = msgspec.msgpack.Decoder(_IndexFile)
+
+
+@dataclass(slots=True)
+class Index:
+    """Where in the file to look for a tick: the first tick and the offset of some of the batches."""
+
+    ticks: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, first: Tick, offset: int) -> None:
+        """A batch that begins with tick `first` stands at `offset`."""
+        if not self.offsets or offset - self.offsets[-1] >= INDEX_STEP_BYTES:
+            # Offset first: a reader in another thread goes by `ticks`.
+            self.offsets.append(offset)
+            self.ticks.append(first)
+
+    def find(self, tick: Tick, start: int) -> int:
+        """The largest known offset with only lower ticks before it; `start` when there is none."""
+        at = bisect_right(self.ticks, tick) - 1
+        return self.offsets[at] if at >= 0 else start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What a crash had left at the end of a segment, and was cut off."""
+
+    path: Path
+    offset: int
+    bytes_cut: int
+
+    def __str__(self) -> str:
+        return f"{self.path}: cut {self.bytes_cut} bytes of an unfinished write at offset {self.offset}"
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of a log that can be seen."""
+
+    files: Files
+    path: Path
+    header: Header
+    #: Where the checkpoint begins and where it ends.
+    checkpoint_at: int
+    start: int
+    #: How many bytes count: everything before is durable.
+    size: int
+    #: None while it has not been needed.
+    index: Index | None = None
+    #: It was deleted because nobody needs it.
+    removed: bool = False
+
+    @staticmethod
+    def create(files: Files, folder: Path, header: Header, control: Control) -> tuple[Segment, File]:
+        """Make a segment without events and sync it; the file is open for appending.
+
+        The name is durable only after `sync_folder`, which is left to the caller: from the rename on, the
+        segment before must not be appended to.
+        """
+        path = folder / segment_name(header.number)
+        temporary = path.with_suffix(TEMPORARY_SUFFIX)
+        said = Payload(Kind.HEADER, header.floor, header.floor, [_encoder.encode(header)])
+        parts = [_PREFIX, *framed(said, salt=0, offset=len(_PREFIX), group=len(_PREFIX))]
+        checkpoint_at = sum(map(len, parts))
+        promised = Payload(Kind.CHECKPOINT, header.floor, header.floor, [control.encoded()])
+        parts += framed(promised, salt=header.salt, offset=checkpoint_at, group=checkpoint_at)
+        file = files.create(temporary)
+        try:
+            size = write_all(file, 0, b"".join(parts))
+            file.sync()
+            files.rename(temporary, path)
+        except OSError:
+            file.close()
+            raise
+        return Segment(files, path, header, checkpoint_at, size, size, Index()), file
+
+    @staticmethod
+    def open(files: Files, path: Path) -> Segment:
+        """Look at a segment's header alone. Its size is that of the file until somebody knows better.
+
+        Raises StoreError when it is not ours (E305) or its header is damaged (E301).
+        """
+        file = files.open(path)
+        try:
+            if file.read(0, len(_MAGIC)) != _MAGIC:
+                raise StoreError("E305", f"{path} is not a segment of a log: move it out of the folder")
+            version = file.read(len(_MAGIC), 1)
+            if version != bytes([_VERSION]):
+                raise StoreError(
+                    "E305",
+                    f"{path} has version {int.from_bytes(version)}, this program reads {_VERSION}: "
+                    "use the program that wrote it",
+                )
+            stop = min(file.size(), len(_PREFIX) + _HEADER_BYTES_MAX)
+            frame = next(frames(file, salt=0, start=len(_PREFIX), stop=stop))
+            header = _header_decoder.decode(frame.payload)
+            return Segment(files, path, header, frame.stop, frame.stop, file.size())
+        except (BadFrame, StopIteration, msgspec.DecodeError):
+            raise damaged(path, len(_PREFIX)) from None
+        finally:
+            file.close()
+
+    def checkpoint(self, file: File) -> Control:
+        """What all earlier segments come to; and finds out where the groups begin."""
+        try:
+            frame = next(frames(file, salt=self.header.salt, start=self.checkpoint_at, stop=self.size))
+            if frame.kind is not Kind.CHECKPOINT:
+                raise BadFrame(frame.offset)
+            self.start = frame.stop
+            return Control.decoded(frame.payload)
+        except (BadFrame, StopIteration, msgspec.DecodeError):
+            raise damaged(self.path, self.checkpoint_at) from None
+
+    def repair(self, file: File, control: Control) -> Repair | None:
+        """Find the end of what counts, cut off a torn tail, and make the rest durable, if it was not.
+
+        For the newest segment, whose last flush may not have ended. Fills the index, and applies all records
+        to `control`, which begins as the checkpoint.
+
+        Raises StoreError E301 when something is damaged that had been durable.
+        """
+        salt, end = self.header.salt, self.size
+        self.index = Index()
+        self.size = group = self.start
+        repair = None
+        try:
+            for frame in frames(file, salt=salt, start=self.start, stop=end):
+                if frame.kind is Kind.BATCH:
+                    self.index.add(frame.first, frame.offset)
+                    control.apply_batch(frame.last)
+                else:
+                    control.apply(decoded_control(frame))
+                self.size, group = frame.stop, frame.group
+        except BadFrame as bad:
+            for frame in find_frames(file, salt=salt, start=bad.offset + 1, stop=end):
+                if frame.group > bad.offset:
+                    # A later flush began, so this place had been durable.
+                    raise damaged(self.path, bad.offset) from None
+            repair = Repair(path=self.path, offset=bad.offset, bytes_cut=end - bad.offset)
+            file.truncate(bad.offset)
+        # Its sync may have failed before the crash: then the system believes the last group to be on the
+        # disk, and it is not. Writing it again makes the next sync true.
+        for at in range(group, self.size, CHUNK_BYTES):
+            write_all(file, at, file.read(at, min(CHUNK_BYTES, self.size - at)))
+        file.sync()
+        return repair
+
+    def frames(self, tick: Tick, size: int) -> Iterator[Frame]:
+        """The frames of the first `size` bytes, from one on before which there are only ticks below `tick`.
+
+        Raises StoreError E301 where one is damaged.
+        """
+        try:
+            file = self.files.open(self.path)
+        except FileNotFoundError:
+            if self.removed:
+                return
+            raise damaged(self.path, 0) from None
+        try:
+            index = self.index
+            if index is None:
+                index = self.index = self._loaded_index(file)
+            start = index.find(tick, self.checkpoint_at)
+            yield from frames(file, salt=self.header.salt, start=start, stop=size)
+        except BadFrame as bad:
+            raise damaged(self.path, bad.offset) from None
+        finally:
+            file.close()
+
+    def seal(self) -> None:
+        """Keep the index beside the segment. Nothing is lost when that fails."""
+        assert self.index is not None, f"{self.path} was written without an index"
+        found = _encoder.encode(
+            _IndexFile(
+                self.header.number,
+                self.header.salt,
+                self.size,
+                self.index.ticks.tobytes(),
+                self.index.offsets.tobytes(),
+            )
+        )
+        path = self.path.with_suffix(INDEX_SUFFIX)
+        try:
+            file = self.files.create(path)
+            try:
+                write_all(file, 0, zlib.crc32(found).to_bytes(4, "little") + found)
+            finally:
+                file.close()
+        except OSError:
+            return
+
+    def has_groups(self) -> bool:
+        """Whether any flush has written to the segment."""
+        file = self.files.open(self.path)
+        try:
+            self.checkpoint(file)
+            return self.size > self.start
+        finally:
+            file.close()
+
+    def _loaded_index(self, file: File) -> Index:
+        index = self._index_file()
+        if index is None:
+            index = Index()
+            for frame in frames(file, salt=self.header.salt, start=self.checkpoint_at, stop=self.size):
+                if frame.kind is Kind.BATCH:
+                    index.add(frame.first, frame.offset)
+        return index
+
+    def _index_file(self) -> Index | None:
+        try:
+            file = self.files.open(self.path.with_suffix(INDEX_SUFFIX))
+        except OSError:
+            return None
+        try:
+            data = file.read(0, file.size())
+            if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "little"):
+                return None
+            found = _index_decoder.decode(data[4:])
+        except (OSError, msgspec.DecodeError):
+            return None
+        finally:
+            file.close()
+        if (found.number, found.salt, found.size) != (self.header.number, self.header.salt, self.size):
+            return None
+        index = Index()
+        index.ticks.frombytes(found.ticks)
+        index.offsets.frombytes(found.offsets)
+        return index
+
+
+def new_salt() -> int:
+    """A number that nobody can guess."""
+    return int.from_bytes(os.urandom(8))
+
+
+def segment_name(number: int) -> str:
+    """The file name of a segment; names sort as numbers do.
+
+    >>> segment_name(7)
+    '000000000007.segment'
+    """
+    return f"{number:0{_DIGITS}}{SUFFIX}"
+
+
+def damaged(path: Path, offset: int) -> StoreError:
+    """The error for bytes that were durable and are not what was written."""
+    return StoreError(
+        "E301",
+        f"{path} is damaged at offset {offset}: check the disk and restore the file from a copy",
+    )
