@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import Annotated, Final, TypeVar, assert_never
 
 import msgspec
-import pyarrow as pa
 from msgspec import Meta
 
 from gapless.content.condition import Condition
@@ -45,6 +44,7 @@ from gapless.protocol.messages import (
 from gapless.protocol.network import Network
 from gapless.wire.codec import (
     ROWS_MAX,
+    ColumnsFormat,
     ConditionText,
     Counter,
     Head,
@@ -301,7 +301,7 @@ class BrokerDecoder:
 
     def __init__(self, topics: Mapping[TopicId, Schema], pubends: Mapping[PubendId, TopicId]) -> None:
         self._topics = topics
-        self._schemas = {pubend: topics[topic].arrow() for pubend, topic in pubends.items()}
+        self._forms = {pubend: ColumnsFormat(topics[topic]) for pubend, topic in pubends.items()}
         self._condition = lru_cache(maxsize=_CONDITIONS_KEPT)(self._parsed)
         self._decoders: dict[Kind, Callable[[Frame], Message]] = {
             Kind.KNOWLEDGE: self._knowledge,
@@ -335,7 +335,7 @@ class BrokerDecoder:
         if frame.parts:
             if len(frame.parts) != 2:
                 raise unreadable(frame, f"{len(frame.parts)} parts instead of 2")
-            batch = decode_batch(*frame.parts, self._schema(head.pubend))
+            batch = decode_batch(*frame.parts, self._form(head.pubend))
             if not len(batch):
                 raise unreadable(frame, "a batch without rows")
         stamps = _epochs(frame, head.stamps, len(head.runs))
@@ -351,8 +351,8 @@ class BrokerDecoder:
             final_before=head.final_before,
         )
 
-    def _schema(self, pubend: str) -> pa.Schema:
-        found = self._schemas.get(PubendId(pubend))
+    def _form(self, pubend: str) -> ColumnsFormat:
+        found = self._forms.get(PubendId(pubend))
         if found is None:
             raise PeerError("E204", f"knowledge of '{pubend}', which is no pubend")
         return found

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal, assert_never
 
 import msgspec
-import pyarrow as pa
 from msgspec import Meta
 
 from gapless.errors import PeerError, SchemaError
@@ -48,6 +47,7 @@ from gapless.wire.client_messages import (
 )
 from gapless.wire.codec import (
     ROWS_MAX,
+    ColumnsFormat,
     ColumnTexts,
     ConditionText,
     Counter,
@@ -58,7 +58,6 @@ from gapless.wire.codec import (
     Text,
     TickNumber,
     column_texts,
-    decode_columns,
     decode_head,
     encode_columns,
     encode_head,
@@ -205,7 +204,7 @@ def encode_client(message: ClientMessage) -> list[Part]:
             published = _Publish(topic, pubend, publisher, first, message.schema, message.after)
             return encode_frame(Kind.PUBLISH, encode_head(published), [encode_columns(message.rows)])
         case Subscribe(request=request, topic=topic, where=where, name=name, order=order):
-            start = message.start if isinstance(message.start, str | int) else {**message.start}
+            start = message.start if isinstance(message.start, str | int) else _told(message.start)
             subscribed = _Subscribe(
                 request, topic, where, name, order, start, message.mode, message.credit_rows
             )
@@ -218,7 +217,7 @@ def encode_client(message: ClientMessage) -> list[Part]:
         case Credit(subscription=subscription, rows=rows):
             kind, head = Kind.CREDIT, _Credit(subscription, rows)
         case Acknowledge(subscription=subscription, positions=positions):
-            kind, head = Kind.ACKNOWLEDGE, _Acknowledge(subscription, {**positions})
+            kind, head = Kind.ACKNOWLEDGE, _Acknowledge(subscription, _told(positions))
         case ListTopics(request=request):
             kind, head = Kind.LIST_TOPICS, _Request(request)
         case CreateTopic(request=request, topic=topic, columns=columns):
@@ -230,15 +229,19 @@ def encode_client(message: ClientMessage) -> list[Part]:
     return encode_frame(kind, encode_head(head))
 
 
+def _told(positions: Mapping[PubendId, Tick]) -> dict[str, int]:
+    return {pubend: tick for pubend, tick in positions.items()}  # noqa: C416  # the keys become plain texts
+
+
 class ClientDecoder:
     """Turns the frames of clients into messages. One for all clients of a node."""
 
-    __slots__ = ("_arrow", "_topics")
+    __slots__ = ("_forms", "_topics")
 
     def __init__(self, topics: Mapping[TopicId, Schema]) -> None:
         """`topics` may grow and change while the decoder is in use."""
         self._topics = topics
-        self._arrow: dict[TopicId, tuple[Schema, pa.Schema, int]] = {}
+        self._forms: dict[TopicId, tuple[ColumnsFormat, int]] = {}
 
     def decode(self, frame: Frame) -> ClientMessage:
         """The message in a frame. Raises PeerError, whatever the bytes are."""
@@ -278,8 +281,8 @@ class ClientDecoder:
         topic = TopicId(head.topic)
         rows = None
         known = self._known(topic)
-        if known is not None and known[2] == head.schema:
-            rows = decode_columns(frame.parts[0], known[1])
+        if known is not None and known[1] == head.schema:
+            rows = known[0].decode(frame.parts[0])
             if not rows.num_rows:
                 raise unreadable(frame, "no rows")
         return Publish(
@@ -292,13 +295,13 @@ class ClientDecoder:
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
         )
 
-    def _known(self, topic: TopicId) -> tuple[Schema, pa.Schema, int] | None:
+    def _known(self, topic: TopicId) -> tuple[ColumnsFormat, int] | None:
         schema = self._topics.get(topic)
         if schema is None:
             return None
-        known = self._arrow.get(topic)
-        if known is None or known[0] is not schema:
-            known = self._arrow[topic] = (schema, schema.arrow(), schema_fingerprint(schema))
+        known = self._forms.get(topic)
+        if known is None or known[0].schema is not schema:
+            known = self._forms[topic] = (ColumnsFormat(schema), schema_fingerprint(schema))
         return known
 
 
@@ -400,7 +403,7 @@ class NodeDecoder:
         pubend = PubendId(head.pubend)
         schema = _schema(frame, head.topic, head.columns)
         known = self._sources.get(head.source)
-        if known is None or known.pubend != pubend or known.form.schema != schema:
+        if known is None or known.pubend != pubend or known.schema != schema:
             self._sources[head.source] = Source(pubend, schema)
         return Confirmed(
             request=head.request,

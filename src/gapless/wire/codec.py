@@ -105,30 +105,45 @@ def encode_columns(columns: pa.RecordBatch) -> memoryview:
     return memoryview(columns.serialize())
 
 
-def decode_columns(part: memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of an Arrow message. Raises PeerError unless every value can be read and fits the schema."""
-    if _is_compressed(part):
-        raise PeerError("E216", "a batch is compressed, or is no Arrow record batch")
-    try:
-        columns = pa.ipc.read_record_batch(_owned(part), schema)
-        columns.validate(full=True)
-    except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise PeerError("E216", f"a batch is not of the topic's schema, or is damaged: {reason}") from error
-    if columns.num_rows > ROWS_MAX:
-        raise PeerError("E216", f"a batch has {columns.num_rows} rows, at most {ROWS_MAX} may come")
-    for at, field in enumerate(schema):
-        if not field.nullable and columns.column(at).null_count:
-            raise PeerError("E216", f"column '{field.name}' of a batch has a null, which the schema forbids")
-    return columns
+class ColumnsFormat:
+    """How the rows of one topic are read from an Arrow message."""
+
+    __slots__ = ("_arrow", "_required", "schema")
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._arrow = schema.arrow()
+        #: The columns that may have no null.
+        self._required = [at for at, column in enumerate(schema.columns) if not column.nullable]
+
+    def decode(self, part: memoryview) -> pa.RecordBatch:
+        """The rows. Raises PeerError unless every value can be read and fits the schema."""
+        if _is_compressed(part):
+            raise self._damaged("it is compressed, or no record batch")
+        try:
+            columns = pa.ipc.read_record_batch(_owned(part), self._arrow)
+            columns.validate(full=True)
+        except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
+            raise self._damaged((str(error).splitlines() or [""])[0]) from error
+        if columns.num_rows > ROWS_MAX:
+            raise self._damaged(f"{columns.num_rows} rows, at most {ROWS_MAX} may come")
+        for at in self._required:
+            if columns.column(at).null_count:
+                raise self._damaged(f"column '{self.schema.columns[at].name}' has a null")
+        return columns
+
+    def _damaged(self, reason: str) -> PeerError:
+        return PeerError(
+            "E216", f"a batch of topic '{self.schema.topic}' is not of its schema, or is damaged: {reason}"
+        )
 
 
 def decode_batch(
-    ticks: memoryview, columns: memoryview, schema: pa.Schema, *, strictly: bool = True
+    ticks: memoryview, columns: memoryview, form: ColumnsFormat, *, strictly: bool = True
 ) -> EventBatch:
     """Rows with their ticks. Raises PeerError."""
     at = decode_ticks(ticks, strictly=strictly)
-    rows = decode_columns(columns, schema)
+    rows = form.decode(columns)
     if len(at) != rows.num_rows:
         raise PeerError("E216", f"a batch has {rows.num_rows} rows and {len(at)} ticks")
     return EventBatch(at, rows)

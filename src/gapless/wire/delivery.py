@@ -28,6 +28,7 @@ from gapless.model.ticks import TICK_MAX, TICK_MIN
 from gapless.wire.client_messages import ColumnsDelivery, Event, RowsDelivery
 from gapless.wire.codec import (
     ROWS_MAX,
+    ColumnsFormat,
     Head,
     Number,
     decode_batch,
@@ -165,12 +166,13 @@ class SharedColumns:
 class Source:
     """A pubend that events come from, and how to read them."""
 
-    __slots__ = ("form", "pubend", "schema")
+    __slots__ = ("columns", "pubend", "rows", "schema")
 
     def __init__(self, pubend: PubendId, schema: Schema) -> None:
         self.pubend = pubend
-        self.form = RowFormat(schema)
-        self.schema = schema.arrow()
+        self.schema = schema
+        self.rows = RowFormat(schema)
+        self.columns = ColumnsFormat(schema)
 
 
 def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
@@ -193,7 +195,7 @@ def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
         source = sources.get(number)
         if source is None or not TICK_MIN <= tick < TICK_MAX or at + length > len(head):
             raise unreadable(frame, f"a row of source {number} at tick {tick} with {length} bytes")
-        events.append(Event(source.pubend, tick, source.form.decode(head[at : at + length])))
+        events.append(Event(source.pubend, tick, source.rows.decode(head[at : at + length])))
         at += length + -length % 8
         topic = _same_topic(frame, topic, source)
     if at != len(head):
@@ -201,7 +203,7 @@ def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
     if max(row for _, row in to) >= rows:
         raise unreadable(frame, "a row is delivered that it does not have")
     assert topic is not None
-    return RowsDelivery(topic=topic.form.schema.topic, events=tuple(events), to=to)
+    return RowsDelivery(topic=topic.schema.topic, events=tuple(events), to=to)
 
 
 def decode_columns_delivery(frame: Frame, sources: Mapping[int, Source]) -> ColumnsDelivery:
@@ -216,7 +218,7 @@ def decode_columns_delivery(frame: Frame, sources: Mapping[int, Source]) -> Colu
             raise unreadable(frame, f"rows of source {number}, which was never confirmed")
         topic = _same_topic(frame, topic, source)
         found.append(source)
-    batch = decode_batch(ticks, columns, found[0].schema, strictly=len(found) == 1)
+    batch = decode_batch(ticks, columns, found[0].columns, strictly=len(found) == 1)
     source_of = None
     if len(found) > 1:
         source_of = _positions(frame, owners, len(found))
@@ -225,7 +227,7 @@ def decode_columns_delivery(frame: Frame, sources: Mapping[int, Source]) -> Colu
     elif len(owners):
         raise unreadable(frame, "sources for rows that have only one")
     return ColumnsDelivery(
-        topic=found[0].form.schema.topic,
+        topic=found[0].schema.topic,
         batch=batch,
         pubends=tuple(source.pubend for source in found),
         source=source_of,
@@ -254,7 +256,7 @@ def _positions(frame: Frame, part: memoryview, stop: int) -> Positions:
 
 
 def _same_topic(frame: Frame, before: Source | None, source: Source) -> Source:
-    if before is not None and before is not source and before.form.schema != source.form.schema:
+    if before is not None and before is not source and before.schema != source.schema:
         raise PeerError("E216", f"a {frame.kind.name} frame has rows of several topics")
     return source
 

@@ -98,4 +98,4 @@ def _is_ours(value: Decimal) -> bool:
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int):
         return False
-    return exponent >= _DECIMAL_EXPONENT_MIN and abs(value) < _DECIMAL_STOP
+    return exponent >= _DECIMAL_EXPONENT_MIN and value.copy_abs() < _DECIMAL_STOP

@@ -1,0 +1,232 @@
+"""Every message survives the wire, and no bytes whatever do more than raise PeerError."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gapless.errors import PeerError
+from gapless.model.ids import PubendId
+from gapless.wire.broker_codec import BrokerEncoder
+from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
+from gapless.wire.client_messages import ColumnsDelivery, Confirmed, RowsDelivery
+from gapless.wire.delivery import SharedColumns, SharedRows
+from gapless.wire.frames import Frame, FrameReader, Kind, Part, encode_frame
+from gapless.wire.handshake import decode_link, encode_link
+from gapless.wire.rows import RowFormat
+from tests.properties.wire_cases import (
+    TOPICS,
+    TRADES,
+    batches,
+    broker_messages,
+    client_messages,
+    decoder,
+    link_messages,
+    node_messages,
+)
+
+EVERY_KIND = frozenset(Kind)
+FORM = RowFormat(TRADES)
+#: The pubends that the node decoder of these tests was told of, by their numbers.
+SOURCES = {0: PubendId("t1"), 7: PubendId("t2")}
+
+
+def joined(pieces: list[Part]) -> bytes:
+    return b"".join(pieces)
+
+
+def frames_of(data: bytes) -> list[Frame]:
+    return FrameReader(EVERY_KIND).feed(data)
+
+
+def only_frame(pieces: list[Part]) -> Frame:
+    [frame] = frames_of(joined(pieces))
+    return frame
+
+
+def node_decoder() -> NodeDecoder:
+    made = NodeDecoder()
+    for number, pubend in SOURCES.items():
+        told = Confirmed(
+            request=1, subscription=1, source=number, pubends=2, pubend=pubend, schema=TRADES, start=0
+        )
+        made.decode(only_frame(encode_node(told)))
+    return made
+
+
+# ---- there and back ----------------------------------------------------------------------------------
+
+
+@given(broker_messages)
+def test_messages_of_brokers_come_back_as_they_were(message) -> None:
+    assert decoder.decode(only_frame(BrokerEncoder().encode(message))) == message
+
+
+@given(client_messages)
+def test_messages_of_clients_come_back_as_they_were(message) -> None:
+    assert ClientDecoder(TOPICS).decode(only_frame(encode_client(message))) == message
+
+
+@given(node_messages)
+def test_messages_of_nodes_come_back_as_they_were(message) -> None:
+    assert NodeDecoder().decode(only_frame(encode_node(message))) == message
+
+
+@given(link_messages)
+def test_messages_of_the_handshake_come_back_as_they_were(message) -> None:
+    assert decode_link(only_frame(encode_link(message))) == message
+
+
+@given(batches(), st.data())
+def test_rows_come_back_as_they_were(batch, data) -> None:
+    places = st.integers(0, len(batch) - 1)
+    pairs = data.draw(st.lists(st.tuples(st.integers(0, 2**32 - 1), places), min_size=1, max_size=9))
+    source = data.draw(st.none() | st.lists(st.integers(0, 1), min_size=len(batch), max_size=len(batch)))
+    numbers = [0] if source is None else [0, 7]
+    rows = np.array([row for _, row in pairs])
+    shared = SharedRows(FORM, batch, rows, numbers, None if source is None else np.array(source))
+    delivery = node_decoder().decode(only_frame(shared.some(pairs)))
+    assert isinstance(delivery, RowsDelivery)
+    values = [tuple(row.values()) for row in batch.columns.to_pylist()]
+    expected = [
+        (number, SOURCES[numbers[0 if source is None else source[row]]], int(batch.ticks[row]), values[row])
+        for number, row in pairs
+    ]
+    assert [(number, *delivery.events[at]) for number, at in delivery.to] == expected
+    assert len(delivery.events) == len(set(rows.tolist())), "a row is written once"
+    number, row = pairs[0]
+    alone = node_decoder().decode(only_frame([shared.one(number, row)]))
+    assert isinstance(alone, RowsDelivery)
+    assert (alone.to, [tuple(event) for event in alone.events]) == (((number, 0),), [expected[0][1:]])
+
+
+@given(batches(), st.data())
+def test_columns_come_back_as_they_were(batch, data) -> None:
+    places = st.lists(st.integers(0, len(batch) - 1), max_size=5)
+    shares = data.draw(st.dictionaries(st.integers(0, 2**32 - 1), st.none() | places, max_size=4))
+    source = data.draw(st.none() | st.lists(st.integers(0, 1), min_size=len(batch), max_size=len(batch)))
+    numbers = [0] if source is None else [0, 7]
+    shared = SharedColumns(batch, numbers, None if source is None else np.array(source))
+    pieces = shared.frame(
+        [(number, None if rows is None else np.array(rows, np.int64)) for number, rows in shares.items()]
+    )
+    delivery = node_decoder().decode(only_frame(pieces))
+    assert isinstance(delivery, ColumnsDelivery)
+    assert delivery.batch == batch
+    assert delivery.pubends == tuple(SOURCES[number] for number in numbers)
+    assert (None if delivery.source is None else delivery.source.tolist()) == source
+    told = {number: None if rows is None else rows.tolist() for number, rows in delivery.to.items()}
+    assert told == shares
+
+
+# ---- bytes that nobody should send -------------------------------------------------------------------
+
+
+def decode_anything(frame: Frame, node: NodeDecoder) -> None:
+    """Hand a frame to every decoder; each gives a message or raises PeerError."""
+    decoders: list[Callable[[Frame], object]] = [decoder.decode, ClientDecoder(TOPICS).decode, node.decode]
+    for decode in [*decoders, decode_link]:
+        try:
+            decode(frame)
+        except PeerError:
+            continue
+
+
+def read_anything(data: bytes, node: NodeDecoder) -> None:
+    try:
+        frames = frames_of(data)
+    except PeerError:
+        return
+    for frame in frames:
+        decode_anything(frame, node)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused_at_once(data: bytes) -> None:
+    reader = FrameReader(EVERY_KIND)
+    if data and data[:2] != b"G\xa7"[: len(data)]:
+        with pytest.raises(PeerError, match="E210"):
+            reader.feed(data)
+    read_anything(data, NodeDecoder())
+
+
+@given(st.sampled_from(Kind), st.binary(max_size=60), st.lists(st.binary(max_size=60), max_size=4))
+def test_random_heads_and_parts_are_refused(kind: Kind, head: bytes, parts: list[bytes]) -> None:
+    decode_anything(Frame(kind, memoryview(head), tuple(map(memoryview, parts))), node_decoder())
+
+
+def _delivery(batch, rows: bool) -> list[Part]:
+    if rows:
+        every = np.arange(len(batch))
+        return SharedRows(FORM, batch, every, [0]).some([(3, row) for row in every.tolist()])
+    return SharedColumns(batch, [0]).frame([(3, None), (4, np.arange(len(batch)))])
+
+
+any_frame = st.one_of(
+    broker_messages.map(lambda message: joined(BrokerEncoder().encode(message))),
+    client_messages.map(lambda message: joined(encode_client(message))),
+    node_messages.map(lambda message: joined(encode_node(message))),
+    link_messages.map(lambda message: joined(encode_link(message))),
+    st.builds(lambda batch, rows: joined(_delivery(batch, rows)), batches(), st.booleans()),
+)
+
+
+@settings(max_examples=150)
+@given(any_frame, st.integers(0, 2**32))
+def test_damaged_frames_are_refused_or_are_messages(data: bytes, seed: int) -> None:
+    node = node_decoder()
+    chance = random.Random(seed)
+    for _ in range(20):
+        damaged = bytearray(data)
+        for _ in range(chance.choice([1, 1, 2, 8])):
+            at = chance.randrange(len(damaged))
+            damaged[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, damaged[at] ^ 1 << chance.randrange(8)])
+        read_anything(bytes(damaged), node)
+        frame = frames_of(data)[0]
+        if frame.head:
+            head = bytearray(frame.head)
+            head[chance.randrange(len(head))] ^= 1 << chance.randrange(8)
+            decode_anything(frame._replace(head=memoryview(bytes(head))), node)
+        for place, part in enumerate(frame.parts):
+            if len(part):
+                changed = bytearray(part)
+                changed[chance.randrange(len(part))] = chance.choice([0, 0x80, 0xFF, chance.randrange(256)])
+                parts = [*frame.parts[:place], memoryview(bytes(changed)), *frame.parts[place + 1 :]]
+                decode_anything(frame._replace(parts=tuple(parts)), node)
+
+
+@given(any_frame, st.data())
+def test_heads_and_parts_that_are_cut_short_are_refused(data: bytes, draw) -> None:
+    frame = frames_of(data)[0]
+    node = node_decoder()
+    decode_anything(frame._replace(head=frame.head[: draw.draw(st.integers(0, len(frame.head)))]), node)
+    for place, part in enumerate(frame.parts):
+        short = part[: draw.draw(st.integers(0, len(part)))]
+        decode_anything(frame._replace(parts=(*frame.parts[:place], short, *frame.parts[place + 1 :])), node)
+        decode_anything(frame._replace(parts=frame.parts[:place]), node)
+
+
+@given(st.lists(any_frame, min_size=1, max_size=4), st.lists(st.integers(1, 300), min_size=1, max_size=20))
+def test_frames_do_not_depend_on_how_the_bytes_arrive(pieces: list[bytes], sizes: list[int]) -> None:
+    data = b"".join(pieces)
+    whole = frames_of(data)
+    reader = FrameReader(EVERY_KIND)
+    found: list[Frame] = []
+    at = turn = 0
+    while at < len(data):
+        size = sizes[turn % len(sizes)]
+        found += reader.feed(data[at : at + size])
+        at, turn = at + size, turn + 1
+    assert found == whole
+    assert reader.pending_bytes == 0
+
+
+@given(st.sampled_from(Kind), st.binary(max_size=50), st.lists(st.binary(max_size=50), max_size=8))
+def test_frames_come_back_as_they_were(kind: Kind, head: bytes, parts: list[bytes]) -> None:
+    frame = only_frame(encode_frame(kind, head, parts))
+    assert (frame.kind, bytes(frame.head), [bytes(part) for part in frame.parts]) == (kind, head, parts)

@@ -1,0 +1,444 @@
+"""Messages as bytes: the exact bytes of a few, and what is refused of the others."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gapless.content.language import parse_condition
+from gapless.errors import PeerError
+from gapless.model.batch import EventBatch
+from gapless.model.epochs import ALWAYS, NEVER, Epochs
+from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.schema import Schema
+from gapless.model.stream import KnowledgeStream
+from gapless.model.ticks import TICK_MIN, TickRange
+from gapless.protocol.messages import (
+    AckMessage,
+    AdvertisementMessage,
+    KnowledgeMessage,
+    LinkStatusMessage,
+    Message,
+    NackMessage,
+    SidewaysMessage,
+)
+from gapless.protocol.network import Network
+from gapless.wire import broker_codec
+from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
+from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
+from gapless.wire.client_messages import Confirmed, Publish, Receipt, RowsDelivery, Subscribe
+from gapless.wire.codec import schema_fingerprint
+from gapless.wire.delivery import DELIVERY_BYTES_MAX, SharedColumns, SharedRows
+from gapless.wire.frames import FROM_STRANGER, Frame, FrameReader, Kind, Part
+from gapless.wire.handshake import (
+    Hello,
+    Ping,
+    Refuse,
+    Role,
+    Welcome,
+    check_hello,
+    check_welcome,
+    decode_link,
+    encode_link,
+    network_fingerprint,
+)
+from gapless.wire.rows import RowFormat
+
+NETWORK = """
+cells = { p = ["p1"], s = ["s1"] }
+links = ["p--s"]
+topics.trades = { sym = "string", price = "int?" }
+pubends.t = { topic = "trades", broker = "p1" }
+"""
+TRADES = Schema.parse(TopicId("trades"), {"sym": "string", "price": "int?"})
+T = PubendId("t")
+
+
+def batch_of(*ticks: int, sym: str = "IBM") -> EventBatch:
+    columns = {"sym": [sym] * len(ticks), "price": list(range(len(ticks)))}
+    return EventBatch(np.array(ticks, np.int64), pa.RecordBatch.from_pydict(columns, schema=TRADES.arrow()))
+
+
+def knowledge(batch: EventBatch | None, *runs: tuple[int, int, Epochs]) -> KnowledgeMessage:
+    return KnowledgeMessage(pubend=T, runs=runs, batch=batch, first_time=True, final_before=TICK_MIN)
+
+
+def frames_of(pieces: list[Part]) -> list[Frame]:
+    return FrameReader(frozenset(Kind)).feed(b"".join(pieces))
+
+
+def decoder() -> BrokerDecoder:
+    return BrokerDecoder.of(Network.load(NETWORK))
+
+
+def refused(frame: Frame, code: str, says: str) -> None:
+    with pytest.raises(PeerError, match=f"{code}.*{says}"):
+        decoder().decode(frame)
+
+
+# ---- the exact bytes ---------------------------------------------------------------------------------
+
+STAMPED = Epochs({BrokerId("s1"): 3})
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            NackMessage(pubend=T, ticks=TickRange(5, 300)),
+            "47a70112080000000600000000000000 93a17405cd012c0000",
+        ),
+        (
+            AckMessage(pubend=T, runs=((7, ALWAYS), (9, STAMPED), (12, ALWAYS))),
+            "47a70111200000001f00000000000000"
+            "93a1749292cf7fffffffffffffff8092ff81a273310393920700920901920c0000",
+        ),
+        (
+            SidewaysMessage(cell=CellId("p"), message=knowledge(None, (1, 4, NEVER))),
+            "47a70119200000001b00000000000000 93a1701095a174c3d3c0000000000000009192ff8091930104000000000000",
+        ),
+        (
+            LinkStatusMessage(reaches=frozenset({CellId("b"), CellId("a")})),
+            "47a70118080000000600000000000000 9192a161a1620000",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_messages_of_brokers_have_these_bytes(message: Message, expected: str) -> None:
+    assert b"".join(BrokerEncoder().encode(message)).hex() == expected.replace(" ", "")
+
+
+def test_a_hello_has_these_bytes_for_ever() -> None:
+    [data] = encode_link(Hello(role=Role.CLIENT, name="me", token="x"))
+    assert bytes(data).hex() == (
+        "47a70001500000004f00000000000000"
+        "87a4726f6c65a6636c69656e74a46e616d65a26d65a76e6574776f726ba0a8736f667477617265a0a5746f6b656ea178"
+        "ab76657273696f6e5f6d696e01ab76657273696f6e5f6d61780100"
+    )  # fmt: skip
+
+
+def test_one_row_for_one_subscriber_has_these_bytes() -> None:
+    shared = SharedRows(RowFormat(TRADES), batch_of(258), np.array([0]), [4])
+    assert shared.one(7, 0).hex() == (
+        "47a70143280000002800000000000000"  # the header
+        "01000000010000000700000000000000"  # one pair, one row; subscription 7 gets row 0
+        "02010000000000000400000006000000"  # tick 258, source 4, 6 bytes
+        "92a349424d000000"
+    )  # fmt: skip
+
+
+# ---- brokers -----------------------------------------------------------------------------------------
+
+
+def test_stamps_are_written_once_each() -> None:
+    runs = tuple((10 * at, 10 * at + 5, STAMPED) for at in range(100))
+    once = len(b"".join(BrokerEncoder().encode(knowledge(None, *runs))))
+    assert once < 100 * 12
+
+
+def test_what_goes_to_many_links_is_encoded_once() -> None:
+    encoder = BrokerEncoder()
+    message = knowledge(batch_of(*range(2_000)), (0, 2_000, ALWAYS))
+    first, second = encoder.encode(message), encoder.encode(message)
+    assert first[1] is second[1]
+    assert decoder().decode(frames_of(second)[0]) == message
+
+
+def test_much_knowledge_is_sent_as_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_codec, "BATCH_BYTES_MAX", 2_000)
+    monkeypatch.setattr(broker_codec, "RUNS_MAX", 3)
+    batch = batch_of(*range(0, 500, 2))
+    runs = tuple((start, start + 90, ALWAYS if start else STAMPED) for start in range(0, 500, 100))
+    batch = batch.where(batch.ticks % 100 < 90)
+    message = knowledge(batch, *runs)
+    for sent in (message, SidewaysMessage(cell=CellId("p"), message=message)):
+        frames = frames_of(BrokerEncoder().encode(sent))
+        assert len(frames) > 5
+        stream = KnowledgeStream()
+        for frame in frames:
+            part = decoder().decode(frame)
+            part = part.message if isinstance(part, SidewaysMessage) else part
+            assert isinstance(part, KnowledgeMessage)
+            assert (part.first_time, part.final_before) == (True, TICK_MIN)
+            stream.accumulate(list(part.runs), part.batch)
+        whole = KnowledgeStream()
+        whole.accumulate(list(runs), batch)
+        assert list(stream.known.runs(0, 600)) == list(whole.known.runs(0, 600))
+        assert EventBatch.joined(stream.rows.between(0, 600)) == batch
+
+
+def test_one_tick_that_does_not_ascend_is_refused() -> None:
+    for ticks in ((3, 3), (4, 3), (TICK_MIN - 1, 0), (0, 2**62)):
+        refused(*frames_of(BrokerEncoder().encode(knowledge(batch_of(*ticks)))), "E216", "ascend")
+
+
+def test_ticks_and_rows_must_be_as_many() -> None:
+    [frame] = frames_of(BrokerEncoder().encode(knowledge(batch_of(1, 2))))
+    refused(frame._replace(parts=(frame.parts[0][:8], frame.parts[1])), "E216", "2 rows and 1 ticks")
+    refused(frame._replace(parts=(frame.parts[0][:9], frame.parts[1])), "E216", "9 bytes of ticks")
+    refused(frame._replace(parts=frame.parts[:1]), "E215", "parts")
+    [empty] = frames_of(BrokerEncoder().encode(knowledge(batch_of())))
+    refused(empty, "E215", "without rows")
+
+
+def with_columns(columns: pa.RecordBatch, options: pa.ipc.IpcWriteOptions | None = None) -> Frame:
+    """Knowledge of two rows, whose columns are these."""
+    [frame] = frames_of(BrokerEncoder().encode(knowledge(batch_of(1, 2))))
+    if options is None:
+        return frame._replace(parts=(frame.parts[0], memoryview(columns.serialize())))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
+        writer.write_batch(columns)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    return frame._replace(parts=(frame.parts[0], memoryview(reader.read_next_message().serialize())))
+
+
+def test_a_compressed_batch_is_refused_before_it_is_unpacked() -> None:
+    columns = pa.RecordBatch.from_pydict({"sym": ["x" * 100_000] * 2, "price": [1, 2]}, schema=TRADES.arrow())
+    plain = with_columns(columns, pa.ipc.IpcWriteOptions())
+    assert isinstance(decoder().decode(plain), KnowledgeMessage)
+    for codec in ("zstd", "lz4"):
+        packed = with_columns(columns, pa.ipc.IpcWriteOptions(compression=codec))
+        assert len(packed.parts[1]) < 2_000
+        refused(packed, "E216", "compressed")
+
+
+def test_a_null_where_none_may_be_is_refused() -> None:
+    columns = pa.RecordBatch.from_pydict({"sym": ["a", None], "price": [1, None]})
+    refused(with_columns(columns), "E216", "'sym' has a null")
+
+
+def test_text_that_is_no_text_is_refused() -> None:
+    bad = pa.array([b"ok", b"\xff\xfe"], pa.binary()).view(pa.string())
+    refused(
+        with_columns(pa.RecordBatch.from_arrays([bad, pa.array([1, 2])], ["sym", "price"])), "E216", "UTF"
+    )
+
+
+def test_columns_of_another_schema_are_refused() -> None:
+    for other in ({"sym": [1, 2], "price": [1, 2]}, {"sym": ["a", "b"]}, {"price": [1.5, 2]}):
+        refused(with_columns(pa.RecordBatch.from_pydict(other)), "E216", "schema")
+
+
+def test_a_run_without_a_stamp_is_refused() -> None:
+    head = bytes.fromhex("95a174c3009192ff8091930104") + b"\x01"
+    refused(Frame(Kind.KNOWLEDGE, memoryview(head)), "E215", "stamp")
+    refused(Frame(Kind.ACK, memoryview(bytes.fromhex("93a1749192ff80919209") + b"\x01")), "E215", "stamp")
+    refused(Frame(Kind.ACK, memoryview(bytes.fromhex("93a1749192ff8090"))), "E215", "stamps")
+
+
+def test_unknown_pubends_topics_and_conditions_are_refused() -> None:
+    message = KnowledgeMessage(
+        pubend=PubendId("u"), runs=(), batch=batch_of(1), first_time=True, final_before=TICK_MIN
+    )
+    refused(*frames_of(BrokerEncoder().encode(message)), "E204", "'u'")
+    condition = parse_condition("price > 3", TRADES)
+    for topic, columns, says in (("quotes", TRADES, "quotes"), ("trades", "x = 1", "no column 'x'")):
+        if isinstance(columns, str):
+            condition = parse_condition(columns, Schema.parse(TopicId("trades"), {"x": "int"}))
+        wanted = frozenset({(TopicId(topic), condition)})
+        advertised = AdvertisementMessage(
+            root=CellId("p"),
+            origin=BrokerId("s1"),
+            version=1,
+            base=None,
+            added=wanted,
+            removed=frozenset(),
+            epochs=NEVER,
+        )
+        refused(*frames_of(BrokerEncoder().encode(advertised)), "E208", says)
+
+
+def test_only_messages_to_a_cell_travel_sideways() -> None:
+    for kind in (Kind.SIDEWAYS, Kind.LINK_STATUS, Kind.PUBLISH):
+        refused(Frame(Kind.SIDEWAYS, memoryview(b"\x93\xa1p" + bytes([kind]) + b"\x90")), "E215", "sideways")
+
+
+def test_frames_of_others_are_no_messages_of_brokers() -> None:
+    refused(Frame(Kind.PUBLISH, memoryview(b"")), "E213", "PUBLISH")
+    with pytest.raises(PeerError, match="E213"):
+        ClientDecoder({}).decode(Frame(Kind.NACK, memoryview(b"")))
+    with pytest.raises(PeerError, match="E213"):
+        NodeDecoder().decode(Frame(Kind.NACK, memoryview(b"")))
+    with pytest.raises(PeerError, match="E213"):
+        decode_link(Frame(Kind.NACK, memoryview(b"")))
+
+
+def test_what_is_kept_does_not_keep_a_large_read_alive() -> None:
+    [small] = [b"".join(BrokerEncoder().encode(knowledge(batch_of(1), (0, 9, ALWAYS))))]
+    chunk = small * 200
+    for frame in FrameReader(frozenset(Kind)).feed(chunk)[:2]:
+        message = decoder().decode(frame)
+        assert isinstance(message, KnowledgeMessage)
+        assert message.batch is not None
+        data = message.batch.columns.column(0).buffers()[2]
+        while data.parent is not None:
+            data = data.parent
+        assert data.size < len(small)
+        assert data.address % 8 == 0
+
+
+# ---- the handshake -----------------------------------------------------------------------------------
+
+
+def test_another_version_is_refused_with_both_ranges() -> None:
+    hello = Hello(role=Role.BROKER, name="s1", network="n", version_min=3, version_max=4)
+    [data] = encode_link(hello)
+    [frame] = FrameReader(FROM_STRANGER).feed(data)
+    assert decode_link(frame) == hello
+    with pytest.raises(PeerError, match="E211 's1' speaks protocol version 3 to 4, this broker 1"):
+        check_hello(hello, "n")
+    assert check_hello(Hello(role=Role.BROKER, name="s1", network="n", version_max=9), "n") == 1
+    with pytest.raises(PeerError, match="E211"):
+        check_welcome(Welcome(version=2, name="p1", network="n"))
+
+
+def test_brokers_of_another_network_are_refused_and_clients_are_not() -> None:
+    with pytest.raises(PeerError, match="E217"):
+        check_hello(Hello(role=Role.BROKER, name="s1", network="m"), "n")
+    assert check_hello(Hello(role=Role.CLIENT, name="me"), "n") == 1
+    check_welcome(Welcome(version=1, name="p1", network="n"))
+    with pytest.raises(PeerError, match="E217"):
+        check_welcome(Welcome(version=1, name="p1", network="m"), "n")
+
+
+def test_a_fingerprint_tells_networks_apart_and_not_their_parameters() -> None:
+    one = network_fingerprint(Network.load(NETWORK))
+    assert one == network_fingerprint(Network.load(NETWORK + "parameters.ack_delay_ms = 7\n"))
+    assert one != network_fingerprint(Network.load(NETWORK.replace("int?", "int")))
+
+
+def test_a_hello_of_a_later_program_may_have_more_fields() -> None:
+    more = b"\x88" + bytes(encode_link(Hello(role=Role.CLIENT, name="me"))[0])[17:-1].rstrip(b"\0")
+    frame = Frame(Kind.HELLO, memoryview(more + b"\xa6future\x93\x01\x02\x03"))
+    assert decode_link(frame) == Hello(role=Role.CLIENT, name="me")
+
+
+def test_a_hello_that_speaks_no_version_is_refused() -> None:
+    [data] = encode_link(Hello(role=Role.CLIENT, name="me", version_min=5, version_max=2))
+    [frame] = FrameReader(FROM_STRANGER).feed(data)
+    with pytest.raises(PeerError, match="E215.*no version"):
+        decode_link(frame)
+
+
+def test_refusals_and_pings_have_bounds() -> None:
+    for message in (
+        Refuse(code="oops", message=""),
+        Refuse(code="E211", message="x" * 5_000),
+        Ping(number=-1),
+    ):
+        [frame] = frames_of(encode_link(message))
+        with pytest.raises(PeerError, match="E215"):
+            decode_link(frame)
+
+
+# ---- clients -----------------------------------------------------------------------------------------
+
+
+def publish(topic: str = "trades", schema: int | None = None, rows: int = 2) -> Publish:
+    return Publish(
+        topic=TopicId(topic),
+        publisher="me",
+        first_catenation=1,
+        schema=schema_fingerprint(TRADES) if schema is None else schema,
+        rows=batch_of(*range(rows)).columns,
+    )
+
+
+def test_what_is_published_for_another_schema_is_left_unread_and_is_no_breach() -> None:
+    topics = {TRADES.topic: TRADES}
+    node = ClientDecoder(topics)
+    for message in (publish(topic="quotes"), publish(schema=5)):
+        decoded = node.decode(*frames_of(encode_client(message)))
+        assert isinstance(decoded, Publish)
+        assert decoded.rows is None
+    assert node.decode(*frames_of(encode_client(publish()))) == publish()
+    topics[TRADES.topic] = Schema.parse(TRADES.topic, {"sym": "string"})
+    changed = node.decode(*frames_of(encode_client(publish())))
+    assert isinstance(changed, Publish)
+    assert changed.rows is None
+    topics[TRADES.topic] = TRADES
+    with pytest.raises(PeerError, match="E215.*no rows"):
+        node.decode(*frames_of(encode_client(publish(rows=0))))
+
+
+def test_fingerprints_tell_schemas_apart() -> None:
+    others = [{"sym": "string"}, {"sym": "string", "price": "int"}, {"price": "int?", "sym": "string"}]
+    marks = {schema_fingerprint(Schema.parse(TopicId("trades"), columns)) for columns in others}
+    assert len(marks | {schema_fingerprint(TRADES)}) == 4
+
+
+def test_a_subscription_out_of_bounds_is_refused() -> None:
+    for wrong in ({"where": "x" * 1_000_001}, {"name": ""}, {"start": 2**62 + 1}, {"credit_rows": -1}):
+        message = Subscribe(request=1, topic=TopicId("trades"), **wrong)  # type: ignore[arg-type]
+        [frame] = frames_of(encode_client(message))
+        with pytest.raises(PeerError, match="E215"):
+            ClientDecoder({}).decode(frame)
+
+
+def test_a_receipt_names_as_many_ticks_as_events() -> None:
+    for runs, last in ((((5, 2),), 3), (((5, 2),), 0), ((), 0), (((0, 2**20), (2**30, 1)), 2**20 + 1)):
+        message = Receipt(publisher="me", first_catenation=1, last_catenation=last, pubend=T, runs=runs)
+        with pytest.raises(PeerError, match="E215"):
+            NodeDecoder().decode(*frames_of(encode_node(message)))
+
+
+def node_decoder() -> NodeDecoder:
+    made = NodeDecoder()
+    other = Schema.parse(TopicId("quotes"), {"bid": "int"})
+    for number, schema in ((0, TRADES), (1, TRADES), (2, other)):
+        told = Confirmed(
+            request=1,
+            subscription=1,
+            source=number,
+            pubends=1,
+            pubend=PubendId(f"t{number}"),
+            schema=schema,
+            start=0,
+        )
+        made.decode(*frames_of(encode_node(told)))
+    return made
+
+
+def test_deliveries_of_unknown_sources_are_refused() -> None:
+    shared = SharedRows(RowFormat(TRADES), batch_of(1), np.array([0]), [9])
+    columns = SharedColumns(batch_of(1), [9])
+    for pieces in ([shared.one(1, 0)], columns.frame([(1, None)])):
+        with pytest.raises(PeerError, match="source 9"):
+            node_decoder().decode(*frames_of(list(pieces)))
+
+
+def test_deliveries_of_several_topics_at_once_are_refused() -> None:
+    source = np.array([0, 1])
+    shared = SharedColumns(batch_of(1, 1), [0, 2], source)
+    with pytest.raises(PeerError, match="E216.*several topics"):
+        node_decoder().decode(*frames_of(shared.frame([(1, None)])))
+    both = SharedColumns(batch_of(1, 1), [0, 1], source)
+    assert node_decoder().decode(*frames_of(both.frame([(1, None)])))
+
+
+def test_deliveries_of_rows_that_are_not_there_are_refused() -> None:
+    shared = SharedColumns(batch_of(1, 2), [0])
+    with pytest.raises(PeerError, match="beyond 2"):
+        node_decoder().decode(*frames_of(shared.frame([(1, np.array([0, 2]))])))
+    good = bytearray(SharedRows(RowFormat(TRADES), batch_of(1), np.array([0]), [0]).one(1, 0))
+    good[28] = 1  # the row of the only pair
+    with pytest.raises(PeerError, match="does not have"):
+        node_decoder().decode(*frames_of([bytes(good)]))
+
+
+def test_a_delivery_of_many_bytes_is_sent_as_several_frames() -> None:
+    rows = 40
+    batch = batch_of(*range(rows), sym="x" * (DELIVERY_BYTES_MAX // 16))
+    shared = SharedRows(RowFormat(TRADES), batch, np.arange(rows), [0])
+    frames = frames_of(shared.some([(1, row) for row in range(rows)]))
+    assert len(frames) == 3
+    deliveries = [node_decoder().decode(frame) for frame in frames]
+    ticks = [event.tick for each in deliveries if isinstance(each, RowsDelivery) for event in each.events]
+    assert ticks == list(range(rows))
+
+
+def test_the_bytes_of_a_batch_are_the_same_object_for_every_connection() -> None:
+    shared = SharedColumns(batch_of(*range(5_000)), [0])
+    one, other = shared.frame([(1, None)]), shared.frame([(2, None)])
+    assert [a is b for a, b in zip(one, other, strict=True)] == [False, True, True]
