@@ -7,15 +7,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gapless.content.condition import Condition
+from gapless.content.condition import NOTHING, Condition
 from gapless.content.cover import covers
 from gapless.content.domain import Domain
 from gapless.content.evaluate import mask
 from gapless.content.forest import Forest
+from gapless.content.language import parse_condition
 from gapless.content.normal import both, within
 from gapless.content.rows import Rows
 from gapless.content.terms import Column
 from gapless.content.verdict import Cover
+from gapless.model.ids import TopicId
+from gapless.model.schema import Schema
 from tests.properties.drawn import random_condition, random_rows
 
 
@@ -96,3 +99,32 @@ def test_a_forest_knows_the_maximal_subscriptions(seed: int) -> None:
                 assert covering == [each], f"seed {seed}: {each} is not maximal"
     forest.check()
     assert len(forest) == len(set(present))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s = 'abc' AND s LIKE 'x%b'",
+        "s IS NULL AND s LIKE '_%'",
+        "s LIKE 'ab_%' AND s LIKE 'x_%' AND n < 3",
+        "n IS NULL AND n < m",
+        "s >= 'b' AND s LIKE 'a%c'",
+        "x IS NULL AND NOT XPATH(x, '/a')",
+    ],
+)
+def test_a_conjunction_that_leaves_a_column_no_value_is_nothing(text: str) -> None:
+    assert parse_condition(text, IMPOSSIBLE) == NOTHING
+
+
+IMPOSSIBLE = Schema.parse(TopicId("t"), {"n": "int?", "m": "int?", "s": "string?", "x": "xml?"})
+
+
+def test_a_forest_forgets_the_calculations_of_those_that_left() -> None:
+    forest = Forest()
+    forest.add(parse_condition("n > 3", IMPOSSIBLE))
+    for factor in range(2, 50):
+        condition = parse_condition(f"n * {factor} = 8 AND m > 2", IMPOSSIBLE)
+        forest.add(condition)
+        forest.remove(condition)
+    assert list(forest._roots._all._lows) == [Column("n", "int")]
+    forest.check()

@@ -54,6 +54,13 @@ def implies(narrow: Conjunction, wide: Conjunction) -> bool:
     return _implies(narrow, wide, 0)
 
 
+def implied_domain(atom: Like | Compare | Matches, column: Column) -> Domain:
+    """The values that a column may have where an atom that reads it is true."""
+    if isinstance(atom, Like) and not atom.negated:
+        return Domain.of(column.kind, [prefix_interval(atom.pattern.prefix)])
+    return Domain.all(column.kind)  # true of no null
+
+
 def _missed(first: Condition, second: Condition, depth: int) -> list[Conjunction]:
     """What `second` accepts and `first` perhaps not."""
     return [term for term in second.terms if not any(_implies(term, wider, depth) for wider in first.terms)]
@@ -75,14 +82,9 @@ def _known(narrow: Conjunction, term: Term, wide: Domain) -> bool:
     if domain is not None and wide.includes(domain):
         return True
     for atom in narrow.atoms:
-        if isinstance(atom, Like | Matches) and atom.column == term:
-            # LIKE is true of no null, and if it begins with a text, so does the column.
-            implied = Domain.all(wide.kind)
-            if isinstance(atom, Like) and not atom.negated:
-                implied = Domain.of(wide.kind, [prefix_interval(atom.pattern.prefix)])
+        if not isinstance(atom, AnyOf) and isinstance(term, Column) and term in atom.columns:
+            implied = implied_domain(atom, term)
             domain = implied if domain is None else domain & implied
-        elif isinstance(atom, Compare) and term in atom.columns:
-            domain = Domain.all(wide.kind) if domain is None else domain & Domain.all(wide.kind)
     return domain is not None and wide.includes(domain)
 
 

@@ -190,12 +190,12 @@ class _Roots:
             self._nothing = None
         for entry, hull in zip(self._entries.pop(node.number), node.hulls, strict=True):
             del self._owners[entry]
-            self._all.remove(entry)
+            self._all.remove(entry, hull)
             if not hull.points:
-                self._pointless.remove(entry)
+                self._pointless.remove(entry, hull)
             for point in hull.points:
                 table = self._by_point[point]
-                table.remove(entry)
+                table.remove(entry, hull)
                 if not len(table):
                     del self._by_point[point]
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.content.condition import AnyOf, Compare, Conjunction, Like
+from gapless.content.condition import AnyOf, Conjunction
+from gapless.content.cover import implied_domain
 from gapless.content.domain import Domain
 from gapless.content.index.features import is_text, text_code
-from gapless.content.printing import prefix_interval
 from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Positions
-from gapless.content.terms import Term, columns_of
+from gapless.content.terms import Term
 from gapless.content.values import Key
 
 
@@ -37,17 +37,10 @@ def hull_of(conjunction: Conjunction) -> Hull:
     """The hull of a conjunction."""
     domains = dict(conjunction.within)
     for atom in conjunction.atoms:
-        match atom:
-            case AnyOf():
-                continue  # says nothing about any one term
-            case Compare():
-                restricted = columns_of(atom.left) | columns_of(atom.right)
-            case _:
-                restricted = frozenset({atom.column})
-        for column in restricted:
-            implied = Domain.all(column.kind)
-            if isinstance(atom, Like) and not atom.negated:
-                implied = Domain.of(column.kind, [prefix_interval(atom.pattern.prefix)])
+        if isinstance(atom, AnyOf):
+            continue  # says nothing about any one term
+        for column in atom.columns:
+            implied = implied_domain(atom, column)
             domain = domains.get(column)
             domains[column] = implied if domain is None else domain & implied
     spans = {term: _span(term, domain) for term, domain in domains.items()}
@@ -80,7 +73,7 @@ def _code(term: Term, key: Key) -> int:
 class HullTable:
     """The hulls of many entries. An entry is a number of the caller's choice."""
 
-    __slots__ = ("_count", "_entries", "_highs", "_lows", "_places", "_restricted")
+    __slots__ = ("_asked", "_count", "_entries", "_highs", "_lows", "_places", "_restricted")
 
     def __init__(self) -> None:
         self._count = 0
@@ -92,6 +85,8 @@ class HullTable:
         #: By term. Who does not restrict it has the empty span CODE_MAX .. NULL_CODE.
         self._lows: dict[Term, CodeArray] = {}
         self._highs: dict[Term, CodeArray] = {}
+        #: How many restrict each term; the arrays go with the last one.
+        self._asked: dict[Term, int] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -111,9 +106,10 @@ class HullTable:
                 self._highs[term] = np.full(len(self._entries), NULL_CODE, np.int64)
             self._lows[term][place] = low
             self._highs[term][place] = high
+            self._asked[term] = self._asked.get(term, 0) + 1
 
-    def remove(self, entry: int) -> None:
-        """One less; the last one takes its place."""
+    def remove(self, entry: int, hull: Hull) -> None:
+        """One less, which was added with that hull; the last one takes its place."""
         place = self._places.pop(entry)
         self._count -= 1
         last = self._count
@@ -126,6 +122,10 @@ class HullTable:
             highs = self._highs[term]
             lows[place], highs[place] = lows[last], highs[last]
             lows[last], highs[last] = CODE_MAX, NULL_CODE
+        for term in hull.spans:
+            self._asked[term] -= 1
+            if not self._asked[term]:
+                del self._asked[term], self._lows[term], self._highs[term]
 
     def around(self, hull: Hull) -> list[int]:
         """The entries whose hull may hold this one."""

@@ -14,7 +14,7 @@ Implements docs/content.md, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from typing import Literal, TypeAlias
 
@@ -29,7 +29,7 @@ from gapless.content.condition import (
     Like,
     Matches,
 )
-from gapless.content.cover import implies
+from gapless.content.cover import implied_domain, implies
 from gapless.content.domain import Domain
 from gapless.content.like import LikePattern
 from gapless.content.printing import prefix_interval
@@ -166,7 +166,7 @@ def both(conditions: Iterable[Condition]) -> Condition:
     )
 
 
-def _conjunction(domains: dict[Term, Domain], atoms: Iterable[Atom]) -> Conjunction | None:
+def _conjunction(domains: dict[Term, Domain], atoms: Collection[Atom]) -> Conjunction | None:
     """A conjunction without domains that say nothing; None when it cannot be true."""
     kept: dict[Term, Domain] = {}
     for term, domain in domains.items():
@@ -176,7 +176,20 @@ def _conjunction(domains: dict[Term, Domain], atoms: Iterable[Atom]) -> Conjunct
         if domain.is_whole and (domain.null or not is_nullable):
             continue
         kept[term] = domain if is_nullable else Domain(domain.kind, domain.intervals)
-    return Conjunction(kept, atoms)
+    return Conjunction(kept, atoms) if _leave_a_value(kept, atoms) else None
+
+
+def _leave_a_value(domains: dict[Term, Domain], atoms: Collection[Atom]) -> bool:
+    """Whether no column is left without a value, as by `s LIKE 'a%b'` and `s IS NULL`."""
+    left: dict[Column, Domain] = {}
+    for atom in atoms:
+        if isinstance(atom, AnyOf):
+            continue
+        for column in atom.columns:
+            known = left.get(column) or domains.get(column)
+            implied = implied_domain(atom, column)
+            left[column] = implied if known is None else known & implied
+    return not any(domain.is_empty for domain in left.values())
 
 
 def _joined(conjunctions: Sequence[Conjunction]) -> Conjunction | None:

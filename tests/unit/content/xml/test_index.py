@@ -1,5 +1,7 @@
 """The index: slots, batches of any kind, and structures that let go of what nobody needs."""
 
+import time
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -174,3 +176,16 @@ def test_a_facet_knows_what_a_value_passes(value: str) -> None:
         facet.remove(test, fact)
     assert not facet
     assert facet.facts(value) == ()
+
+
+def test_the_values_of_a_deep_and_wide_document_are_read_in_time() -> None:
+    """Every text is part of the value of all elements above it: 250 of them here."""
+    document = "<a>" * 250 + "<b>x</b>" * 30_000 + "<!--no--><?nor this?>y" + "</a>" * 250
+    index = PatternIndex()
+    index.add(1, parse_pattern("//a[contains(., 'xy')]"))
+    index.add(2, parse_pattern("//a[contains(., 'z')]"))
+    index.add(3, parse_pattern("//b[. = 'x']"))
+    started = time.process_time()
+    rows, slots = index.match([document])
+    assert (rows.tolist(), slots.tolist()) == ([0, 0], [1, 3])
+    assert time.process_time() - started < 2.0, "it took 4 s to read them piece by piece"
