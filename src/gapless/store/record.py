@@ -255,8 +255,8 @@ def find_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Fra
                 if frame is not None:
                     yield frame
             mark = data.find(_MARK, mark + 1)
-        # The mark of a frame may lie across the end of the chunk, so the next one overlaps it.
-        at += len(data) - _MARK_AT * 2 if len(data) == CHUNK_BYTES else stop
+        # A frame may begin with the last 8 bytes of the chunk and have its mark behind them.
+        at += len(data) - _MARK_AT if len(data) == CHUNK_BYTES else stop
 
 
 def decoded_control(frame: Frame) -> ReserveRecord | StartRecord | ReleaseRecord:
