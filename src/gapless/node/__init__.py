@@ -1,0 +1,11 @@
+"""Where do the machines meet the world? The host of one broker: sockets, disks, clocks.
+
+- `config`: one TOML file for a whole network, and what one node needs of it
+- `connection`: bytes in, frames out; natural batching of what is sent
+- `storage`: the logs of the pubends that live here; flushes in a thread
+- `links`: connections to the neighbour brokers, made again when they break
+- `sessions`: clients that publish and subscribe here
+- `desk`: who has not yet acknowledged which delivery
+- `host`: the event loop around one `protocol.Broker`: events in, effects out
+- `node`: all of it together, from start to stop
+"""

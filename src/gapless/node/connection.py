@@ -1,0 +1,131 @@
+"""How do bytes become frames, and frames bytes? One TCP connection, of a client or of a broker.
+
+What is sent during one turn of the event loop goes out as one write: natural batching, without a timer.
+A peer that sends what is no frame hears why and is cut off. A peer that does not read is not waited for:
+its owner looks at `backlog_bytes` and decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from gapless.errors import PeerError
+from gapless.wire.frames import Frame, FrameReader, Kind, Part
+from gapless.wire.handshake import Refuse, encode_link
+
+#: The transport says stop above this many unsent bytes, and go on below a quarter of it.
+WRITE_BYTES_HIGH = 1 * 2**20
+
+
+class Owner(Protocol):
+    """Who a connection belongs to."""
+
+    def received(self, frame: Frame) -> None:
+        """A frame has come. Raises PeerError to cut the peer off."""
+
+    def drained(self) -> None:
+        """What was sent has left, or nearly all of it."""
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `made` is called with it when it stands, and gives its owner."""
+
+    def __init__(self, kinds: frozenset[Kind], made: Callable[[Connection], Owner]) -> None:
+        self.reader = FrameReader(kinds)
+        self._made = made
+        self._owner: Owner | None = None
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._out: list[Part] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._reason = "closed by the peer"
+        self.peer = ""
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What was sent and has not left this process."""
+        buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out_bytes + buffered
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything sent has a chance to arrive."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send a frame, with what else is sent in this turn of the loop; lost if the connection is."""
+        if self._transport is None:
+            return
+        self._out.extend(parts)
+        self._out_bytes += sum(map(len, parts))
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def refuse(self, error: PeerError, *, retry: bool = False) -> None:
+        """Tell the peer why, and close."""
+        self.send(encode_link(Refuse(code=error.code, message=error.message, retry=retry)))
+        self.close(str(error))
+
+    def close(self, reason: str) -> None:
+        """Send what is left, then close."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._reason = reason
+            self._flush()
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._reason = reason
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out and self._transport is not None:
+            parts, self._out, self._out_bytes = self._out, [], 0
+            self._transport.writelines(parts)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_BYTES_HIGH)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        self._owner = self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        try:
+            frames = self.reader.feed(data)
+            for frame in frames:
+                if self._transport is None or self._transport.is_closing():
+                    return
+                assert self._owner is not None
+                self._owner.received(frame)
+        except PeerError as error:
+            self.refuse(error)
+
+    def hand_over(self, owner: Owner) -> None:
+        """Somebody else answers from now on."""
+        self._owner = owner
+
+    def resume_writing(self) -> None:
+        """The transport has sent enough."""
+        assert self._owner is not None
+        self._owner.drained()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._transport = None
+        self._out, self._out_bytes = [], 0
+        if self._owner is not None:
+            self._owner.lost(self._reason if exc is None else str(exc))

@@ -1,0 +1,134 @@
+"""How does one broker live in real time? Events are fed in, effects are carried out, one at a time.
+
+The host owns the only reference to the broker. Whatever happens (a frame, a flush, a timer) becomes an
+event; the effects of a step go to links, storage and sessions, which may feed further events: those wait
+until the step is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+from gapless.errors import PeerError, UsageError
+from gapless.protocol.broker import Broker
+from gapless.protocol.effects import (
+    AcceptPublish,
+    AppendRecord,
+    ConfirmSubscription,
+    Deliver,
+    Effect,
+    ReadRecords,
+    RefusePublish,
+    SendMessage,
+    StartTimer,
+    TrimLog,
+)
+from gapless.protocol.events import Event, Now, TimerFired
+
+if TYPE_CHECKING:
+    from gapless.node.links import Links
+    from gapless.node.sessions import Sessions
+    from gapless.node.storage import Storage
+
+log = logging.getLogger("gapless.host")
+
+
+class Host:
+    """The loop around one broker."""
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._queue: deque[Event] = deque()
+        self._stepping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._broker: Broker | None = None
+        self._links: Links | None = None
+        self._storage: Storage | None = None
+        self._sessions: Sessions | None = None
+        self.steps = 0
+
+    def run(self, broker: Broker, links: Links, storage: Storage, sessions: Sessions) -> None:
+        """From now on events reach this broker, and its effects these."""
+        self._broker, self._links, self._storage, self._sessions = broker, links, storage, sessions
+
+    def stop(self) -> None:
+        """Feed nothing to the broker any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def now(self) -> Now:
+        """The time of a step."""
+        clock = self._clock() // 1_000
+        return Now(int(self._loop.time() * 1_000), clock)
+
+    def feed(self, event: Event) -> None:
+        """Let the broker take one step, and carry out what it asks for.
+
+        Raises UsageError or PeerError when the event was wrong; nothing has changed then.
+        """
+        if self._stopped:
+            return
+        if self._stepping:
+            self._queue.append(event)
+            return
+        self._stepping = True
+        try:
+            self._step(event)
+            while self._queue:
+                queued = self._queue.popleft()
+                try:
+                    self._step(queued)
+                except (UsageError, PeerError) as error:
+                    # An event of our own making cannot be anybody else's mistake.
+                    log.exception("refused: %s", error)
+        finally:
+            self._stepping = False
+
+    def _step(self, event: Event) -> None:
+        assert self._broker is not None
+        self.steps += 1
+        for effect in self._broker.step(event, self.now()):
+            self._perform(effect)
+
+    def _perform(self, effect: Effect) -> None:
+        assert self._links is not None
+        assert self._storage is not None
+        assert self._sessions is not None
+        match effect:
+            case SendMessage():
+                self._links.send(effect)
+            case Deliver():
+                self._sessions.deliver(effect)
+            case AppendRecord():
+                self._storage.append(effect, self._sessions.note_of(effect))
+            case AcceptPublish():
+                self._sessions.accepted(effect)
+            case RefusePublish():
+                self._sessions.refused(effect)
+            case ConfirmSubscription():
+                self._sessions.confirmed(effect)
+            case ReadRecords():
+                self._storage.read(effect)
+            case TrimLog():
+                self._storage.trim(effect, self.now().clock)
+            case StartTimer():
+                self._start_timer(effect)
+            case _:
+                assert_never(effect)
+
+    def _start_timer(self, effect: StartTimer) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(effect.at_ms / 1_000 + 0.001, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.feed(TimerFired())

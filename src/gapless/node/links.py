@@ -1,0 +1,259 @@
+"""How does a broker stay connected with its neighbours? One connection each, dialled by the lesser name.
+
+A link that breaks is dialled again, at once and then more and more slowly. The machines are told only
+that a link is up or down: whatever was on its way may be lost, and heals. A neighbour that does not read
+fast enough loses messages rather than filling our memory, which heals the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gapless import __version__
+from gapless.errors import PeerError
+from gapless.model.ids import BrokerId
+from gapless.node.config import Address
+from gapless.node.connection import Connection
+from gapless.protocol.effects import SendMessage
+from gapless.protocol.events import Event, LinkDown, LinkUp, MessageReceived
+from gapless.protocol.network import Network
+from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
+from gapless.wire.frames import FROM_BROKER, FROM_DIALED_BROKER, Frame, Kind
+from gapless.wire.handshake import (
+    LINK_KINDS,
+    Hello,
+    Ping,
+    Pong,
+    Refuse,
+    Role,
+    Welcome,
+    check_welcome,
+    decode_link,
+    encode_link,
+    network_fingerprint,
+)
+
+log = logging.getLogger("gapless.links")
+
+#: A neighbour that has not read so much loses what comes next.
+BACKLOG_BYTES_MAX = 32 * 2**20
+#: How long to wait before dialling again: at first, and at most.
+REDIAL_SECONDS_MIN, REDIAL_SECONDS_MAX = 0.05, 2.0
+#: A link is asked whether it is alive so often, and given up when it has not answered by the next time.
+PING_SECONDS = 1.0
+#: A neighbour that is silent for so long is taken for dead.
+SILENT_SECONDS_MAX = 4.0
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    """What is known of one neighbour."""
+
+    name: BrokerId
+    connection: Connection | None = None
+    #: When it was last heard of, by the loop's clock.
+    heard: float = 0.0
+    dropped: int = 0
+
+
+class Links:
+    """The connections to all neighbours of one broker."""
+
+    def __init__(
+        self,
+        network: Network,
+        broker: BrokerId,
+        addresses: Mapping[BrokerId, Address],
+        feed: Callable[[Event], None],
+    ) -> None:
+        self._broker = broker
+        self._addresses = addresses
+        self._feed = feed
+        self._fingerprint = network_fingerprint(network)
+        self._neighbours = {name: _Neighbour(name) for name in network.neighbours(broker)}
+        self._encoder = BrokerEncoder()
+        self._decoder = BrokerDecoder.of(network)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Dial those whose name comes after ours; the others dial us."""
+        for neighbour in self._neighbours.values():
+            if self._broker < neighbour.name:
+                self._tasks.append(self._loop.create_task(self._dial(neighbour)))
+        self._tasks.append(self._loop.create_task(self._watch()))
+
+    async def stop(self) -> None:
+        """Dial nobody any more, and hang up."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for neighbour in self._neighbours.values():
+            if neighbour.connection is not None:
+                neighbour.connection.close("this broker stops")
+
+    def send(self, effect: SendMessage) -> None:
+        """Send to a neighbour, if it is there and reads."""
+        neighbour = self._neighbours[effect.to]
+        connection = neighbour.connection
+        if connection is None:
+            return
+        if connection.backlog_bytes > BACKLOG_BYTES_MAX:
+            neighbour.dropped += 1
+            return
+        connection.send(self._encoder.encode(effect.message))
+
+    def up(self) -> list[BrokerId]:
+        """The neighbours that are connected."""
+        return [name for name, each in self._neighbours.items() if each.connection is not None]
+
+    def welcome(self, connection: Connection, hello: Hello) -> _Link:
+        """A broker dialled us and said who it is. Raises PeerError when it is no neighbour."""
+        neighbour = self._neighbours.get(BrokerId(hello.name))
+        if neighbour is None:
+            raise PeerError("E206", f"'{hello.name}' is no neighbour of '{self._broker}'")
+        connection.reader.allow(FROM_BROKER)
+        link = _Link(self, neighbour, connection)
+        self._connected(neighbour, connection)
+        return link
+
+    def _connected(self, neighbour: _Neighbour, connection: Connection) -> None:
+        if neighbour.connection is not None:
+            # The other side came back before we saw that it was gone.
+            old, neighbour.connection = neighbour.connection, None
+            old.abort("the neighbour connected again")
+            self._feed(LinkDown(neighbour=neighbour.name))
+        neighbour.connection = connection
+        neighbour.heard = self._loop.time()
+        log.info("link to %s is up", neighbour.name)
+        self._feed(LinkUp(neighbour=neighbour.name))
+
+    def lost(self, neighbour: _Neighbour, connection: Connection, reason: str) -> None:
+        """A connection is gone."""
+        if neighbour.connection is connection:
+            neighbour.connection = None
+            log.info("link to %s is down: %s", neighbour.name, reason)
+            self._feed(LinkDown(neighbour=neighbour.name))
+
+    def received(self, neighbour: _Neighbour, frame: Frame) -> None:
+        """A frame came from a neighbour."""
+        neighbour.heard = self._loop.time()
+        if frame.kind in LINK_KINDS:
+            message = decode_link(frame)
+            if isinstance(message, Ping) and neighbour.connection is not None:
+                neighbour.connection.send(encode_link(Pong(number=message.number)))
+            elif isinstance(message, Refuse):
+                raise PeerError("E215", f"'{neighbour.name}' hung up: {message.code} {message.message}")
+            return
+        self._feed(MessageReceived(sender=neighbour.name, message=self._decoder.decode(frame)))
+
+    async def _dial(self, neighbour: _Neighbour) -> None:
+        """Keep one link up for ever."""
+        wait = REDIAL_SECONDS_MIN
+        while True:
+            address = self._addresses[neighbour.name]
+            gone = self._loop.create_future()
+            try:
+                await self._loop.create_connection(
+                    lambda gone=gone: Connection(  # type: ignore[misc]
+                        FROM_DIALED_BROKER, lambda connection: _Dialled(self, neighbour, connection, gone)
+                    ),
+                    address.host,
+                    address.port,
+                )
+                if await gone:
+                    wait = REDIAL_SECONDS_MIN
+            except OSError as error:
+                log.debug("cannot reach %s at %s: %s", neighbour.name, address, error)
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, REDIAL_SECONDS_MAX)
+
+    async def _watch(self) -> None:
+        """Ask now and then whether the neighbours are alive; hang up on those that are not."""
+        number = 0
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            number += 1
+            for neighbour in self._neighbours.values():
+                connection = neighbour.connection
+                if connection is None:
+                    continue
+                if self._loop.time() - neighbour.heard > SILENT_SECONDS_MAX:
+                    connection.abort(f"silent for {SILENT_SECONDS_MAX:.0f} s")
+                else:
+                    connection.send(encode_link(Ping(number=number)))
+
+    def hello(self) -> Hello:
+        """What we say when we dial."""
+        return Hello(
+            role=Role.BROKER, name=self._broker, network=self._fingerprint, software=f"gapless {__version__}"
+        )
+
+    def check(self, welcome: Welcome, neighbour: _Neighbour) -> None:
+        """Whether the right broker answered. Raises PeerError."""
+        check_welcome(welcome, self._fingerprint)
+        if welcome.name != neighbour.name:
+            raise PeerError("E216", f"'{welcome.name}' answers at the address of '{neighbour.name}'")
+
+
+class _Link:
+    """A connection to a neighbour that both sides have agreed on."""
+
+    def __init__(self, links: Links, neighbour: _Neighbour, connection: Connection) -> None:
+        self._links = links
+        self._neighbour = neighbour
+        self._connection = connection
+
+    def received(self, frame: Frame) -> None:
+        self._links.received(self._neighbour, frame)
+
+    def drained(self) -> None:
+        """Nobody waits for that."""
+
+    def lost(self, reason: str) -> None:
+        self._links.lost(self._neighbour, self._connection, reason)
+
+
+class _Dialled:
+    """A connection that we dialled, until the neighbour has welcomed us and after."""
+
+    def __init__(
+        self, links: Links, neighbour: _Neighbour, connection: Connection, gone: asyncio.Future[bool]
+    ) -> None:
+        self._links = links
+        self._neighbour = neighbour
+        self._connection = connection
+        #: Set when the connection is gone: whether it ever stood.
+        self._gone = gone
+        self._welcomed = False
+        connection.send(encode_link(links.hello()))
+
+    def received(self, frame: Frame) -> None:
+        if self._welcomed:
+            self._links.received(self._neighbour, frame)
+            return
+        if frame.kind not in (Kind.WELCOME, Kind.REFUSE):
+            raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
+        message = decode_link(frame)
+        if isinstance(message, Refuse):
+            log.warning("%s refuses: %s %s", self._neighbour.name, message.code, message.message)
+            self._connection.close(f"{message.code} {message.message}")
+            return
+        assert isinstance(message, Welcome)
+        self._links.check(message, self._neighbour)
+        self._welcomed = True
+        self._links._connected(self._neighbour, self._connection)
+
+    def drained(self) -> None:
+        """Nobody waits for that."""
+
+    def lost(self, reason: str) -> None:
+        self._links.lost(self._neighbour, self._connection, reason)
+        if not self._gone.done():
+            self._gone.set_result(self._welcomed)

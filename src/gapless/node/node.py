@@ -1,0 +1,193 @@
+"""How does a node start and stop? Logs first, then the broker, then the door.
+
+A node that starts recovers its logs, raises its incarnation, and only then listens. A node that stops
+closes the door, lets what is on its way to the disk finish, and closes the logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from types import TracebackType
+
+from gapless import __version__
+from gapless.errors import PeerError, StoreError, UsageError
+from gapless.model.ids import PubendId
+from gapless.node.config import Address, NodeConfig
+from gapless.node.connection import Connection, Owner
+from gapless.node.host import Host
+from gapless.node.links import Links
+from gapless.node.publishers import Publishers
+from gapless.node.sessions import Sessions
+from gapless.node.storage import Storage
+from gapless.protocol.broker import Broker
+from gapless.protocol.events import BrokerStarted
+from gapless.store.contract import RecordLog
+from gapless.store.log import Log
+from gapless.store.memory import MemoryLog
+from gapless.store.recovery import RecoveryDatabase
+from gapless.wire.frames import FROM_STRANGER, HELLO_BYTES_MAX, Frame
+from gapless.wire.handshake import (
+    Hello,
+    Role,
+    Welcome,
+    check_hello,
+    decode_link,
+    encode_link,
+    network_fingerprint,
+)
+
+log = logging.getLogger("gapless.node")
+
+#: Whoever connects has so long to say who it is.
+HELLO_SECONDS_MAX = 5.0
+
+
+class Node:
+    """One running node. Use it as an async context manager."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self._database: RecoveryDatabase | None = None
+        self._server: asyncio.Server | None = None
+        self._fingerprint = network_fingerprint(config.network)
+        self._stopping = asyncio.Event()
+        #: Why the node stopped by itself.
+        self.failure: StoreError | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where the node listens, with the port that it really has."""
+        assert self._server is not None, "the node has not started"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    async def __aenter__(self) -> Node:
+        config = self.config
+        loop = asyncio.get_running_loop()
+        incarnation, logs = await loop.run_in_executor(None, self._open)
+        self._host = Host()
+        self._storage = Storage(logs, self._host.feed, self._broken)
+        publishers = {pubend: Publishers.recover(pubend, each, 0) for pubend, each in logs.items()}
+        self._sessions = Sessions(config.network, publishers, self._host.feed, self.status)
+        self._links = Links(config.network, config.broker, config.addresses, self._host.feed)
+        broker = Broker(config.network, config.broker, incarnation, self._storage.recovered())
+        self._host.run(broker, self._links, self._storage, self._sessions)
+        self._host.feed(BrokerStarted())
+        listen = config.listen
+        try:
+            self._server = await loop.create_server(self._accept, listen.host, listen.port)
+        except OSError as error:
+            await self._storage.close()
+            raise UsageError("E183", f"cannot listen at {listen}: {error.strerror or error}") from error
+        self._links.start()
+        log.info("%s listens at %s", config.broker, self.address)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._sessions.close("this node stops")
+        await self._links.stop()
+        self._host.stop()
+        await self._storage.close()
+        if self._database is not None:
+            self._database.close()
+
+    async def run(self) -> None:
+        """Until `stop` is called. Raises StoreError when a log cannot be trusted any more."""
+        await self._stopping.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._stopping.set()
+
+    def status(self) -> str:
+        """What the node tells of itself, as JSON."""
+        return json.dumps(
+            {
+                "broker": self.config.broker,
+                "software": f"gapless {__version__}",
+                "links": self._links.up(),
+                "clients": len(self._sessions),
+                "subscriptions": self._sessions.subscriptions,
+                "steps": self._host.steps,
+            }
+        )
+
+    def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
+        """The incarnation and the logs. Blocks."""
+        config = self.config
+        places = [place for place in config.network.pubends.values() if place.broker == config.broker]
+        if config.folder is None:
+            return 1, {place.pubend: MemoryLog() for place in places}
+        config.folder.mkdir(parents=True, exist_ok=True)
+        self._database = RecoveryDatabase.open(config.folder)
+        incarnation = self._database.begin_incarnation()
+        logs: dict[PubendId, RecordLog] = {
+            place.pubend: Log.open(
+                Path(config.folder) / "log" / place.pubend,
+                place.pubend,
+                config.network.topics[place.topic].arrow(),
+            )
+            for place in places
+        }
+        return incarnation, logs
+
+    def _broken(self, error: StoreError) -> None:
+        """A log cannot be trusted: the node stops rather than promise anything."""
+        log.error("stopping: %s", error)
+        self.failure = error
+        self._host.stop()
+        self._stopping.set()
+
+    def _accept(self) -> Connection:
+        connection = Connection(FROM_STRANGER, lambda made: _Stranger(self, made))
+        connection.reader.allow(FROM_STRANGER, bytes_max=HELLO_BYTES_MAX)
+        return connection
+
+    def introduced(self, connection: Connection, hello: Hello) -> Owner:
+        """Somebody said who it is. Raises PeerError when it may not come in."""
+        version = check_hello(hello, self._fingerprint)
+        connection.send(
+            encode_link(
+                Welcome(
+                    version=version,
+                    name=self.config.broker,
+                    network=self._fingerprint,
+                    software=f"gapless {__version__}",
+                )
+            )
+        )
+        if hello.role is Role.BROKER:
+            return self._links.welcome(connection, hello)
+        return self._sessions.welcome(connection, hello)
+
+
+class _Stranger:
+    """A connection whose other side has not said who it is."""
+
+    def __init__(self, node: Node, connection: Connection) -> None:
+        self._node = node
+        self._connection = connection
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(HELLO_SECONDS_MAX, connection.abort, "it did not say who it is")
+
+    def received(self, frame: Frame) -> None:
+        self._patience.cancel()
+        hello = decode_link(frame)
+        if not isinstance(hello, Hello):
+            raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
+        self._connection.hand_over(self._node.introduced(self._connection, hello))
+
+    def drained(self) -> None:
+        """Nobody waits for that."""
+
+    def lost(self, reason: str) -> None:  # noqa: ARG002  # nobody knew it
+        self._patience.cancel()

@@ -1,0 +1,119 @@
+"""How do records become durable without holding anything up? One thread that flushes, log by log.
+
+Whatever was appended while a flush was under way is the next flush: the busier the log, the larger the
+groups, and an idle log flushes at once. Reads and trims have a thread of their own, so that history
+never waits in front of new events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from gapless.errors import StoreError
+from gapless.model.batch import EventBatch
+from gapless.model.ids import PubendId
+from gapless.model.ticks import Tick, TickRange
+from gapless.protocol.broker import Recovered
+from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
+from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead
+from gapless.store.contract import Flushed, RecordLog
+
+
+class Storage:
+    """The logs of the pubends that live here."""
+
+    def __init__(
+        self,
+        logs: Mapping[PubendId, RecordLog],
+        feed: Callable[[Event], None],
+        broken: Callable[[StoreError], None],
+    ) -> None:
+        """`feed` takes what happened; `broken` hears that a log cannot be trusted any more."""
+        self._logs = dict(logs)
+        self._feed = feed
+        self._broken = broken
+        self._loop = asyncio.get_running_loop()
+        # One thread each: fdatasync of two logs at once would only make both wait for the same disk.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="gapless-flush")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="gapless-read")
+        #: Logs with records that are not being flushed yet, and those under way.
+        self._waiting: dict[PubendId, None] = {}
+        self._flushing: set[PubendId] = set()
+
+    def recovered(self) -> dict[PubendId, Recovered]:
+        """What the logs say to a broker that starts."""
+        return {pubend: log.recover() for pubend, log in self._logs.items()}
+
+    def append(self, effect: AppendRecord, note: bytes = b"") -> None:
+        """Append a record, and see that it is flushed."""
+        self._logs[effect.pubend].append(effect.token, effect.record, note)
+        if effect.pubend in self._flushing:
+            self._waiting[effect.pubend] = None
+        else:
+            self._flushing.add(effect.pubend)
+            # At the end of this turn of the loop, so that what else it appends goes along.
+            self._loop.call_soon(self._flush, effect.pubend)
+
+    def read(self, effect: ReadRecords) -> None:
+        """Read records; the answer is an event."""
+        log = self._logs[effect.pubend]
+        task = self._loop.run_in_executor(self._reader, log.read, effect.ticks, effect.rows_max)
+        task.add_done_callback(lambda done: self._was_read(effect, done))
+
+    def trim(self, effect: TrimLog, now: Tick) -> None:
+        """Drop what nobody needs."""
+        task = self._loop.run_in_executor(self._reader, self._logs[effect.pubend].trim, effect.before, now)
+        task.add_done_callback(self._was_trimmed)
+
+    async def close(self) -> None:
+        """Wait for what is under way, and close the logs."""
+        await self._loop.run_in_executor(self._writer, lambda: None)
+        await self._loop.run_in_executor(self._reader, lambda: None)
+        self._writer.shutdown()
+        self._reader.shutdown()
+        for log in self._logs.values():
+            log.close()
+
+    def _flush(self, pubend: PubendId) -> None:
+        task = self._loop.run_in_executor(self._writer, self._logs[pubend].flush)
+        task.add_done_callback(lambda done: self._flushed(pubend, done))
+
+    def _flushed(self, pubend: PubendId, done: asyncio.Future[Flushed]) -> None:
+        error = done.exception()
+        if error is not None:
+            if not isinstance(error, StoreError):
+                raise error
+            self._broken(error)
+            return
+        if pubend in self._waiting:
+            del self._waiting[pubend]
+            self._flush(pubend)
+        else:
+            self._flushing.discard(pubend)
+        flushed = done.result()
+        reason = "" if flushed.error is None else str(flushed.error)
+        for token in flushed.failed:
+            self._feed(RecordFailed(pubend=pubend, token=token, reason=reason))
+        if flushed.token is not None:
+            self._feed(RecordDurable(pubend=pubend, token=flushed.token))
+
+    def _was_read(
+        self, effect: ReadRecords, done: asyncio.Future[tuple[TickRange, EventBatch | None]]
+    ) -> None:
+        error = done.exception()
+        if error is not None:
+            if not isinstance(error, StoreError):
+                raise error
+            self._broken(error)
+            return
+        ticks, batch = done.result()
+        self._feed(RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch))
+
+    def _was_trimmed(self, done: asyncio.Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            if not isinstance(error, StoreError):
+                raise error
+            self._broken(error)
