@@ -292,7 +292,7 @@ def decoded_batch(frame: Frame, schema: pa.Schema) -> EventBatch:
         at = stop
     try:
         columns = pa.ipc.read_record_batch(pa.py_buffer(frame.payload[at:]), schema)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, EOFError):
         raise BadFrame(frame.offset) from None
     if columns.num_rows != frame.rows:
         raise BadFrame(frame.offset)
