@@ -99,6 +99,10 @@ def match(
     """
     _check_options(count=count, explain_rows=explain_rows, row=row, json=json)
     sources = open_sources(files, parse_columns(column or []))
+    # Before the condition is read: it may be about a column that was left out.
+    for source in sources:
+        for notice in source.notices:
+            _notice(notice)
     conditions = [parse_condition(where, source.schema) for source in sources]
     asked = _Asked(explain_rows, limit or EXPLAINED_MAX if explain_rows else limit, row)
     tally = _Tally()
@@ -107,8 +111,6 @@ def match(
         for source, condition in zip(sources, conditions, strict=True):
             if tally.stopped:
                 break
-            for notice in source.notices:
-                _notice(notice)
             for found in _matched(source, condition, asked, tally):
                 if explain_rows:
                     _explain(condition, found, tally, json=json)

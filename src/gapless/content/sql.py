@@ -361,7 +361,7 @@ class _Reader:
         near = get_close_matches(written, names, n=1) or [
             lowered[name] for name in get_close_matches(written.lower(), lowered, n=1)
         ]
-        way_out = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:10])}"
+        way_out = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:10]) or 'none'}"
         if leaf.kind == "quoted":
             way_out += " (a text stands in single quotes)"
         refuse("E161", f"no column {shown(leaf.text)}: {way_out}", self._text, leaf.at)

@@ -163,6 +163,16 @@ def test_a_column_that_is_there_twice_is_left_out(gapless: Command, tmp_path: Pa
     assert (answer.code, json.loads(answer.out)["b"]) == (0, 2)
 
 
+def test_a_condition_about_a_column_that_was_left_out_is_told_why(gapless: Command, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"a": 1}\n{"a": "x"}\n')
+    answer = gapless("--where", "a = 1", "t.jsonl")
+    assert answer.code == 2
+    assert answer.err.splitlines()[:2] == [
+        "notice: t.jsonl: column 'a' (int and string) is left out",
+        "error: E161 at 1: no column 'a': there are none",
+    ]
+
+
 def test_each_xml_file_is_a_document(
     gapless: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
