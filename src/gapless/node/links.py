@@ -117,7 +117,7 @@ class Links:
         """A broker dialled us and said who it is. Raises PeerError when it is no neighbour."""
         neighbour = self._neighbours.get(BrokerId(hello.name))
         if neighbour is None:
-            raise PeerError("E206", f"'{hello.name}' is no neighbour of '{self._broker}'")
+            raise PeerError("E221", f"'{hello.name}' is no neighbour of '{self._broker}'")
         connection.reader.allow(FROM_BROKER)
         link = _Link(self, neighbour, connection)
         self._connected(neighbour, connection)
@@ -149,7 +149,7 @@ class Links:
             if isinstance(message, Ping) and neighbour.connection is not None:
                 neighbour.connection.send(encode_link(Pong(number=message.number)))
             elif isinstance(message, Refuse):
-                raise PeerError("E215", f"'{neighbour.name}' hung up: {message.code} {message.message}")
+                raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return
         self._feed(MessageReceived(sender=neighbour.name, message=self._decoder.decode(frame)))
 
@@ -199,7 +199,7 @@ class Links:
         """Whether the right broker answered. Raises PeerError."""
         check_welcome(welcome, self._fingerprint)
         if welcome.name != neighbour.name:
-            raise PeerError("E216", f"'{welcome.name}' answers at the address of '{neighbour.name}'")
+            raise PeerError("E223", f"'{welcome.name}' answers at the address of '{neighbour.name}'")
 
 
 class _Link:

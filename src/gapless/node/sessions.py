@@ -171,7 +171,7 @@ class Sessions:
         except UsageError as error:
             number = getattr(request, "request", None)
             if number is None:
-                raise PeerError("E218", f"{error.code} {error.message}") from error
+                raise PeerError("E224", f"{error.code} {error.message}") from error
             refusal = RequestRefused(
                 request=number, code=error.code, message=error.message, retry=error.retry
             )
