@@ -13,11 +13,16 @@ import typer
 from gapless import __version__
 from gapless.cli.match import match
 from gapless.cli.sim import sim
+from gapless.cli.up import up
 from gapless.errors import ContentError, GaplessError
 
 #: Every command, in the order that the help lists them: its name and the function that runs it.
 #: The first line of the function's docstring is its line in `gapless --help`.
-COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (("match", match), ("sim", sim))
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("up", up),
+    ("match", match),
+    ("sim", sim),
+)
 
 #: The exit status of a run that was refused. A bug ends in a traceback and status 1.
 EXIT_REFUSED = 2

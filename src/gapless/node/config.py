@@ -60,6 +60,8 @@ class NodeConfig:
     addresses: Mapping[BrokerId, Address]
     #: None keeps everything in memory: nothing survives a restart.
     folder: Path | None
+    #: The version of the program, for people.
+    software: str = ""
 
     @property
     def listen(self) -> Address:

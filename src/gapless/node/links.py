@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gapless import __version__
 from gapless.errors import PeerError
 from gapless.model.ids import BrokerId
 from gapless.node.config import Address
@@ -69,8 +68,12 @@ class Links:
         broker: BrokerId,
         addresses: Mapping[BrokerId, Address],
         feed: Callable[[Event], None],
+        *,
+        software: str = "",
     ) -> None:
+        """`software` is the version of the program, told to whoever answers."""
         self._broker = broker
+        self._software = software
         self._addresses = addresses
         self._feed = feed
         self._fingerprint = network_fingerprint(network)
@@ -191,9 +194,7 @@ class Links:
 
     def hello(self) -> Hello:
         """What we say when we dial."""
-        return Hello(
-            role=Role.BROKER, name=self._broker, network=self._fingerprint, software=f"gapless {__version__}"
-        )
+        return Hello(role=Role.BROKER, name=self._broker, network=self._fingerprint, software=self._software)
 
     def check(self, welcome: Welcome, neighbour: _Neighbour) -> None:
         """Whether the right broker answered. Raises PeerError."""

@@ -12,7 +12,6 @@ import logging
 from pathlib import Path
 from types import TracebackType
 
-from gapless import __version__
 from gapless.errors import PeerError, StoreError, UsageError
 from gapless.model.ids import PubendId
 from gapless.node.config import Address, NodeConfig
@@ -72,7 +71,9 @@ class Node:
         self._storage = Storage(logs, self._host.feed, self._broken)
         publishers = {pubend: Publishers.recover(pubend, each, 0) for pubend, each in logs.items()}
         self._sessions = Sessions(config.network, publishers, self._host.feed, self.status)
-        self._links = Links(config.network, config.broker, config.addresses, self._host.feed)
+        self._links = Links(
+            config.network, config.broker, config.addresses, self._host.feed, software=config.software
+        )
         broker = Broker(config.network, config.broker, incarnation, self._storage.recovered())
         self._host.run(broker, self._links, self._storage, self._sessions)
         self._host.feed(BrokerStarted())
@@ -113,7 +114,7 @@ class Node:
         return json.dumps(
             {
                 "broker": self.config.broker,
-                "software": f"gapless {__version__}",
+                "software": self.config.software,
                 "links": self._links.up(),
                 "clients": len(self._sessions),
                 "subscriptions": self._sessions.subscriptions,
@@ -161,7 +162,7 @@ class Node:
                     version=version,
                     name=self.config.broker,
                     network=self._fingerprint,
-                    software=f"gapless {__version__}",
+                    software=self.config.software,
                 )
             )
         )

@@ -12,6 +12,7 @@ from gapless.wire.frames import (
     HEADER_BYTES,
     HELLO_BYTES_MAX,
     JOINED_BYTES_MAX,
+    MAGIC,
     PARTS_MAX,
     Frame,
     FrameReader,
@@ -26,23 +27,21 @@ def frame_bytes(kind: Kind, head: bytes, *parts: bytes) -> bytes:
     return b"".join(encode_frame(kind, head, parts))
 
 
-def header(
-    *, magic: str = "47a7", version: int = 1, kind: int = 0x12, length: int = 0, rest: str = ""
-) -> bytes:
-    start = bytes.fromhex(magic) + bytes([version, kind]) + length.to_bytes(4, "little")
+def header(*, version: int = 1, kind: int = 0x12, length: int = 0, rest: str = "") -> bytes:
+    start = MAGIC + bytes([version, kind]) + length.to_bytes(4, "little")
     return start + bytes.fromhex(rest or "00000000 0000 0000")
 
 
 def test_a_frame_has_the_layout_that_is_written_down() -> None:
     data = frame_bytes(Kind.KNOWLEDGE, b"head!", b"12345678", b"abc")
     assert data.hex(" ", 4) == (
-        "47a70110 28000000 05000000 02000000 "  # magic, version, kind; length; head; parts, zero
+        "47a70110 20000000 05000000 02000000 "  # magic, version, kind; length; head; parts, zero
         "08000000 03000000 "  # the lengths of the parts
         "68656164 21000000 "  # the head, filled up
         "31323334 35363738 "  # the first part
         "61626300 00000000"  # the second, filled up
     )
-    assert len(data) == HEADER_BYTES + 0x28
+    assert len(data) == HEADER_BYTES + 0x20
 
 
 def test_frames_are_the_same_wherever_the_bytes_are_split() -> None:
@@ -122,6 +121,11 @@ def test_what_is_no_frame_is_refused_when_its_header_is_there(data: bytes, code:
         reader.feed(frame_bytes(Kind.NACK, b""))
 
 
+def feed_in_pieces(reader: FrameReader, data: bytes, size: int) -> None:
+    for at in range(0, len(data), size):
+        reader.feed(data[at : at + size])
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -136,8 +140,7 @@ def test_lengths_that_do_not_add_up_are_refused(body: bytes) -> None:
     for split in (len(body), 20):
         reader = FrameReader(FROM_BROKER)
         with pytest.raises(PeerError, match="E214"):
-            for at in range(0, len(body), split):
-                reader.feed(body[at : at + split])
+            feed_in_pieces(reader, body, split)
 
 
 def test_a_stranger_may_only_say_hello_and_only_briefly() -> None:
