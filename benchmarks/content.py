@@ -1,6 +1,6 @@
 """How fast is content matched, and how does that grow with the number of subscriptions?
 
-    .venv/bin/python benchmarks/content.py [--seconds S] [--quick] [--plot FILE] [--json]
+    .venv/bin/python -m benchmarks.content [--seconds S] [--quick] [--plot FILE] [--json]
 
 Rows against SQL conditions (see `content_rows.py`) and XML documents against XPath patterns (see
 `content_xml.py`), from 1,000 to 100,000 subscriptions, on one core. The peers are measured in the same run:
@@ -37,16 +37,17 @@ QUICK_PATTERN_COUNTS = (1_000, 5_000)
 
 @dataclass(frozen=True)
 class Asked:
-    """A figure and the least that it should be."""
+    """A figure and the least, or the most, that it should be."""
 
     what: str
     measured: float
-    least: float
+    bound: float
+    at_most: bool = False
 
     @property
     def reached(self) -> bool:
-        """Whether it is enough."""
-        return self.measured >= self.least
+        """Whether it is as asked."""
+        return self.measured <= self.bound if self.at_most else self.measured >= self.bound
 
 
 def main() -> None:
@@ -139,7 +140,7 @@ def figures(
         Asked("50,000 patterns, times lxml in a loop", most["ratio"], 200),
         Asked("the same, duplicates allowed, documents/s", alike["documents_per_s"], 1_000),
         Asked("the same, duplicates allowed, times lxml in a loop", alike["ratio"], 200),
-        Asked("50 times the patterns: 1 / growth of the time", 1 / growth, 1 / 50),
+        Asked("50 times the patterns take times the time", growth, 10, at_most=True),
         Asked("changes/s at 50,000 patterns while matching", xml_churn["changes_per_s"], 5_000),
         Asked(
             "XML matching speed kept during the changes",
@@ -152,7 +153,15 @@ def figures(
 def show_rows(rows: list[Figures], churn: Churn, console: Console) -> None:
     """The table of rows."""
     table = Table(title="rows against SQL conditions: events/s, one core", title_justify="left")
-    for name in ("workload", "subscriptions", "matches/event", "index", "index, tens", "loop", "DuckDB"):
+    for name in (
+        "workload",
+        "subscriptions",
+        "matches/event",
+        "index",
+        "index, tens",
+        "loop",
+        "DuckDB, prepared",
+    ):
         table.add_column(name, justify="left" if name == "workload" else "right")
     for name in ("index/loop", "parse µs", "add µs", "bytes each"):
         table.add_column(name, justify="right")
@@ -174,7 +183,8 @@ def show_rows(rows: list[Figures], churn: Churn, console: Console) -> None:
     console.print(
         f"changes: {churn.changes_per_s:,.0f} a second at {churn.subscriptions:,} mixed, "
         f"{churn.change_us:.0f} µs each; matching {churn.busy_per_s:,.0f} events/s instead of "
-        f"{churn.quiet_per_s:,.0f} ({churn.kept:.0%})"
+        f"{churn.quiet_per_s:,.0f} ({churn.kept:.0%}); with the changes on the same core "
+        f"{churn.throughput_per_s:,.0f}, and with parsing their texts {churn.parsing_per_s:,.0f}"
     )
 
 
@@ -217,7 +227,9 @@ def show_xml(xml: list[dict[str, Any]], xml_churn: dict[str, Any], console: Cons
     kept = xml_churn["churn_matching_documents_per_s"] / xml_churn["quiet_documents_per_s"]
     console.print(
         f"changes: {xml_churn['changes_per_s']:,.0f} a second at {xml_churn['patterns']:,} patterns, "
-        f"{xml_churn['change_us']:.0f} µs each; matching keeps {kept:.0%} of its speed"
+        f"{xml_churn['change_us']:.0f} µs each; matching keeps {kept:.0%} of its speed; with the changes on "
+        f"the same core {xml_churn['churn_documents_per_s']:,.0f} documents/s instead of "
+        f"{xml_churn['quiet_documents_per_s']:,.0f}"
     )
 
 
@@ -226,12 +238,13 @@ def show_asked(asked: list[Asked], console: Console) -> None:
     if not asked:
         return
     table = Table(title="asked for", title_justify="left")
-    for name in ("figure", "measured", "at least", ""):
+    for name in ("figure", "measured", "asked", ""):
         table.add_column(name, justify="left" if name in ("figure", "") else "right")
     for each in asked:
-        digits = 0 if each.least >= 100 else 2
+        digits = 0 if each.bound >= 100 else 2
+        sign = "≤" if each.at_most else "≥"
         verdict = "reached" if each.reached else "[red]MISSED[/red]"
-        table.add_row(each.what, f"{each.measured:,.{digits}f}", f"{each.least:,.{digits}f}", verdict)
+        table.add_row(each.what, f"{each.measured:,.{digits}f}", f"{sign} {each.bound:,.{digits}f}", verdict)
     console.print(table)
 
 
@@ -255,7 +268,7 @@ def draw(rows: list[Figures], xml: list[dict[str, Any]], path: Path) -> None:
         [1e6 / (each.duckdb_per_s or 1) for each in known],
         "^--",
         color="tab:orange",
-        label="DuckDB, three",
+        label="DuckDB prepared, three",
     )
     _axes(left, "rows: µs per event", "subscriptions")
     counts = [line["patterns"] for line in xml]

@@ -4,7 +4,7 @@
 
 Documents of 22 elements and patterns as in Table 2 of the XNET paper (height up to 10, `*` with probability
 0.1, `//` 0.05, branches 0.1, names by Zipf's law) over an invented news vocabulary, see `news.py`. All
-patterns differ.
+patterns differ, but for one run in which many are alike, as they are drawn.
 
 - *index*: the batch goes in as XML text and comes out as (row, slot) pairs; parsing is included.
 - *loop*: lxml evaluates every compiled XPath on a tree that is parsed already; parsing is not included.

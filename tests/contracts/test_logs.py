@@ -321,7 +321,7 @@ def test_readers_beside_a_flush_and_a_trim_see_every_event_they_may_ask_for(make
     threads = [threading.Thread(target=reader) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for tick in range(0, 3_000, 10):
+    for tick in range(0, 1_500, 10):
         store.keep(batch(tick))
         horizon[1] = tick + 1
         if tick % 100 == 0 and tick > 200:

@@ -227,7 +227,7 @@ def test_a_log_in_memory_is_a_list_of_records(steps: list[tuple[object, ...]]) -
 
 
 @given(st.lists(st.one_of(STORMY), max_size=60))
-@settings(max_examples=400)
+@settings(max_examples=800)
 def test_a_log_on_a_failing_disk_keeps_what_it_said_to_keep(steps: list[tuple[object, ...]]) -> None:
     files = FaultyFiles()
     run(Machine(opened(files), files), steps)

@@ -95,7 +95,7 @@ pubends = st.sampled_from(sorted(PUBENDS))
 
 _WIDE = Context(prec=60)
 #: Values of each column, the extreme ones too.
-_VALUES: dict[str, list[object]] = {
+VALUES: dict[str, list[object]] = {
     "sym": ["", "IBM", "é", "\U0001f600", "a longer text with \0 in it"],
     "price": [None, 0.0, -1.5, 1e300, float("-inf"), 5e-324],
     "volume": [0, -1, 127, 2**32, 2**63 - 1, -(2**63)],
@@ -119,7 +119,7 @@ def batches(draw: st.DrawFn) -> EventBatch:
     """Trades in tick order; some are the middle of a larger batch."""
     at = sorted(draw(st.sets(ticks, min_size=1, max_size=8)))
     chance = draw(st.randoms(use_true_random=False))
-    rows = [{name: chance.choice(values) for name, values in _VALUES.items()} for _ in at]
+    rows = [{name: chance.choice(values) for name, values in VALUES.items()} for _ in at]
     batch = EventBatch(np.array(at, dtype=np.int64), table(TRADES, rows))
     if len(batch) > 2 and draw(st.booleans()):
         return batch.slice(1, len(batch) - 1)

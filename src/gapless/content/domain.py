@@ -136,11 +136,6 @@ class Domain:
         """Every value that is not null."""
         return len(self.intervals) == 1 and self.intervals[0] == (KEYS[self.kind].least, KEYS[self.kind].stop)
 
-    @property
-    def is_anything(self) -> bool:
-        """Every value and null: no condition."""
-        return self.null and self.is_whole
-
     def keys(self) -> tuple[Key, ...] | None:
         """The keys, when they are single points; None when some interval is longer."""
         if all(stop is not None and stop == next_key(start) for start, stop in self.intervals):

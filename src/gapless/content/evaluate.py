@@ -47,7 +47,7 @@ def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
     """In which rows the term lies in the domain."""
     if term.kind in ("string", "binary", "xml"):
         assert isinstance(term, Column)
-        return _mask_texts(rows.column(term.name), domain)
+        return _mask_texts(rows.column(term), domain)
     codes = rows.codes(term)
     bounds = code_bounds(domain) if codes.exact else None
     if bounds is None:
@@ -74,12 +74,12 @@ def mask_atom(atom: Atom, rows: Rows) -> RowMask:
     """Of which rows the atom is true."""
     match atom:
         case Like():
-            found = atom.pattern.matches(rows.column(atom.column.name))
+            found = atom.pattern.matches(rows.column(atom.column))
             return _true(pc.invert(found) if atom.negated else found)
         case Compare():
             return _mask_compare(atom, rows)
         case Matches():
-            return _mask_documents(atom, rows.column(atom.column.name))
+            return _mask_documents(atom, rows.column(atom.column))
         case AnyOf():
             return mask(atom.condition, rows)
 
@@ -147,7 +147,7 @@ def _mask_compare(atom: Compare, rows: Rows) -> RowMask:
     if left.kind not in NUMBERS and left.kind != "bool":
         assert isinstance(left, Column)
         assert isinstance(right, Column)
-        return _true(_ARROW[atom.operator](rows.column(left.name), rows.column(right.name)))
+        return _true(_ARROW[atom.operator](rows.column(left), rows.column(right)))
     kinds = {left.kind, right.kind}
     first, second = _in_order(rows.numbers(left), kinds), _in_order(rows.numbers(right), kinds)
     match atom.operator:

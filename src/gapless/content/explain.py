@@ -111,7 +111,7 @@ def _explained_atom(atom: Atom, one: Rows) -> Piece:
 
 
 def _explained_document(atom: Matches, one: Rows) -> str:
-    text = one.column(atom.column.name)[0].as_py()
+    text = one.column(atom.column)[0].as_py()
     if text is None:
         return f"{atom.column} is null"
     try:
@@ -122,7 +122,7 @@ def _explained_document(atom: Matches, one: Rows) -> str:
 
 def _value_of(term: Term, one: Rows) -> str:
     if isinstance(term, Column):
-        value = one.column(term.name)[0].as_py()
+        value = one.column(term)[0].as_py()
         return f"{term} is {_shown(value)}"
     numbers = one.numbers(term)
     known = numbers.valid is None or bool(numbers.valid[0])

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from gapless.content.terms import Arithmetic, Column, Constant, Term, compute
 from gapless.content.values import DECIMAL_DIGITS, Key, float_key, key_of
+from gapless.model.schema import COLUMN_TYPES
 
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.int64]
@@ -70,11 +71,15 @@ class Rows:
     def __len__(self) -> int:
         return int(self.columns.num_rows)
 
-    def column(self, name: str) -> pa.Array:
-        """A column as Arrow has it."""
-        found = self._arrays.get(name)
+    def column(self, column: Column) -> pa.Array:
+        """A column as Arrow has it. It must have the schema's type, for its bytes are read as they are."""
+        found = self._arrays.get(column.name)
         if found is None:
-            found = self._arrays[name] = self.columns.column(name)
+            found = self._arrays[column.name] = self.columns.column(column.name)
+            wanted = COLUMN_TYPES[column.kind]
+            assert found.type == wanted, (
+                f"column {column} is {found.type}, not {wanted}: check the batch first"
+            )
         return found
 
     def take(self, rows: Positions, names: Sequence[str]) -> Rows:
@@ -91,7 +96,7 @@ class Rows:
     def keys(self, term: Term) -> list[Key | None]:
         """The key of each row: exact, and slow."""
         if isinstance(term, Column):
-            values = self.column(term.name).to_pylist()
+            values = self.column(term).to_pylist()
             return [None if value is None else key_of(term.kind, value) for value in values]
         numbers = self.numbers(term)
         valid = np.ones(len(self), dtype=np.bool_) if numbers.valid is None else numbers.valid
@@ -110,7 +115,7 @@ class Rows:
     def _numbered(self, term: Term) -> Numbers:
         match term:
             case Column():
-                return column_numbers(self.column(term.name), term.kind)
+                return column_numbers(self.column(term), term.kind)
             case Constant():
                 kind: Any = {"int": np.int64, "float": np.float64}.get(term.kind, object)
                 return Numbers(np.full(len(self), term.value, dtype=kind))
@@ -119,7 +124,7 @@ class Rows:
 
     def _coded(self, term: Term) -> Codes:
         if isinstance(term, Column) and term.kind == "decimal":
-            return _decimal_codes(self.column(term.name))
+            return _decimal_codes(self.column(term))
         numbers = self.numbers(term)
         values = numbers.values
         exact = True

@@ -62,6 +62,7 @@ from gapless.wire.codec import (
     encode_columns,
     encode_head,
     schema_fingerprint,
+    shortened,
     unreadable,
 )
 from gapless.wire.delivery import SOURCES_MAX, Source, decode_columns_delivery, decode_rows
@@ -335,7 +336,9 @@ def encode_node(message: NodeMessage) -> list[Part]:
             kind = Kind.RECEIPT
         case PublishRefused(publisher=publisher, first_catenation=first, last_catenation=last):
             kind = Kind.PUBLISH_REFUSED
-            head = _PublishRefused(publisher, first, last, message.code, message.message, message.retry)
+            head = _PublishRefused(
+                publisher, first, last, message.code, shortened(message.message), message.retry
+            )
         case Confirmed(request=request, schema=schema):
             kind = Kind.CONFIRMED
             head = _Confirmed(
@@ -351,7 +354,7 @@ def encode_node(message: NodeMessage) -> list[Part]:
         case Done(request=request):
             kind, head = Kind.DONE, _Request(request)
         case RequestRefused(request=request, code=code, message=text, retry=retry):
-            kind, head = Kind.REQUEST_REFUSED, _RequestRefused(request, code, text, retry)
+            kind, head = Kind.REQUEST_REFUSED, _RequestRefused(request, code, shortened(text), retry)
         case Topics(request=request, topics=topics):
             listed = tuple((each.topic, column_texts(each), tuple(pubends)) for each, pubends in topics)
             kind, head = Kind.TOPICS, _Topics(request, listed)

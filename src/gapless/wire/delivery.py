@@ -12,7 +12,7 @@ Implements docs/wire.md, section 6.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -51,7 +51,7 @@ from gapless.wire.frames import (
 from gapless.wire.rows import RowFormat
 
 #: From so many rows for one connection on, columns cost less than rows.
-COLUMNS_ROWS_MIN: Final = 32
+COLUMNS_ROWS_MIN: Final = 64
 #: Subscriptions of one delivery, and pubends of one topic.
 SUBSCRIPTIONS_MAX: Final = 2**20
 SOURCES_MAX: Final = 2**16
@@ -140,16 +140,37 @@ _columns = msgspec.msgpack.Decoder(_Columns)
 class SharedColumns:
     """A whole batch, encoded, for any number of connections."""
 
-    __slots__ = ("_numbers", "_parts")
+    __slots__ = ("_numbers", "_pieces")
 
     def __init__(self, batch: EventBatch, numbers: Sequence[int], source: Positions | None = None) -> None:
-        """Row r is of the pubend with number `numbers[source[r]]`. Rows are at most DELIVERY_BYTES_MAX."""
+        """Row r is of the pubend with number `numbers[source[r]]`."""
         self._numbers = tuple(numbers)
-        sources = b"" if source is None else source.astype("<u4").tobytes()
-        self._parts: list[Part] = [encode_ticks(batch.ticks), encode_columns(batch.columns), sources]
+        #: Where each piece of the batch begins and ends, and its parts. There is more than one only when
+        #: the batch is too large for a frame.
+        self._pieces = [
+            (start, start + len(piece), _parts(piece, start, source)) for start, piece in _pieces(batch, 0)
+        ]
 
     def frame(self, shares: Iterable[tuple[int, Positions | None]]) -> list[Part]:
-        """The frame that delivers to the subscriptions of one connection their rows; None for all."""
+        """The frame that delivers to the subscriptions of one connection their rows; None for all.
+
+        Positions ascend. What is too large for one frame is sent as several.
+        """
+        if len(self._pieces) == 1:
+            return self._encoded(shares, self._pieces[0][2])
+        listed = list(shares)
+        frames: list[Part] = []
+        for start, stop, parts in self._pieces:
+            inside = [
+                (number, None if rows is None else rows[(rows >= start) & (rows < stop)] - start)
+                for number, rows in listed
+            ]
+            present = [(number, rows) for number, rows in inside if rows is None or len(rows)]
+            if present:
+                frames += self._encoded(present, parts)
+        return frames
+
+    def _encoded(self, shares: Iterable[tuple[int, Positions | None]], parts: list[Part]) -> list[Part]:
         listed: list[tuple[int, int | None]] = []
         positions: list[bytes] = []
         for subscription, rows in shares:
@@ -157,7 +178,22 @@ class SharedColumns:
             if rows is not None:
                 positions.append(rows.astype("<u4").tobytes())
         head = encode_head(_Columns(self._numbers, tuple(listed)))
-        return encode_frame(Kind.COLUMNS, head, [*self._parts, b"".join(positions)])
+        return encode_frame(Kind.COLUMNS, head, [*parts, b"".join(positions)])
+
+
+def _pieces(batch: EventBatch, start: int) -> Iterator[tuple[int, EventBatch]]:
+    """The batch in pieces that fit into frames, each with the place of its first row."""
+    if len(batch) < 2 or batch.nbytes <= DELIVERY_BYTES_MAX:
+        yield start, batch
+        return
+    middle = len(batch) // 2
+    yield from _pieces(batch.slice(0, middle), start)
+    yield from _pieces(batch.slice(middle, len(batch)), start + middle)
+
+
+def _parts(piece: EventBatch, start: int, source: Positions | None) -> list[Part]:
+    owners = b"" if source is None else source[start : start + len(piece)].astype("<u4").tobytes()
+    return [encode_ticks(piece.ticks), encode_columns(piece.columns), owners]
 
 
 # ---- decoding ----------------------------------------------------------------------------------------

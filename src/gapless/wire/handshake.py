@@ -11,7 +11,7 @@ Implements docs/wire.md, section 3.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, TypeAlias, assert_never
 
@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from gapless.errors import PeerError
 from gapless.protocol.network import Network
-from gapless.wire.codec import Counter, Name, Text, column_texts, decode_head, unreadable
+from gapless.wire.codec import Counter, Name, Text, column_texts, decode_head, shortened, unreadable
 from gapless.wire.frames import VERSION_MAX, VERSION_MIN, Frame, Kind, Part, encode_frame, versions_text
 
 
@@ -129,8 +129,8 @@ def encode_link(message: LinkMessage) -> list[Part]:
             kind = Kind.HELLO
         case Welcome():
             kind = Kind.WELCOME
-        case Refuse():
-            kind = Kind.REFUSE
+        case Refuse(message=text):
+            kind, message = Kind.REFUSE, replace(message, message=shortened(text))
         case Ping(number=number):
             return encode_frame(Kind.PING, _encode(number))
         case Pong(number=number):

@@ -16,6 +16,7 @@ from types import GenericAlias
 from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
@@ -77,7 +78,7 @@ class RowFormat:
         try:
             values = self._decoder.decode(data)
             return self._completed(values) if self._special else values
-        except (ValueError, OverflowError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise PeerError(
                 "E216", f"a row of topic '{self.schema.topic}' is not of its schema, or is damaged: {error}"
             ) from error
@@ -87,10 +88,18 @@ class RowFormat:
         for at, kind in self._special:
             value = made[at]
             if isinstance(value, int):
-                made[at] = _EPOCH + value * _MICROSECOND
+                made[at] = _time(value)
             elif isinstance(value, Decimal) and not _is_ours(value):
                 raise ValueError(f"column '{self.schema.columns[at].name}' cannot be {kind} {value}")
         return tuple(made)
+
+
+def _time(microseconds: int) -> datetime | np.datetime64:
+    """The time so long after 1970. What is beyond the years of Python's calendar is a NumPy time."""
+    try:
+        return _EPOCH + microseconds * _MICROSECOND
+    except OverflowError:
+        return np.datetime64(microseconds, "us")
 
 
 def _is_ours(value: Decimal) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -288,7 +288,7 @@ def test_records_of_a_failed_write_never_come_back(call: str, number: int) -> No
                 raise OSError(number, "injected")
 
         files.hook = hook
-        done = flush(log, batch(20), start("e", 1, 4), batch(*range(30, 40)))
+        done = flush(log, start("e", 1, 4), batch(20), batch(*range(30, 40)))
         files.hook = files.write_bytes_max = None
         assert done.token is None
         assert len(done.failed) == 3
@@ -357,6 +357,26 @@ def test_a_rotation_that_fails_fails_its_group_and_is_tried_again(call: str) -> 
         assert ticks_in(log) == [10, 30][: 1 + seed % 2]
         assert flush(log, batch(40)).error is None
         assert ticks_in(restarted(files))[-1] == 40
+
+
+def test_the_segment_of_a_failed_rotation_is_removed_but_only_if_it_is_empty() -> None:
+    files = FaultyFiles()
+    log = open_log(files, segment_bytes_max=1)
+    flush(log, batch(10))
+    files.hook = failing("sync_folder", times=1)
+    assert flush(log, batch(20)).error is not None
+    flush(log, batch(30))
+    orphan = FOLDER / segment_name(3)
+    assert orphan in files.names
+    kept = bytes(files.names[orphan].data)
+    files.names[orphan].data += bytes(8)
+    files.restart_process()
+    error = refusal(files)
+    assert error is not None
+    assert str(error).startswith(f"E301 {orphan} is damaged at offset {len(kept)}")
+    files.names[orphan].data[:] = kept
+    assert ticks_in(restarted(files)) == [10, 30]
+    assert orphan not in files.names
 
 
 @pytest.mark.parametrize(
@@ -464,6 +484,8 @@ def test_what_was_said_to_be_durable_survives_a_death_at_any_call(power: bool) -
             log = restarted(files)
             found = (log.recover(), ticks_in(log))
             assert found in [summary(each) for each in ledger.possible()], f"killed at call {at}, seed {seed}"
+            assert flush(log, batch(9_000)).error is None
             files.cut_power(Random(seed))
             log = open_log(files)
-            assert (log.recover(), ticks_in(log)) == found, "what a restart has found stays"
+            assert ticks_in(log) == [*found[1], 9_000], "what a restart has found stays, and what it adds"
+            assert log.recover() == replace(found[0], next_tick=9_001)

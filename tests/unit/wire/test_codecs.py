@@ -1,5 +1,9 @@
 """Messages as bytes: the exact bytes of a few, and what is refused of the others."""
 
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -22,10 +26,18 @@ from gapless.protocol.messages import (
     SidewaysMessage,
 )
 from gapless.protocol.network import Network
-from gapless.wire import broker_codec
+from gapless.wire import broker_codec, delivery
 from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
 from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
-from gapless.wire.client_messages import Confirmed, Publish, Receipt, RowsDelivery, Subscribe
+from gapless.wire.client_messages import (
+    ColumnsDelivery,
+    Confirmed,
+    Publish,
+    Receipt,
+    RequestRefused,
+    RowsDelivery,
+    Subscribe,
+)
 from gapless.wire.codec import schema_fingerprint
 from gapless.wire.delivery import DELIVERY_BYTES_MAX, SharedColumns, SharedRows
 from gapless.wire.frames import FROM_STRANGER, Frame, FrameReader, Kind, Part
@@ -208,6 +220,13 @@ def test_a_compressed_batch_is_refused_before_it_is_unpacked() -> None:
         refused(packed, "E216", "compressed")
 
 
+def test_an_arrow_message_that_says_it_is_the_last_is_refused() -> None:
+    frame = with_columns(batch_of(1, 2).columns)
+    part = bytearray(frame.parts[1])
+    part[4:8] = bytes(4)
+    refused(frame._replace(parts=(frame.parts[0], memoryview(bytes(part)))), "E216", "End of Arrow stream")
+
+
 def test_a_null_where_none_may_be_is_refused() -> None:
     columns = pa.RecordBatch.from_pydict({"sym": ["a", None], "price": [1, None]})
     refused(with_columns(columns), "E216", "'sym' has a null")
@@ -327,11 +346,7 @@ def test_a_hello_that_speaks_no_version_is_refused() -> None:
 
 
 def test_refusals_and_pings_have_bounds() -> None:
-    for message in (
-        Refuse(code="oops", message=""),
-        Refuse(code="E211", message="x" * 5_000),
-        Ping(number=-1),
-    ):
+    for message in (Refuse(code="oops", message=""), Ping(number=-1)):
         [frame] = frames_of(encode_link(message))
         with pytest.raises(PeerError, match="E215"):
             decode_link(frame)
@@ -432,6 +447,23 @@ def test_deliveries_of_rows_that_are_not_there_are_refused() -> None:
         node_decoder().decode(*frames_of([bytes(good)]))
 
 
+def test_a_time_beyond_the_calendar_is_no_reason_to_hang_up() -> None:
+    form = RowFormat(Schema.parse(TopicId("times"), {"sent": "timestamp"}))
+    for time in (2**62, -(2**62), 0, 253402300800 * 10**6):
+        sent = pa.array([time], pa.int64()).view(pa.timestamp("us", tz="UTC"))
+        [data] = form.encode(pa.RecordBatch.from_arrays([sent], ["sent"]))
+        [value] = form.decode(data)
+        assert value == (np.datetime64(time, "us") if time else datetime(1970, 1, 1, tzinfo=UTC))
+
+
+def test_a_decimal_that_no_column_can_hold_is_refused() -> None:
+    form = RowFormat(Schema.parse(TopicId("costs"), {"cost": "decimal"}))
+    assert form.decode(msgspec.msgpack.encode(["1.5"])) == (Decimal("1.5"),)
+    for text in ("NaN", "Infinity", "1E+29", "0.0000000001", "-100000000000000000000000000000"):
+        with pytest.raises(PeerError, match="E216"):
+            form.decode(msgspec.msgpack.encode([text]))
+
+
 def test_a_delivery_of_many_bytes_is_sent_as_several_frames() -> None:
     rows = 40
     batch = batch_of(*range(rows), sym="x" * (DELIVERY_BYTES_MAX // 16))
@@ -441,6 +473,38 @@ def test_a_delivery_of_many_bytes_is_sent_as_several_frames() -> None:
     deliveries = [node_decoder().decode(frame) for frame in frames]
     ticks = [event.tick for each in deliveries if isinstance(each, RowsDelivery) for event in each.events]
     assert ticks == list(range(rows))
+
+
+def test_a_batch_of_many_bytes_is_delivered_in_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "DELIVERY_BYTES_MAX", 1_000)
+    source = np.arange(100) % 2
+    shared = SharedColumns(batch_of(*range(100)), [0, 1], source)
+    wanted = {1: None, 2: np.array([3, 50, 99]), 3: np.array([98])}
+    frames = frames_of(shared.frame(list(wanted.items())))
+    assert len(frames) == 4
+    got: dict[int, list[tuple[str, int]]] = {}
+    for frame in frames:
+        each = node_decoder().decode(frame)
+        assert isinstance(each, ColumnsDelivery)
+        assert each.source is not None
+        for number, rows in each.to.items():
+            assert rows is None or len(rows)
+            for row in range(len(each.batch)) if rows is None else rows:
+                event = each.pubends[each.source[row]], int(each.batch.ticks[row])
+                got.setdefault(number, []).append(event)
+    for number, rows in wanted.items():
+        ticks = range(100) if rows is None else rows.tolist()
+        assert got[number] == [(f"t{tick % 2}", tick) for tick in ticks]
+
+
+def test_long_error_messages_are_shortened_and_not_refused() -> None:
+    long = RequestRefused(request=1, code="E101", message="x" * 10_000, retry=False)
+    told = NodeDecoder().decode(*frames_of(encode_node(long)))
+    assert isinstance(told, RequestRefused)
+    assert told.message.endswith("x...")
+    last = decode_link(*frames_of(encode_link(Refuse(code="E211", message="x" * 10_000))))
+    assert isinstance(last, Refuse)
+    assert len(last.message) == 4_096
 
 
 def test_the_bytes_of_a_batch_are_the_same_object_for_every_connection() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from itertools import repeat, takewhile
 from typing import Any
 
@@ -68,6 +69,12 @@ class Feature:
 
     def __hash__(self) -> int:
         return self._hash
+
+
+@lru_cache(maxsize=10_000)
+def feature_of(term: Term, view: View, length: int = 0) -> Feature:
+    """A feature, mostly the very one that was made before: dictionaries find it without comparing."""
+    return Feature(term, view, length)
 
 
 class Identities:
@@ -149,7 +156,7 @@ def order_codes(rows: Rows, term: Term) -> CodeArray:
     """The order codes of a term."""
     if is_text(term):
         assert isinstance(term, Column)
-        return text_codes(rows.column(term.name))
+        return text_codes(rows.column(term))
     return rows.codes(term).values
 
 
@@ -157,7 +164,7 @@ def null_codes(rows: Rows, term: Term) -> CodeArray:
     """1 for null, 0 for a value."""
     if is_text(term):
         assert isinstance(term, Column)
-        valid = valid_rows(rows.column(term.name))
+        valid = valid_rows(rows.column(term))
         nulls: RowMask = np.zeros(len(rows), np.bool_) if valid is None else ~valid
     else:
         nulls = rows.codes(term).values == NULL_CODE
@@ -172,7 +179,7 @@ def identity_codes(rows: Rows, term: Term, identities: Identities, length: int =
         # No subscription asks for the code of null, so a null is an unknown value.
         return identities.find_codes(rows.codes(term).values)
     assert isinstance(term, Column)
-    encoded = rows.column(term.name).dictionary_encode()
+    encoded = rows.column(term).dictionary_encode()
     values = encoded.dictionary.to_numpy(zero_copy_only=False).tolist()
     if length:
         values = [value[:length] for value in values]
@@ -190,7 +197,7 @@ def _looked_up(rows: Rows, term: Term, identities: Identities, length: int) -> C
     if not is_text(term):
         return identities.find(rows.codes(term).values.tolist())
     assert isinstance(term, Column)
-    column = rows.column(term.name)
+    column = rows.column(term)
     values = column.to_numpy(zero_copy_only=False).tolist()
     if length:
         values = [value and value[:length] for value in values]

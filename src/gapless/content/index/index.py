@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from gapless.content.condition import Condition
 from gapless.content.evaluate import mask_atom, mask_within
@@ -44,8 +46,7 @@ SLOTS_MAX = 2**40
 ROWS_TAKEN_MIN = 256
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(NamedTuple):
     """A way in which conjunctions are found: all that share it share one `Postings`."""
 
     equal: Feature | None
@@ -136,8 +137,8 @@ class Index:
         for entry in self._by_slot.pop(slot, ()):
             self._withdraw(entry)
 
-    def match(self, columns: object) -> Pairs:
-        """All (row, slot) pairs of a record batch, ordered by row and then by slot, each once."""
+    def match(self, columns: pa.RecordBatch | Rows) -> Pairs:
+        """All (row, slot) pairs of a batch of the schema's types, by row and then by slot, each once."""
         rows = columns if isinstance(columns, Rows) else Rows(columns)
         self._refresh()
         found: list[Pairs] = []
@@ -318,7 +319,7 @@ class Index:
 
     def _found_by_pattern(self, rows: Rows) -> list[Pairs]:
         return [
-            patterns.match(rows.column(column.name))
+            patterns.match(rows.column(column))
             for column, patterns in self._patterns.items()
             if len(patterns)
         ]

@@ -17,7 +17,15 @@ from typing import TypeAlias
 
 from gapless.content.condition import Atom, Conjunction, Matches
 from gapless.content.domain import Domain, Interval
-from gapless.content.index.features import ORDER_BYTES, Feature, View, is_text, position, text_code
+from gapless.content.index.features import (
+    ORDER_BYTES,
+    Feature,
+    View,
+    feature_of,
+    is_text,
+    position,
+    text_code,
+)
 from gapless.content.printing import prefix_interval
 from gapless.content.rows import CODE_MAX, CODE_MIN
 from gapless.content.terms import Column, Term, columns_of
@@ -184,19 +192,19 @@ def _piece(term: Term, domain: Domain) -> _Piece:
         keys = None
     piece = _Piece(Within(term, domain), [], exact=True)
     if domain.null:
-        piece.bounds.append(Bound(Feature(term, View.NULL), 1, 1))
+        piece.bounds.append(Bound(feature_of(term, View.NULL), 1, 1))
     elif keys:
-        piece.equal = Equal(Feature(term, View.IDENTITY), keys)
+        piece.equal = Equal(feature_of(term, View.IDENTITY), keys)
     hole = domain.hole()
     if hole is not None and not text and all(_is_inside(key) for key in hole):
         low, high = hole
         assert isinstance(low, int)
         assert isinstance(high, int)
-        piece.bounds.append(Bound(Feature(term, View.ORDER), low, high - 1, outside=True))
+        piece.bounds.append(Bound(feature_of(term, View.ORDER), low, high - 1, outside=True))
     elif hole is not None and text and Domain(domain.kind, (hole,)).keys():
-        piece.bounds.append(Bound(Feature(term, View.IDENTITY), 0, 0, outside=True, key=hole[0]))
+        piece.bounds.append(Bound(feature_of(term, View.IDENTITY), 0, 0, outside=True, key=hole[0]))
     elif keys and text:
-        piece.bounds += [Bound(Feature(term, View.IDENTITY), 0, 0, key=key) for key in keys]
+        piece.bounds += [Bound(feature_of(term, View.IDENTITY), 0, 0, key=key) for key in keys]
     else:
         for interval in domain.intervals:
             bound, exact = _text_bound(term, interval) if text else _bound(term, interval)
@@ -216,17 +224,19 @@ def _bound(term: Term, interval: Interval) -> tuple[Bound, bool]:
     low = CODE_MIN if start == every.least else _clipped(start)
     high = CODE_MAX if stop == every.stop else _clipped(stop - 1)
     exact = (start == every.least or _is_inside(start)) and (stop == every.stop or _is_inside(stop - 1))
-    return Bound(Feature(term, View.ORDER), low, high), exact
+    return Bound(feature_of(term, View.ORDER), low, high), exact
 
 
 def _text_bound(term: Term, interval: Interval) -> tuple[Bound, bool]:
     start, stop = interval
     low = CODE_MIN if not start else text_code(start)
     if stop is None:
-        return Bound(Feature(term, View.ORDER), low, CODE_MAX), _is_short(start)
+        return Bound(feature_of(term, View.ORDER), low, CODE_MAX), _is_short(start)
     exact = _is_short(stop)
     high = text_code(stop) - (1 if exact else 0)
-    return Bound(Feature(term, View.ORDER), low, max(low, high)), exact and _is_short(start) and low <= high
+    return Bound(feature_of(term, View.ORDER), low, max(low, high)), exact and _is_short(
+        start
+    ) and low <= high
 
 
 def _beginning(term: Term, domain: Domain) -> Equal | None:
@@ -237,7 +247,7 @@ def _beginning(term: Term, domain: Domain) -> Equal | None:
     if not isinstance(start, str) or domain.intervals[0] != prefix_interval(start):
         return None
     length = max((each for each in BEGINNINGS if each <= len(start)), default=0)
-    return Equal(Feature(term, View.BEGINNING, length), (start[:length],)) if length else None
+    return Equal(feature_of(term, View.BEGINNING, length), (start[:length],)) if length else None
 
 
 def _is_short(text: Key) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +53,7 @@ class Shape(Enum):
     BETWEEN = "between"
 
 
-@dataclass(frozen=True, slots=True)
-class Breadth:
+class Breadth(NamedTuple):
     """A shape, and for BETWEEN the exponent of four that is not below the width."""
 
     shape: Shape
