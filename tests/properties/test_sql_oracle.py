@@ -1,7 +1,8 @@
 """Random SQL conditions on random rows: we accept just the rows that DuckDB's WHERE would keep.
 
 Each run holds 12 x 50 conditions against 64 rows each, with products of disjunctions written out and kept
-whole: 76,800 pairs of a condition and a row. A failure prints the seed; `GAPLESS_SQL_SEED=123 pytest tests/properties/test_sql_oracle.py` runs another.
+whole: 76,800 pairs of a condition and a row. A failure prints the seed, and
+`GAPLESS_SQL_SEED=123 pytest tests/properties/test_sql_oracle.py` runs another.
 """
 
 from __future__ import annotations
