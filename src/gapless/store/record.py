@@ -50,6 +50,8 @@ CHUNK_BYTES = 2**20
 _HEADER = struct.Struct("<II4sBBxxIIIIqq")
 _SEED = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
+_LENGTH_AT = 28
 _MARK = b"GpLs"
 _MARK_AT = 8
 _NO_GAPS = 1
@@ -190,7 +192,7 @@ def frame_size(view: memoryview, at: int, *, salt: int, offset: int) -> int | No
         return None
     if _CRC.unpack_from(view, at)[0] != _header_crc(view, at, salt, offset):
         return None
-    length: int = _HEADER.unpack_from(view, at)[8]
+    length: int = _LENGTH.unpack_from(view, at + _LENGTH_AT)[0]
     return _HEADER.size + padded(length) if length <= FRAME_BYTES_MAX else None
 
 
@@ -200,23 +202,17 @@ def frame_at(view: memoryview, at: int, *, offset: int) -> Frame | None:
     Its header has been found valid by `frame_size`.
     """
     _, crc, mark, kind, flags, back, rows, note_bytes, length, first, last = _HEADER.unpack_from(view, at)
-    stop = at + _HEADER.size + length
-    if mark != _MARK or stop > len(view) or note_bytes > length or kind not in _KINDS:
+    begin = at + _HEADER.size
+    stop = begin + length
+    known = _KINDS.get(kind)
+    if mark != _MARK or stop > len(view) or note_bytes > length or known is None:
         return None
-    if zlib.crc32(view[at + _HEADER.size : stop]) != crc:
+    payload = view[begin:stop]
+    if zlib.crc32(payload) != crc:
         return None
-    return Frame(
-        kind=_KINDS[kind],
-        offset=offset,
-        stop=offset + _HEADER.size + padded(length),
-        group=offset - back,
-        first=first,
-        last=last,
-        rows=rows,
-        flags=flags,
-        note_bytes=note_bytes,
-        payload=view[at + _HEADER.size : stop],
-    )
+    # By position, because a restart makes one for each record of the newest segment.
+    end = offset + _HEADER.size + padded(length)
+    return Frame(known, offset, end, offset - back, first, last, rows, flags, note_bytes, payload)
 
 
 def frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
