@@ -1,0 +1,30 @@
+"""How do programs use a network? Connect, publish and subscribe; see `gapless.client.connection`.
+
+```python
+async with gapless.connect("gapless://localhost:7400") as client:
+    await client.publish("trades", {"sym": "IBM", "price": 121.5})
+    async with client.subscribe("trades", where="price > 100", start="earliest") as trades:
+        async for trade in trades:
+            print(trade["sym"], trade["price"])
+```
+"""
+
+from gapless.client.connection import Client, connect
+from gapless.client.events import Batch, Event
+from gapless.client.options import Options
+from gapless.client.publisher import Publisher
+from gapless.client.receipts import BatchReceipt, Publication, Receipt
+from gapless.client.subscription import Subscription
+
+__all__ = [
+    "Batch",
+    "BatchReceipt",
+    "Client",
+    "Event",
+    "Options",
+    "Publication",
+    "Publisher",
+    "Receipt",
+    "Subscription",
+    "connect",
+]

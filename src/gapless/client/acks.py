@@ -1,0 +1,46 @@
+"""Below which tick does a subscriber need nothing any more? Acknowledgements in any order, one position."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from gapless.model.ids import PubendId
+from gapless.model.ticks import Tick
+
+
+class AckLedger:
+    """What was handed to the program, per pubend, and not acknowledged yet.
+
+    >>> ledger, pubend = AckLedger(), PubendId("p")
+    >>> ledger.handed(pubend, [5, 6, 9])
+    >>> ledger.acked(pubend, [6])
+    >>> ledger.acked(pubend, [5])
+    7
+    >>> ledger.acked(pubend, [9])
+    10
+    """
+
+    __slots__ = ("_done", "_handed")
+
+    def __init__(self) -> None:
+        #: The ticks in order, those acknowledged out of order included.
+        self._handed: dict[PubendId, deque[Tick]] = {}
+        self._done: dict[PubendId, set[Tick]] = {}
+
+    def handed(self, pubend: PubendId, ticks: Iterable[Tick]) -> None:
+        """The program has these events now. Ticks ascend."""
+        self._handed.setdefault(pubend, deque()).extend(ticks)
+
+    def acked(self, pubend: PubendId, ticks: Iterable[Tick]) -> Tick | None:
+        """The program is done with these; gives the position if that has moved."""
+        handed = self._handed.get(pubend)
+        if not handed:
+            return None
+        done = self._done.setdefault(pubend, set())
+        done.update(tick for tick in ticks if tick >= handed[0])
+        position = None
+        while handed and handed[0] in done:
+            position = handed.popleft() + 1
+            done.remove(position - 1)
+        return position

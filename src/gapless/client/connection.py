@@ -1,0 +1,294 @@
+"""How does a program talk to a network? `connect`, and the client that it gives.
+
+```python
+async with connect("gapless://edge-1:7400,edge-2:7400") as client:
+    receipt = await client.publish("trades", {"sym": "IBM", "price": 121.5})
+    async with client.subscribe("trades", where="price > 100", start="earliest") as trades:
+        async for trade in trades:
+            print(trade.tick, trade["sym"])
+```
+
+Whatever happens to the connection in between, each event is published once and delivered once. To publish
+many events, do not await each: keep the publications, call `await client.ready(topic)` now and then, and
+await them at the end, or `client.flush()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+from gapless.client.address import parse_addresses
+from gapless.client.options import DEFAULTS, Options
+from gapless.client.publisher import Publisher
+from gapless.client.receipts import BatchReceipt, Publication
+from gapless.client.session import Session
+from gapless.client.subscription import AckMode, GapMode, Subscription, Wish
+from gapless.errors import LinkError, ParameterError, UsageError
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.schema import Schema
+from gapless.protocol.events import Order
+from gapless.wire.client_messages import AskStatus, CreateTopic, Mode, Start, StatusReport
+from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
+from gapless.wire.handshake import Hello, Role
+
+
+class Topic(NamedTuple):
+    """A topic as the node tells of it."""
+
+    #: By name, the type: `{"price": "float", "note": "string?"}`.
+    columns: Mapping[str, str]
+    pubends: tuple[PubendId, ...]
+
+
+def connect(
+    address: str,
+    *,
+    token: str | None = None,
+    tls: bool | ssl.SSLContext | None = None,
+    name: str | None = None,
+    options: Options = DEFAULTS,
+) -> Client:
+    """A client of the network at `address`; use it with `async with`.
+
+    `address` is `gapless://host:7400`, or several hosts with commas: any of them will do, and when one is
+    lost the others are tried. `tls` is True for the authorities that the system trusts, or a context with
+    others and with a certificate of one's own. `name` is for people who look at the node's status.
+
+    Raises UsageError for an address that is none.
+    """
+    return Client(address, token=token, tls=tls, name=name, options=options)
+
+
+class Client:
+    """A connection to a network, which is made again whenever it is lost. Made by `connect`."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls: bool | ssl.SSLContext | None = None,
+        name: str | None = None,
+        options: Options = DEFAULTS,
+    ) -> None:
+        self._addresses = parse_addresses(address)
+        if token is not None and len(token) > TEXT_MAX:
+            raise ParameterError(
+                "E191", f"a token of {len(token)} characters: at most {TEXT_MAX} can be sent"
+            )
+        #: Names what this client publishes; never used twice.
+        self._identity = uuid.uuid4().hex
+        self._hello = Hello(
+            role=Role.CLIENT, name=_checked_name(name or f"client-{self._identity[:8]}"), token=token
+        )
+        self._tls = ssl.create_default_context() if tls is True else (tls or None)
+        self._options = options
+        self._session: Session | None = None
+        self._ended = False
+        self._publishers: dict[str, Publisher] = {}
+        self._publishers_made = 0
+
+    async def __aenter__(self) -> Self:
+        if self._session is not None or self._ended:
+            raise UsageError("E193", "a client can be entered once: connect again")
+        session = Session(self._addresses, self._hello, tls=self._tls, options=self._options)
+        self._session = session
+        try:
+            await session.start()
+            await session.learn_topics()
+        except BaseException:
+            self._ended = True
+            await session.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session = self._entered()
+        try:
+            if kind is None and session.error is None:
+                await self._flush_all()
+        finally:
+            self._ended = True
+            await session.stop()
+
+    async def _flush_all(self) -> None:
+        seconds = self._options.close_timeout_s
+        try:
+            async with asyncio.timeout(seconds):
+                await self.flush()
+        except TimeoutError:
+            count = sum(publisher.outstanding for publisher in self._publishers_all())
+            raise LinkError(
+                "E406", f"{count} events have no receipt {seconds:g} seconds after the client was left"
+            ) from None
+
+    # Topics.
+
+    async def topics(self) -> dict[str, Topic]:
+        """All topics that this client may see, by name."""
+        answer = await self._entered().learn_topics()
+        return {schema.topic: Topic(column_texts(schema), pubends) for schema, pubends in answer.topics}
+
+    async def create_topic(self, name: str, columns: Mapping[str, str]) -> None:
+        """Create a topic with columns such as `{"price": "float", "note": "string?"}`.
+
+        Creating the very same topic again is no error. Raises SchemaError, or the node's error.
+        """
+        session = self._entered()
+        schema = Schema.parse(TopicId(_checked_name(name)), columns)
+        await session.request(
+            lambda number: CreateTopic(request=number, topic=schema.topic, columns=column_texts(schema))
+        )
+        session.schemas[schema.topic] = schema
+
+    async def status(self) -> dict[str, Any]:
+        """What the node tells of itself."""
+        answer = await self._entered().request(lambda number: AskStatus(request=number))
+        assert isinstance(answer, StatusReport)
+        report = json.loads(answer.report)
+        return report if isinstance(report, dict) else {"report": report}
+
+    # Publishing.
+
+    def publisher(
+        self,
+        topic: str,
+        *,
+        pubend: str | None = None,
+        identity: str | None = None,
+        first_catenation: int = 0,
+    ) -> Publisher:
+        """A publisher of its own to a topic; its events keep their order.
+
+        With an `identity`, the program numbers its events itself, across restarts: what was stored under
+        that name and number is not stored again.
+        """
+        session = self._entered()
+        self._publishers_made += 1
+        identity = _checked_name(identity or f"{self._identity}-{self._publishers_made}")
+        if identity in session.publishers:
+            raise UsageError("E195", f"there is a publisher '{identity}' already: use that one")
+        if first_catenation < 0:
+            raise ParameterError("E191", f"catenation numbers count from 0, got {first_catenation}")
+        return Publisher(
+            session,
+            TopicId(_checked_name(topic)),
+            identity,
+            pubend=None if pubend is None else PubendId(_checked_name(pubend)),
+            first_catenation=first_catenation,
+        )
+
+    def publish(self, topic: str, event: Mapping[str, object]) -> Publication:
+        """Queue one event. Await what this gives for its receipt (pubend, tick): then it is durable."""
+        publisher = self._publishers.get(topic)
+        if publisher is None or self._ended:
+            publisher = self.publisher_of(topic)
+        return publisher.publish(event)
+
+    async def publish_batch(self, topic: str, data: object) -> BatchReceipt:
+        """Publish all rows of a batch, and return their ticks when they are durable.
+
+        `data` is an Arrow table or batch, a data frame of pandas or Polars, a dict of lists, or a list of
+        dicts.
+        """
+        return await self.publisher_of(topic).publish_batch(data)
+
+    async def ready(self, topic: str) -> None:
+        """Return when there is room to publish more to a topic."""
+        await self.publisher_of(topic).ready()
+
+    async def flush(self) -> None:
+        """Return when everything published so far is durable. Raises a refusal that nobody has awaited."""
+        for publisher in self._publishers_all():
+            await publisher.flush()
+
+    def _publishers_all(self) -> list[Publisher]:
+        found = self._entered().publishers.values()
+        return [publisher for publisher in found if isinstance(publisher, Publisher)]
+
+    def publisher_of(self, topic: str) -> Publisher:
+        """The publisher that `publish` uses for a topic."""
+        self._entered()
+        publisher = self._publishers.get(topic)
+        if publisher is None:
+            publisher = self._publishers[topic] = self.publisher(topic)
+        return publisher
+
+    # Subscribing.
+
+    def subscribe(
+        self,
+        topic: str,
+        where: str = "",
+        *,
+        name: str | None = None,
+        order: Literal["publisher", "total"] = "publisher",
+        start: Start = "now",
+        ack: AckMode = "auto",
+        mode: Mode = "guaranteed",
+        gaps: GapMode = "report",
+        credit_rows: int | None = None,
+    ) -> Subscription:
+        """Every event of a topic that `where` accepts, once and in order; use it with `async with`.
+
+        With a `name` the subscription is durable: what it has not acknowledged is kept for it while it is
+        away. `start` is "now", "earliest", a tick, or the `positions` of an earlier subscription.
+        `ack="auto"` acknowledges an event when the next one is asked for, and the last when the
+        subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` makes
+        it an error when the network no longer keeps what was asked for; otherwise it is logged and found in
+        `Subscription.gaps`. At most `credit_rows` rows wait here, beside those that came together and are
+        being taken.
+        """
+        wish = Wish(
+            topic=TopicId(_checked_name(topic)),
+            where=where,
+            name=None if name is None else _checked_name(name),
+            order=Order(_chosen("order", order, ("publisher", "total"))),
+            start=_checked_start(start),
+            mode=_chosen("mode", mode, get_args(Mode)),
+            ack=_chosen("ack", ack, get_args(AckMode)),
+            gaps=_chosen("gaps", gaps, get_args(GapMode)),
+            credit_rows=self._options.credit_rows if credit_rows is None else credit_rows,
+        )
+        if wish.credit_rows < 1:
+            raise ParameterError("E191", f"credit_rows must be more than zero, got {credit_rows}")
+        return Subscription(self._entered(), wish)
+
+    def _entered(self) -> Session:
+        if self._session is None or self._ended:
+            why = "it has been left" if self._ended else "use it with `async with`"
+            raise UsageError("E193", f"the client is not connected: {why}")
+        return self._session
+
+
+def _checked_name(name: str) -> str:
+    if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+        raise ParameterError("E191", f"a name has 1 to {NAME_CHARACTERS_MAX} characters, got {name!r:.80}")
+    return name
+
+
+def _chosen(option: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ParameterError("E191", f"{option} must be {' or '.join(map(repr, allowed))}, got {value!r}")
+    return value
+
+
+def _checked_start(start: Any) -> Start:
+    if isinstance(start, int) and not isinstance(start, bool):
+        return start
+    if isinstance(start, Mapping):
+        with contextlib.suppress(TypeError, ValueError):
+            return {PubendId(str(pubend)): int(tick) for pubend, tick in start.items()}
+    if start in ("now", "earliest"):
+        found: Start = start
+        return found
+    raise ParameterError("E191", f"start must be 'now', 'earliest', a tick or positions, got {start!r}")

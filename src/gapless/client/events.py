@@ -1,0 +1,233 @@
+"""What does a subscriber get? Events that look like mappings, and batches of columns.
+
+What came together stays together, in a `Chunk`. An event is no more than a chunk and a row of it; a column
+becomes Python values when the first of them is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.content.rows import Positions, RowMask
+from gapless.model.batch import EventBatch
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.schema import Schema
+from gapless.model.ticks import Tick, TickArray
+
+if TYPE_CHECKING:
+    from gapless.client.subscription import Subscription
+
+
+class Names:
+    """The names of a topic's columns, and the place of each."""
+
+    __slots__ = ("arrow", "names", "places", "schema")
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.arrow = schema.arrow()
+        self.names = tuple(column.name for column in schema.columns)
+        self.places = {name: at for at, name in enumerate(self.names)}
+
+
+class Chunk:
+    """Rows that came together, some of which the program has taken already."""
+
+    __slots__ = (
+        "_columns",
+        "_folded",
+        "_lists",
+        "_stops",
+        "_values",
+        "asked",
+        "at",
+        "credit",
+        "names",
+        "owner",
+        "pubends",
+        "size",
+        "source",
+        "ticks",
+    )
+
+    def __init__(
+        self,
+        owner: Subscription,
+        names: Names,
+        ticks: TickArray,
+        pubends: Sequence[PubendId],
+        source: Positions | None,
+        *,
+        columns: pa.RecordBatch | None = None,
+        values: list[tuple[object, ...]] | None = None,
+    ) -> None:
+        """Row r is an event of `pubends[source[r]]`; no source when there is only one pubend."""
+        self.owner = owner
+        self.names = names
+        self.ticks = ticks
+        self.pubends = pubends
+        self.source = source
+        self.size = len(ticks)
+        #: How many rows the program has taken, and after how many of those it has asked for the next.
+        self.at = 0
+        self.asked = 0
+        #: How many rows of credit it has cost.
+        self.credit = self.size
+        self._columns = columns
+        self._values = values
+        self._lists: list[list[Any] | None] = [None] * len(names.names)
+        self._stops: dict[PubendId, Tick] = {}
+        self._folded = 0
+
+    def pubend(self, row: int) -> PubendId:
+        """Where a row is from."""
+        return self.pubends[0] if self.source is None else self.pubends[int(self.source[row])]
+
+    def value(self, row: int, name: str) -> Any:
+        """One value. Raises KeyError."""
+        place = self.names.places[name]
+        if self._values is not None:
+            return self._values[row][place]
+        values = self._lists[place]
+        if values is None:
+            assert self._columns is not None
+            values = self._lists[place] = self._columns.column(place).to_pylist()
+        return values[row]
+
+    def columns(self) -> pa.RecordBatch:
+        """All rows as columns."""
+        if self._columns is None:
+            assert self._values is not None
+            arrays = [
+                pa.array(values, field.type)
+                for field, values in zip(self.names.arrow, zip(*self._values, strict=True), strict=True)
+            ]
+            self._columns = pa.RecordBatch.from_arrays(arrays, schema=self.names.arrow)
+        return self._columns
+
+    def row_pubends(self) -> list[PubendId]:
+        """The pubend of each row."""
+        if self.source is None:
+            return [self.pubends[0]] * self.size
+        return [self.pubends[at] for at in self.source.tolist()]
+
+    def where(self, wanted: RowMask) -> Chunk:
+        """The rows that are wanted; costs the credit of all."""
+        if wanted.all():
+            return self
+        at = np.flatnonzero(wanted)
+        chunk = Chunk(
+            self.owner,
+            self.names,
+            self.ticks[at],
+            self.pubends,
+            None if self.source is None else self.source[at],
+            columns=None if self._columns is None else self._columns.take(pa.array(at)),
+            values=None if self._values is None else [self._values[row] for row in at.tolist()],
+        )
+        chunk.credit = self.credit
+        return chunk
+
+    def stops(self, rows: int) -> Mapping[PubendId, Tick]:
+        """Per pubend one past the last tick of the first rows. `rows` never goes down."""
+        if rows > self._folded:
+            if self.source is None:
+                self._stops[self.pubends[0]] = int(self.ticks[rows - 1]) + 1
+            else:
+                for row in range(self._folded, rows):
+                    self._stops[self.pubend(row)] = int(self.ticks[row]) + 1
+            self._folded = rows
+        return self._stops
+
+
+class Event(Mapping[str, Any]):
+    """One event: a value for each column by its name, and `pubend`, `tick` and `topic`."""
+
+    __slots__ = ("_chunk", "_row")
+
+    def __init__(self, chunk: Chunk, row: int) -> None:
+        self._chunk = chunk
+        self._row = row
+
+    @property
+    def pubend(self) -> PubendId:
+        """Where it was published. With the tick it is the name of the event, everywhere and for ever."""
+        return self._chunk.pubend(self._row)
+
+    @property
+    def tick(self) -> Tick:
+        """When it was published: microseconds since 1970, and one more than the last at least."""
+        return int(self._chunk.ticks[self._row])
+
+    @property
+    def topic(self) -> TopicId:
+        """The topic that it was published to."""
+        return self._chunk.names.schema.topic
+
+    async def ack(self) -> None:
+        """The program is done with this event, and wants it never again."""
+        self._chunk.owner.ack_rows(self._chunk, self._row, self._row + 1)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._chunk.value(self._row, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._chunk.names.names)
+
+    def __len__(self) -> int:
+        return len(self._chunk.names.names)
+
+    def __repr__(self) -> str:
+        return f"Event({self.pubend} {self.tick} {dict(self)})"
+
+
+class Batch:
+    """Events that came together, as columns."""
+
+    __slots__ = ("chunk", "columns", "start", "ticks")
+
+    def __init__(self, chunk: Chunk, start: int) -> None:
+        self.chunk = chunk
+        self.start = start
+        #: The values, in Arrow.
+        self.columns: pa.RecordBatch = chunk.columns().slice(start) if start else chunk.columns()
+        #: The tick of each row.
+        self.ticks = chunk.ticks[start:]
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    @property
+    def topic(self) -> TopicId:
+        """The topic that they were published to."""
+        return self.chunk.names.schema.topic
+
+    @property
+    def pubends(self) -> list[PubendId]:
+        """The pubend of each row."""
+        return self.chunk.row_pubends()[self.start :]
+
+    def __iter__(self) -> Iterator[Event]:
+        return (Event(self.chunk, row) for row in range(self.start, self.chunk.size))
+
+    def by_pubend(self) -> dict[PubendId, EventBatch]:
+        """The events of each pubend, in tick order."""
+        if self.chunk.source is None:
+            return {self.chunk.pubends[0]: EventBatch(self.ticks, self.columns)}
+        source = self.chunk.source[self.start :]
+        whole = EventBatch(self.ticks, self.columns)
+        return {self.chunk.pubends[at]: whole.where(source == at) for at in np.unique(source).tolist()}
+
+    def to_arrow(self) -> pa.Table:
+        """The columns, with the name of each event before them: `_pubend` and `_tick`."""
+        table = pa.Table.from_batches([self.columns])
+        pubends = pa.array(self.pubends, pa.string()).dictionary_encode()
+        return table.add_column(0, "_pubend", pubends).add_column(1, "_tick", pa.array(self.ticks))
+
+    async def ack(self) -> None:
+        """The program is done with these events, and wants them never again."""
+        self.chunk.owner.ack_rows(self.chunk, self.start, self.chunk.size)

@@ -1,0 +1,182 @@
+"""How does a client hold one connection? Frames in, frames out, and is the node still there?
+
+What is written while the socket is busy waits, and goes out as one: `is_writable` says when it is time to
+make the next frames. A node that sends what is no frame, or nothing at all for too long, is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Protocol
+
+from gapless.client.address import Address
+from gapless.client.refusals import error_of
+from gapless.errors import GaplessError, LinkError, PeerError
+from gapless.wire.client_codec import NodeDecoder
+from gapless.wire.client_messages import NodeMessage
+from gapless.wire.frames import FROM_DIALED_NODE, Frame, FrameReader, Kind, Part
+from gapless.wire.handshake import (
+    LINK_KINDS,
+    Hello,
+    Ping,
+    Pong,
+    Refuse,
+    Welcome,
+    check_welcome,
+    decode_link,
+    encode_link,
+)
+
+
+class Receiver(Protocol):
+    """Whoever uses a link."""
+
+    def received(self, message: NodeMessage) -> None:
+        """The node said something. Raises PeerError when it makes no sense."""
+
+    def writable(self) -> None:
+        """The socket takes more."""
+
+
+class Link(asyncio.Protocol):
+    """One connection to a node."""
+
+    def __init__(self, receiver: Receiver, hello: Hello, ping_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._receiver = receiver
+        self._hello = hello
+        self._reader = FrameReader(FROM_DIALED_NODE)
+        self._decoder = NodeDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._ping_s = ping_s
+        self._heard = True
+        self._pings = 0
+        self._timer: asyncio.TimerHandle | None = None
+        #: Why the link was given up, once it was.
+        self.error: GaplessError | None = None
+        #: Whether the node itself ended it, and said that coming back is no use.
+        self.is_refused = False
+        self.welcomed: asyncio.Future[Welcome] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether what is written now leaves at once."""
+        return not self._paused and self._transport is not None and not self._transport.is_closing()
+
+    def write(self, parts: list[Part]) -> None:
+        """Write frames; lost when the connection is."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+    def fail(self, error: GaplessError) -> None:
+        """Give the connection up, and tell the node why if it will listen."""
+        if self.error is None:
+            self.error = error
+            if isinstance(error, PeerError):
+                self.write(encode_link(Refuse(code=error.code, message=error.message)))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close once everything written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.writelines(encode_link(self._hello))
+        self._timer = self._loop.call_later(self._ping_s, self._beat)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+                if self.error is not None:
+                    return
+        except PeerError as error:
+            self.fail(error)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._receiver.writable()
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.error is None:
+            self.error = LinkError("E402", f"the connection was lost: {reason or 'closed'}", retry=True)
+        if not self.welcomed.done():
+            self.welcomed.set_exception(self.error)
+            self.welcomed.exception()  # nobody need have waited for it
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind not in LINK_KINDS:
+            if not self.welcomed.done():
+                raise PeerError("E213", f"a {frame.kind.name} frame came before the welcome")
+            self._receiver.received(self._decoder.decode(frame))
+            return
+        match decode_link(frame):
+            case Welcome() as welcome:
+                if self.welcomed.done():
+                    raise PeerError("E213", "a second WELCOME frame came")
+                check_welcome(welcome)
+                self.welcomed.set_result(welcome)
+            case Refuse(code=code, message=message, retry=retry):
+                self.is_refused = not retry
+                self.error = error_of(code, message, retry=retry)
+                self.fail(self.error)
+            case Ping(number=number):
+                self.write(encode_link(Pong(number=number)))
+            case _:
+                assert frame.kind is Kind.PONG, f"the reader let a {frame.kind.name} frame through"
+
+    def _beat(self) -> None:
+        if not self._heard and self._pings:
+            seconds = 2 * self._ping_s
+            self.fail(LinkError("E402", f"the node was silent for {seconds:g} seconds", retry=True))
+            return
+        self._pings = 0 if self._heard else self._pings + 1
+        if self._pings:
+            self.write(encode_link(Ping(number=self._pings)))
+        self._heard = False
+        self._timer = self._loop.call_later(self._ping_s, self._beat)
+
+
+async def dial(
+    address: Address,
+    receiver: Receiver,
+    hello: Hello,
+    *,
+    tls: ssl.SSLContext | None,
+    ping_s: float,
+    timeout_s: float,
+) -> Link:
+    """A link to the node at an address. It has welcomed us, unless the link has an `error`."""
+    loop = asyncio.get_running_loop()
+    link = Link(receiver, hello, ping_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+            await asyncio.wait([link.welcomed])
+    except TimeoutError:
+        link.fail(LinkError("E401", f"no answer within {timeout_s:g} seconds", retry=True))
+    except ssl.SSLError as error:
+        link.fail(LinkError("E404", f"TLS failed: {error.reason or error}"))
+    except OSError as error:
+        link.fail(LinkError("E401", error.strerror or str(error), retry=True))
+    except asyncio.CancelledError:
+        link.fail(LinkError("E403", "dialling was given up"))
+        raise
+    return link

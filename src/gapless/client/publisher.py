@@ -1,0 +1,461 @@
+"""How is an event published? Numbered, sent with all that wait beside it, kept until its receipt is there.
+
+`publish` only puts the event in a queue. When the socket is free, everything queued becomes the columns of
+one frame. Up to `SENDS_MAX` frames are under way at a time; while they are, small ones wait and grow: no
+timer, no delay when there is little to do, large batches when there is much.
+
+Every event has a *catenation number*, and the node stores no number of a publisher twice. So whatever has
+no receipt can be sent again, on this connection or the next, with the same number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from gapless.client.receipts import BatchReceipt, Publication, Row, Send
+from gapless.client.refusals import error_of
+from gapless.client.rows import Shape
+from gapless.client.session import Session, never_sent
+from gapless.client.waiting import Signal
+from gapless.errors import GaplessError, LinkError, UsageError
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.ticks import Tick
+from gapless.wire.client_codec import encode_client
+from gapless.wire.client_messages import Publish, PublishRefused, Receipt
+from gapless.wire.frames import Part
+
+#: So many sends may be under way before small ones wait for each other.
+SENDS_MAX = 8
+#: From so many events on, a send is no longer small.
+SEND_ROWS_WORTH = 512
+#: `ready` lets the queue be emptied when it is this long.
+QUEUE_ROWS_READY = 4_096
+#: About so many bytes are put into one write.
+WRITE_BYTES_MAX = 4 * 2**20
+#: So many sends with errors are remembered for `flush`.
+UNSEEN_MAX = 1_000
+
+
+class Publisher:
+    """Publishes to one topic, in order. Made by `Client.publisher`."""
+
+    def __init__(
+        self,
+        session: Session,
+        topic: TopicId,
+        identity: str,
+        *,
+        pubend: PubendId | None = None,
+        first_catenation: int = 0,
+    ) -> None:
+        self.topic = topic
+        #: Who publishes: the node drops what it has stored under this name and number before.
+        self.identity = identity
+        self._session = session
+        self._pubend = pubend
+        self._next = first_catenation
+        self._shape: Shape | None = None
+        self._learning: asyncio.Task[None] | None = None
+        #: What is filled by `publish`, and how many more events it may take.
+        self._filling = Send()
+        self._rows: list[Row] = self._filling.rows
+        self._room = session.options.outstanding_rows_max
+        #: Ready to be sent, in order. Then under way, in the order of their numbers.
+        self._waiting: deque[Send] = deque()
+        self._sent: deque[Send] = deque()
+        #: Events in `_waiting` and `_sent` without an outcome, and the bytes of their columns.
+        self._outstanding_rows = 0
+        self._outstanding_bytes = 0
+        self._row_bytes = 256.0
+        #: Set while the node has asked us to come again later.
+        self._pause: asyncio.TimerHandle | None = None
+        #: The last event that has a receipt; the first thing said on a new connection comes after it.
+        self._last: tuple[int, PubendId, Tick] | None = None
+        self._tells_last = False
+        #: Sends with errors that perhaps nobody has heard of; the newest of them.
+        self._unseen: deque[Send] = deque(maxlen=UNSEEN_MAX)
+        self._changed = Signal()
+        session.publishers[identity] = self
+        self._learn()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.flush()
+
+    # What programs call.
+
+    def publish(self, event: Mapping[str, object]) -> Publication:
+        """Queue one event. Await what this gives for its receipt: then the event is durable.
+
+        Raises SchemaError when columns are missing or unknown, and LinkError when more is outstanding
+        than `Options` allow: await `ready` now and then. A value that does not fit its column is refused
+        by the publication.
+        """
+        shape = self._shape
+        if shape is None:
+            return self._publish_unshaped(event)
+        try:
+            row = shape.values(event)
+            if len(event) != shape.width:
+                row = shape.completed(event)
+        except KeyError:
+            row = shape.completed(event)
+        rows = self._rows
+        index = len(rows)
+        if index >= self._room:
+            raise self._full()
+        rows.append(row)
+        if not index:
+            self._session.wake(self)
+        return Publication(self._filling, index)
+
+    async def publish_batch(self, data: object) -> BatchReceipt:
+        """Publish all rows of a batch, and return when they are durable.
+
+        `data` is an Arrow table or batch, a data frame of pandas or Polars, a dict of lists, or a list of
+        dicts. Raises UsageError before anything is sent when it does not fit the topic, and the node's
+        error when rows were refused; the other rows may have been stored then.
+        """
+        shape = await self._shaped()
+        pieces = shape.batches(data)
+        sends: list[Send] = []
+        for piece in pieces:
+            await self.ready()
+            self._close_filling()
+            send = Send()
+            send.made([piece], {})
+            self._enqueue(send)
+            sends.append(send)
+            self._session.wake(self)
+        for send in sends:
+            await send.settled()
+        # All of them are looked at, so that an error is reported once.
+        outcomes = [
+            outcome for send in sends for outcome in sorted(send.outcomes, key=lambda each: each.start)
+        ]
+        errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+        for outcome in outcomes:
+            outcome.seen = True
+        if errors:
+            raise errors[0]
+        return BatchReceipt(tuple((outcome.pubend, outcome.ticks()) for outcome in outcomes))
+
+    async def ready(self) -> None:
+        """Return when there is room for more: the way not to publish faster than the network takes it."""
+        while True:
+            if self._session.error is not None:
+                raise self._session.error
+            options = self._session.options
+            if (
+                len(self._rows) < QUEUE_ROWS_READY
+                and self._outstanding_rows + len(self._rows) < max(options.outstanding_rows_max // 4, 1)
+                and self._outstanding_bytes < max(options.outstanding_bytes_max // 4, 1)
+            ):
+                return
+            await self._changed.wait()
+
+    async def flush(self) -> None:
+        """Return when everything published so far is durable. Raises a refusal that nobody has awaited."""
+        self._close_filling()
+        for send in [*self._sent, *self._waiting]:
+            await send.settled()
+        errors = [error for send in self._unseen if (error := send.unseen()) is not None]
+        self._unseen.clear()
+        if errors:
+            raise errors[0]
+
+    @property
+    def outstanding(self) -> int:
+        """How many events are without an outcome."""
+        return self._outstanding_rows + len(self._rows)
+
+    # The queue.
+
+    def _publish_unshaped(self, event: Mapping[str, object]) -> Publication:
+        """Queue an event of a topic that is not known yet."""
+        if self._session.error is not None:
+            raise self._session.error
+        self._learn()
+        if self._shape is not None:
+            return self.publish(event)
+        index = len(self._rows)
+        if index >= self._room:
+            raise self._full()
+        self._rows.append((dict(event),))
+        self._session.wake(self)
+        return Publication(self._filling, index)
+
+    def _full(self) -> GaplessError:
+        if self._session.error is not None:
+            return self._session.error
+        return LinkError(
+            "E405",
+            f"{self.outstanding} events for topic '{self.topic}' have no receipt yet: "
+            "await ready() before publishing more",
+            retry=True,
+        )
+
+    def _close_filling(self) -> None:
+        """What was queued is complete; the next event begins anew."""
+        if self._rows:
+            self._enqueue(self._filling)
+            self._filling = Send()
+            self._rows = self._filling.rows
+            self._reckon()
+
+    def _enqueue(self, send: Send) -> None:
+        self._waiting.append(send)
+        self._outstanding_rows += len(send.rows) or send.count
+        self._outstanding_bytes += send.nbytes
+
+    def _reckon(self) -> None:
+        """How many more events may be queued."""
+        options = self._session.options
+        rows = options.outstanding_rows_max - self._outstanding_rows
+        bytes_left = options.outstanding_bytes_max - self._outstanding_bytes
+        self._room = max(0, min(rows, int(bytes_left / self._row_bytes)))
+        self._changed.notify()
+
+    def _make(self, send: Send, shape: Shape) -> None:
+        """Events become columns, here and only here."""
+        if not send.rows:
+            return
+        rows = len(send.rows)
+        pieces, failed = shape.pieces(send.rows)
+        send.made(pieces, failed)
+        self._outstanding_rows -= rows - send.count
+        self._outstanding_bytes += send.nbytes
+        if send.count:
+            self._row_bytes = max(send.nbytes / send.count, 1.0)
+        if failed:
+            self._unseen.append(send)
+
+    # What the session asks and tells.
+
+    def frames(self) -> tuple[list[Part], bool]:
+        """What is to be sent now: first what must be sent again, then what is new."""
+        shape = self._shape
+        parts: list[Part] = []
+        if shape is None or self._pause is not None:
+            return parts, False
+        size = 0
+        for send in self._sent:
+            if send.again:
+                send.again = False
+                size += send.nbytes
+                parts += self._encoded(send, shape)
+                if size > WRITE_BYTES_MAX:
+                    return parts, True
+        while True:
+            if not self._waiting:
+                if not self._rows or (len(self._sent) >= SENDS_MAX and len(self._rows) < SEND_ROWS_WORTH):
+                    break
+                self._close_filling()
+            if size > WRITE_BYTES_MAX:
+                return parts, True
+            send = self._waiting.popleft()
+            self._make(send, shape)
+            if send.count:
+                send.first, self._next = self._next, self._next + send.count
+                self._sent.append(send)
+                size += send.nbytes
+                parts += self._encoded(send, shape)
+        self._reckon()
+        return parts, False
+
+    def _encoded(self, send: Send, shape: Shape) -> list[Part]:
+        """The frames for everything in a send that has no outcome."""
+        parts: list[Part] = []
+        for start, piece in send.pieces:
+            stop = start + piece.num_rows
+            for low, high in send.open:
+                begin, end = max(low, start), min(high, stop)
+                if begin < end:
+                    parts += self._frame(send.first + begin, piece.slice(begin - start, end - begin), shape)
+        return parts
+
+    def _frame(self, first: int, rows: pa.RecordBatch, shape: Shape) -> list[Part]:
+        after = None
+        if self._tells_last and self._last is not None:
+            after = self._last[1:]
+        self._tells_last = False
+        return encode_client(
+            Publish(
+                topic=self.topic,
+                pubend=self._pubend,
+                publisher=self.identity,
+                first_catenation=first,
+                schema=shape.fingerprint,
+                rows=rows,
+                after=after,
+            )
+        )
+
+    def linked(self) -> None:
+        """A new connection: whatever has no receipt is sent again."""
+        self._tells_last = True
+        self._resume()
+        for send in self._sent:
+            send.again = True
+        self._session.wake(self)
+
+    def unlinked(self) -> None:
+        """The connection is lost; everything is kept."""
+
+    def failed(self, error: GaplessError) -> None:
+        """There will never be a connection again."""
+        self._resume()
+        self._close_filling()
+        for send in [*self._sent, *self._waiting]:
+            send.fail(error)
+            self._unseen.append(send)
+        self._sent.clear()
+        self._waiting.clear()
+        self._outstanding_rows = self._outstanding_bytes = 0
+        self._room = 0
+        self._changed.notify()
+
+    def receipt(self, receipt: Receipt) -> None:
+        """Events are durable."""
+        if receipt.runs and (self._last is None or receipt.last_catenation > self._last[0]):
+            first, count = receipt.runs[-1]
+            self._last = (receipt.last_catenation, receipt.pubend, first + count - 1)
+        self._settle(receipt.first_catenation, receipt.last_catenation, receipt, None)
+
+    def refusal(self, refused: PublishRefused) -> None:
+        """Events were not stored. Those that may be later are sent again, a few times."""
+        error = error_of(refused.code, refused.message, retry=refused.retry)
+        if not refused.retry:
+            self._settle(refused.first_catenation, refused.last_catenation, None, error)
+            return
+        attempts = 0
+        for send in list(self._sent):
+            is_meant = (
+                send.first <= refused.last_catenation and refused.first_catenation < send.first + send.count
+            )
+            if not is_meant or not send.open:
+                continue
+            send.attempts += 1
+            if send.attempts > self._session.options.retries_max:
+                self._settle(refused.first_catenation, refused.last_catenation, None, error)
+            else:
+                send.again = True
+                attempts = max(attempts, send.attempts)
+        if attempts and self._pause is None:
+            delay_s = self._session.backoff_s(attempts)
+            self._pause = asyncio.get_running_loop().call_later(delay_s, self._paused)
+
+    def _paused(self) -> None:
+        self._resume()
+        self._session.wake(self)
+
+    def _resume(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def _settle(self, first: int, last: int, receipt: Receipt | None, error: GaplessError | None) -> None:
+        if last >= self._next:
+            raise never_sent(f"event {last} of publisher '{self.identity}'")
+        for send in self._sent:
+            if send.first > last:
+                break
+            new = send.settle(first - send.first, last + 1 - send.first, receipt, error)
+            self._outstanding_rows -= new
+            if new and not send.open:
+                self._outstanding_bytes -= send.nbytes
+            if new and error is not None:
+                self._unseen.append(send)
+        while self._sent and not self._sent[0].open:
+            self._sent.popleft()
+        self._reckon()
+        if self._rows or self._waiting:
+            self._session.wake(self)
+
+    # The topic.
+
+    def _learn(self) -> None:
+        """Use the schema if it is known, else ask for it."""
+        schema = self._session.schemas.get(self.topic)
+        if schema is not None:
+            self._shape = Shape(schema)
+        elif self._learning is None:
+            self._learning = asyncio.create_task(self._ask())
+
+    async def _ask(self) -> None:
+        try:
+            await self._session.learn_topics()
+        except GaplessError as error:
+            self._give_up(error)
+            return
+        finally:
+            self._learning = None
+        schema = self._session.schemas.get(self.topic)
+        if schema is None:
+            known = ", ".join(sorted(self._session.schemas)) or "none"
+            self._give_up(UsageError("E141", f"there is no topic '{self.topic}': there is {known}"))
+            return
+        shape = Shape(schema)
+        self._reshape(shape)
+        self._shape = shape
+        self._changed.notify()
+        self._session.wake(self)
+
+    def _reshape(self, shape: Shape) -> None:
+        """Take the events apart that were queued before the topic was known."""
+        failed: dict[int, GaplessError] = {}
+        rows: list[Row] = []
+        for index, (event,) in enumerate(self._rows):
+            assert isinstance(event, dict)
+            try:
+                rows.append(shape.completed(event))
+            except UsageError as error:
+                failed[index] = error
+        if failed:
+            # Rare: what was queued is one send, its good events are made into columns at once.
+            pieces, misfits = shape.pieces(rows) if rows else ([], {})
+            good = [index for index in range(len(self._rows)) if index not in failed]
+            failed |= {good[at]: error for at, error in misfits.items()}
+            send = self._filling
+            send.made(pieces, failed)
+            self._unseen.append(send)
+            self._filling = Send()
+            self._rows = self._filling.rows
+            self._enqueue(send)
+        else:
+            self._rows[:] = rows
+
+    def _give_up(self, error: GaplessError) -> None:
+        """What was queued for this topic cannot be sent."""
+        self._close_filling()
+        for send in self._waiting:
+            self._outstanding_rows -= len(send.rows) or send.count
+            self._outstanding_bytes -= send.nbytes
+            send.fail(error)
+            self._unseen.append(send)
+        self._waiting.clear()
+        self._reckon()
+
+    async def _shaped(self) -> Shape:
+        if self._shape is None:
+            self._learn()
+        task = self._learning
+        if task is not None:
+            await asyncio.shield(task)
+        if self._session.error is not None:
+            raise self._session.error
+        if self._shape is None:
+            known = ", ".join(sorted(self._session.schemas)) or "none"
+            raise UsageError("E141", f"there is no topic '{self.topic}': there is {known}")
+        return self._shape

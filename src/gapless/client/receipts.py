@@ -1,0 +1,251 @@
+"""What became of what was published? One object for all events that are sent together.
+
+A receipt costs nothing until somebody asks for it. Events that go out together share a `Send`; what
+`publish` gives is a `Publication`, no more than the send and a place in it. A future is made only for a
+task that really has to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gapless.errors import GaplessError
+from gapless.model.ids import PubendId
+from gapless.model.ticks import Tick, TickArray
+from gapless.wire.client_messages import Receipt as WireReceipt
+
+#: The values of one event, in the order of the topic's columns.
+Row = tuple[object, ...]
+
+
+class Receipt(NamedTuple):
+    """An event is durable. Its name everywhere and for ever is its pubend and its tick."""
+
+    pubend: PubendId
+    #: None when the node knows that it stored the event before, and no longer where.
+    tick: Tick | None
+
+
+class BatchReceipt(NamedTuple):
+    """All events of a batch are durable."""
+
+    #: The ticks of consecutive rows, and their pubend; no ticks for rows whose ticks are no longer known.
+    parts: tuple[tuple[PubendId, TickArray], ...]
+
+    @property
+    def ticks(self) -> TickArray:
+        """The ticks of the rows, in order."""
+        return np.concatenate([ticks for _, ticks in self.parts]) if self.parts else np.empty(0, np.int64)
+
+
+class Outcome:
+    """What the node said of the places `start..stop` of a send."""
+
+    __slots__ = ("_first", "_ticks", "error", "pubend", "seen", "start", "stop")
+
+    def __init__(
+        self, start: int, stop: int, *, receipt: WireReceipt | None = None, error: GaplessError | None = None
+    ) -> None:
+        self.start = start
+        self.stop = stop
+        self.error = error
+        #: Whether the program has heard of the error.
+        self.seen = False
+        self.pubend = PubendId("") if receipt is None else receipt.pubend
+        self._first: Tick | None = None
+        self._ticks: TickArray | None = None
+
+    def set_ticks(self, receipt: WireReceipt, skipped: int) -> None:
+        """The ticks are those of the receipt after the first `skipped`."""
+        if len(receipt.runs) == 1:
+            self._first = receipt.runs[0][0] + skipped
+        elif receipt.runs:
+            self._ticks = receipt.ticks()[skipped : skipped + self.stop - self.start]
+
+    def at(self, place: int) -> Receipt:
+        """The receipt for one place. Raises the error if there is one."""
+        if self.error is not None:
+            self.seen = True
+            raise self.error
+        if self._first is not None:
+            return Receipt(self.pubend, self._first + place - self.start)
+        ticks = self._ticks
+        return Receipt(self.pubend, None if ticks is None else int(ticks[place - self.start]))
+
+    def ticks(self) -> TickArray:
+        """The ticks of all places, none when they are not known. Raises the error if there is one."""
+        if self.error is not None:
+            self.seen = True
+            raise self.error
+        if self._first is not None:
+            return np.arange(self._first, self._first + self.stop - self.start, dtype=np.int64)
+        return np.empty(0, np.int64) if self._ticks is None else self._ticks
+
+
+class Send:
+    """Events that go out together, and what became of them.
+
+    A *place* counts the events that are really sent. An event that fits no column has none and is failed
+    at once, so that the catenation numbers of the others follow each other.
+    """
+
+    __slots__ = (
+        "_places",
+        "_waiting",
+        "again",
+        "attempts",
+        "count",
+        "failed",
+        "first",
+        "nbytes",
+        "open",
+        "outcomes",
+        "pieces",
+        "rows",
+    )
+
+    def __init__(self) -> None:
+        #: The events, until they are made into columns.
+        self.rows: list[Row] = []
+        #: The columns, cut so that each fits a frame, with the place of their first row. Gone when all is
+        #: settled: a publication may be kept for long, the rows need not be.
+        self.pieces: list[tuple[int, pa.RecordBatch]] = []
+        #: How many places there are, and what their columns weigh.
+        self.count = 0
+        self.nbytes = 0
+        #: The catenation number of place 0, once there is one.
+        self.first = -1
+        #: The ranges of places that nothing is known of, ascending.
+        self.open: list[tuple[int, int]] = []
+        self.outcomes: list[Outcome] = []
+        #: What is wrong with the events that have no place, by their index among all.
+        self.failed: dict[int, Outcome] = {}
+        #: Whether it must be sent again, and how often it was because the node asked for it.
+        self.again = False
+        self.attempts = 0
+        #: By index, the place; None when they are the same.
+        self._places: list[int] | None = None
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def made(self, pieces: Sequence[pa.RecordBatch], failed: dict[int, GaplessError]) -> None:
+        """The events have become columns, but for those that failed."""
+        for piece in pieces:
+            self.pieces.append((self.count, piece))
+            self.count += piece.num_rows
+            self.nbytes += piece.nbytes
+        self.open = [(0, self.count)] if self.count else []
+        if failed:
+            self.failed = {index: Outcome(0, 1, error=error) for index, error in failed.items()}
+            good = iter(range(self.count))
+            self._places = [-1 if index in failed else next(good) for index in range(len(self.rows))]
+        self.rows = []
+        self._wake()
+
+    def settle(self, start: int, stop: int, receipt: WireReceipt | None, error: GaplessError | None) -> int:
+        """The node has spoken of the places `start..stop`; says how many of them are new."""
+        left: list[tuple[int, int]] = []
+        new = 0
+        for low, high in self.open:
+            begin, end = max(low, start), min(high, stop)
+            if begin >= end:
+                left.append((low, high))
+                continue
+            outcome = Outcome(begin, end, receipt=receipt, error=error)
+            if receipt is not None:
+                outcome.set_ticks(receipt, begin + self.first - receipt.first_catenation)
+            self.outcomes.append(outcome)
+            new += end - begin
+            left += [(a, b) for a, b in ((low, begin), (end, high)) if a < b]
+        if new:
+            self.open = left
+            if not left:
+                self.pieces = []
+            self._wake()
+        return new
+
+    def fail(self, error: GaplessError) -> None:
+        """Nothing will be heard any more, or nothing was ever sent."""
+        if self.rows:
+            self.made([], dict.fromkeys(range(len(self.rows)), error))
+        for start, stop in list(self.open):
+            self.settle(start, stop, None, error)
+
+    def outcome(self, index: int) -> Outcome | None:
+        """What became of one event; None when that is not known yet."""
+        if self._places is not None:
+            place = self._places[index]
+            if place < 0:
+                return self.failed[index]
+            index = place
+        for outcome in self.outcomes:
+            if outcome.start <= index < outcome.stop:
+                return outcome
+        return None
+
+    def receipt(self, index: int) -> Receipt | None:
+        """The receipt of one event; None when there is none yet. Raises its error."""
+        outcome = self.outcome(index)
+        if outcome is None:
+            return None
+        return outcome.at(index if self._places is None else self._places[index])
+
+    def unseen(self) -> GaplessError | None:
+        """An error that the program has not heard of. From now on it has."""
+        found = None
+        for outcome in [*self.failed.values(), *self.outcomes]:
+            if outcome.error is not None and not outcome.seen:
+                outcome.seen = True
+                found = found or outcome.error
+        return found
+
+    async def wait(self, index: int) -> None:
+        """Return when something has become of one event, or for -1 of any."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((index, future))
+        await future
+
+    async def settled(self) -> None:
+        """Return when something has become of all events."""
+        while self.rows or self.open:
+            await self.wait(-1)
+
+    def _wake(self) -> None:
+        if not self._waiting:
+            return
+        waiting: list[tuple[int, asyncio.Future[None]]] = []
+        for index, future in self._waiting:
+            if future.done():
+                continue
+            if index < 0 or self.outcome(index) is not None:
+                future.set_result(None)
+            else:
+                waiting.append((index, future))
+        self._waiting = waiting
+
+
+class Publication:
+    """One event on its way. Awaiting it gives its receipt, or raises why it was refused."""
+
+    __slots__ = ("_index", "_send")
+
+    def __init__(self, send: Send, index: int) -> None:
+        self._send = send
+        self._index = index
+
+    def __await__(self) -> Generator[object, None, Receipt]:
+        send = self._send
+        index = self._index
+        receipt = send.receipt(index)
+        while receipt is None:
+            yield from send.wait(index).__await__()
+            receipt = send.receipt(index)
+        return receipt
+
+    def done(self) -> bool:
+        """Whether awaiting gives a receipt or an error at once."""
+        return self._send.outcome(self._index) is not None

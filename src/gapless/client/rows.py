@@ -1,0 +1,163 @@
+"""How do a program's events become columns? Each value is looked at once, by Arrow.
+
+`Shape` takes a mapping apart when it is published, so that the program may change it afterwards. The
+columns are made when the events are sent, all at once; an event that does not fit is refused alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeGuard
+
+import pyarrow as pa
+
+from gapless.client.receipts import Row
+from gapless.errors import GaplessError, SchemaError, UsageError
+from gapless.model.schema import COLUMN_TYPES, Column, Schema
+from gapless.wire.codec import ROWS_MAX, schema_fingerprint
+from gapless.wire.frames import CLIENT_FRAME_BYTES_MAX
+
+#: Columns of more bytes or rows are cut into several frames.
+PIECE_BYTES_MAX = CLIENT_FRAME_BYTES_MAX // 4
+PIECE_ROWS_MAX = ROWS_MAX // 16
+#: What a single event may weigh: the rest of the frame is for everything around it.
+EVENT_BYTES_MAX = CLIENT_FRAME_BYTES_MAX - 2**20
+
+_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+class Shape:
+    """How events of one topic are taken apart and put into columns."""
+
+    __slots__ = ("_arrow", "_names", "fingerprint", "schema", "values", "width")
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.fingerprint = schema_fingerprint(schema)
+        self.width = len(schema.columns)
+        self._arrow = schema.arrow()
+        self._names = tuple(column.name for column in schema.columns)
+        #: The values of an event that has a value for every column. Raises KeyError for one that has not.
+        self.values: Callable[[Mapping[str, object]], Row] = (
+            itemgetter(*self._names) if self.width > 1 else _single(self._names[0])
+        )
+
+    def completed(self, event: Mapping[str, object]) -> Row:
+        """The values of an event that leaves out columns, or has too many. Raises SchemaError."""
+        topic = self.schema.topic
+        for name in event:
+            if name not in self._names:
+                wanted = ", ".join(self._names)
+                raise SchemaError("E111", f"topic '{topic}' has no column {name!r}: it has {wanted}")
+        for column in self.schema.columns:
+            if not column.nullable and column.name not in event:
+                raise SchemaError("E112", f"topic '{topic}': column '{column.name}' is missing")
+        return tuple(event.get(name) for name in self._names)
+
+    def pieces(self, rows: Sequence[Row]) -> tuple[list[pa.RecordBatch], dict[int, GaplessError]]:
+        """The columns of these rows, cut to the size of frames, and what is wrong with those left out."""
+        failed: dict[int, GaplessError] = {}
+        try:
+            return cut(self._columns(rows)), failed
+        except UsageError:
+            # One of them does not fit. The others must not suffer for it.
+            good: list[Row] = []
+        for index, row in enumerate(rows):
+            try:
+                cut(self._columns([row]))
+            except UsageError as error:
+                failed[index] = error
+            else:
+                good.append(row)
+        return (cut(self._columns(good)) if good else []), failed
+
+    def _columns(self, rows: Sequence[Row]) -> pa.RecordBatch:
+        columns = zip(self.schema.columns, zip(*rows, strict=True), strict=True)
+        arrays = [self._array(column, values) for column, values in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def _array(self, column: Column, values: Sequence[object]) -> pa.Array:
+        topic = self.schema.topic
+        try:
+            # If it were told the type int, Arrow would cut fractions off; casting what it finds does not.
+            array = pa.array(values, None if column.type == "int" else COLUMN_TYPES[column.type])
+            if column.type == "int" and array.type != pa.int64():
+                array = array.cast(pa.int64())
+        except _MISFITS as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise SchemaError(
+                "E114", f"topic '{topic}': column '{column.name}' must be {column.type}: {reason}"
+            ) from error
+        if array.null_count and not column.nullable:
+            raise SchemaError("E113", f"topic '{topic}': column '{column.name}' is null")
+        return array
+
+    def batches(self, data: object) -> list[pa.RecordBatch]:
+        """What a program hands over as a batch, as columns of this topic. Raises UsageError."""
+        if _is_records(data):
+            rows = [self.completed(event) for event in data]
+            return cut(self._columns(rows)) if rows else []
+        table = self._of_mapping(data) if isinstance(data, Mapping) else _as_table(data)
+        checked = [self.schema.checked(batch) for batch in table.to_batches() if batch.num_rows]
+        return [piece for batch in checked for piece in cut(batch)]
+
+    def _of_mapping(self, data: Mapping[str, Any]) -> pa.Table:
+        known = {column.name: column for column in self.schema.columns}
+        arrays = {}
+        for name, values in data.items():
+            column = known.get(name)
+            if isinstance(values, pa.Array | pa.ChunkedArray):
+                arrays[name] = values
+            elif column is None:
+                arrays[name] = pa.nulls(len(values))
+            else:
+                arrays[name] = self._array(column, list(values))
+        if len({len(values) for values in arrays.values()}) > 1:
+            told = ", ".join(f"'{name}' {len(values)}" for name, values in arrays.items())
+            raise UsageError("E192", f"the columns of a batch have different lengths: {told}")
+        return pa.table(arrays)
+
+
+def cut(columns: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The same rows in batches that each fit a frame. Raises UsageError for a row that fits none."""
+    rows = columns.num_rows
+    if columns.nbytes <= PIECE_BYTES_MAX and rows <= PIECE_ROWS_MAX:
+        return [columns]
+    if rows == 1:
+        if columns.nbytes <= EVENT_BYTES_MAX:
+            return [columns]
+        raise UsageError("E194", f"an event of {columns.nbytes} bytes: at most {EVENT_BYTES_MAX} can be sent")
+    middle = rows // 2
+    return [*cut(columns.slice(0, middle)), *cut(columns.slice(middle))]
+
+
+def _single(name: str) -> Callable[[Mapping[str, object]], Row]:
+    return lambda event: (event[name],)
+
+
+def _is_records(data: object) -> TypeGuard[Sequence[Mapping[str, object]]]:
+    return isinstance(data, list | tuple) and all(isinstance(each, Mapping) for each in data)
+
+
+def _as_table(data: Any) -> pa.Table:
+    """Columns of Arrow, pandas, Polars, or whatever else can be had as Arrow."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    try:
+        if type(data).__module__.split(".")[0] == "pandas":
+            return pa.Table.from_pandas(data, preserve_index=False)
+        if hasattr(data, "to_arrow"):
+            return pa.table(data.to_arrow())
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+            return pa.table(data)
+    except _MISFITS as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise UsageError("E192", f"a batch of {type(data).__name__} cannot be read: {reason}") from error
+    raise UsageError(
+        "E192",
+        f"a batch cannot be a {type(data).__name__}: give an Arrow table or batch, a data frame of pandas "
+        "or Polars, a dict of lists, or a list of dicts",
+    )

@@ -1,0 +1,407 @@
+"""How does a program without an event loop use a network? The same names, and plain calls.
+
+```python
+from gapless.client import sync
+
+with sync.connect("gapless://localhost:7400") as client:
+    client.publish("trades", {"sym": "IBM", "price": 121.5}).result()
+    with client.subscribe("trades", where="price > 100", start="earliest") as trades:
+        for trade in trades:
+            print(trade.tick, trade["sym"])
+```
+
+The loop runs in a thread of its own. Events go there and come back many at a time, so that a call costs
+little more than in the loop itself. A client may be used by several threads; a subscription by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from gapless.client import connection
+from gapless.client.connection import Topic
+from gapless.client.events import Batch as AsyncBatch
+from gapless.client.events import Event as AsyncEvent
+from gapless.client.options import DEFAULTS, Options
+from gapless.client.publisher import Publisher as AsyncPublisher
+from gapless.client.receipts import BatchReceipt, Receipt
+from gapless.client.receipts import Publication as AsyncPublication
+from gapless.client.subscription import AckMode, Gap, GapMode
+from gapless.client.subscription import Subscription as AsyncSubscription
+from gapless.errors import UsageError
+from gapless.model.ids import PubendId
+from gapless.model.ticks import Tick
+from gapless.wire.client_messages import Mode, Start
+
+Made = TypeVar("Made")
+
+#: So many events may wait for the loop's thread before `publish` waits for it.
+QUEUE_ROWS_MAX = 4_096
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="gapless client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def run(self, coroutine: Coroutine[Any, Any, Made], timeout_s: float | None = None) -> Made:
+        """Run in the loop, and wait for what it gives."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise UsageError("E193", "the synchronous client cannot be used inside its own event loop")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            if not future.done():
+                future.cancel()
+                raise TimeoutError(f"no answer within {timeout_s:g} seconds") from None
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class Publication:
+    """One event on its way."""
+
+    __slots__ = ("_client", "_made")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        #: What the loop's thread made of it; an error when it could not even be queued.
+        self._made: AsyncPublication | Exception | None = None
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """The receipt, when it is there. Raises why the event was refused, or TimeoutError."""
+        return self._client._running().run(self._wait(), timeout_s)
+
+    async def _wait(self) -> Receipt:
+        # What was queued before this was called has been published when this runs.
+        assert self._made is not None
+        if isinstance(self._made, Exception):
+            raise self._made
+        return await self._made
+
+
+class Client:
+    """A connection to a network, which is made again whenever it is lost. Made by `connect`."""
+
+    def __init__(self, client: connection.Client) -> None:
+        self._client = client
+        self._loop: _Loop | None = None
+        self._queue: deque[tuple[Publication, Callable[[], AsyncPublisher], Mapping[str, object]]] = deque()
+        self._publishers: dict[str, Publisher] = {}
+        self._scheduled = False
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        if self._loop is not None:
+            raise UsageError("E193", "a client can be entered once: connect again")
+        loop = self._loop = _Loop()
+        try:
+            loop.run(self._client.__aenter__())
+        except BaseException:
+            self._loop = None
+            loop.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        loop = self._running()
+        try:
+            loop.run(self._client.__aexit__(kind, error, trace))
+        finally:
+            self._loop = None
+            loop.close()
+
+    def _running(self) -> _Loop:
+        if self._loop is None:
+            raise UsageError("E193", "the client is not connected: use it with `with`")
+        return self._loop
+
+    def topics(self) -> dict[str, Topic]:
+        """All topics that this client may see, by name."""
+        return self._running().run(self._client.topics())
+
+    def create_topic(self, name: str, columns: Mapping[str, str]) -> None:
+        """Create a topic with columns such as `{"price": "float", "note": "string?"}`."""
+        self._running().run(self._client.create_topic(name, columns))
+
+    def status(self) -> dict[str, Any]:
+        """What the node tells of itself."""
+        return self._running().run(self._client.status())
+
+    def publisher(
+        self,
+        topic: str,
+        *,
+        pubend: str | None = None,
+        identity: str | None = None,
+        first_catenation: int = 0,
+    ) -> Publisher:
+        """A publisher of its own to a topic; its events keep their order."""
+
+        async def make() -> AsyncPublisher:
+            return self._client.publisher(
+                topic, pubend=pubend, identity=identity, first_catenation=first_catenation
+            )
+
+        made = self._running().run(make())
+        return Publisher(self, lambda: made)
+
+    def publish(self, topic: str, event: Mapping[str, object]) -> Publication:
+        """Queue one event; waits while the network takes no more. Its `result` is the receipt."""
+        publisher = self._publishers.get(topic)
+        if publisher is None:
+            publisher = Publisher(self, lambda: self._client.publisher_of(topic))
+            self._publishers[topic] = publisher
+        return publisher.publish(event)
+
+    def enqueue(self, publisher: Callable[[], AsyncPublisher], event: Mapping[str, object]) -> Publication:
+        """Hand one event to the loop's thread."""
+        loop = self._running()
+        publication = Publication(self)
+        with self._lock:
+            self._queue.append((publication, publisher, dict(event)))
+            is_full = len(self._queue) >= QUEUE_ROWS_MAX
+            is_first, self._scheduled = not self._scheduled, True
+        if is_first:
+            loop.loop.call_soon_threadsafe(self._drain)
+        if is_full:
+            loop.run(_ready(publisher))
+        return publication
+
+    def _drain(self) -> None:
+        """In the loop: publish what was queued."""
+        with self._lock:
+            queue, self._queue = self._queue, deque()
+            self._scheduled = False
+        for publication, publisher, event in queue:
+            try:
+                publication._made = publisher().publish(event)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to whoever published this
+                publication._made = error
+
+    def publish_batch(self, topic: str, data: object) -> BatchReceipt:
+        """Publish all rows of a batch, and return their ticks when they are durable."""
+        return self._running().run(self._client.publish_batch(topic, data))
+
+    def flush(self) -> None:
+        """Return when everything published so far is durable. Raises a refusal that nobody has seen."""
+        self._running().run(self._client.flush())
+
+    def subscribe(
+        self,
+        topic: str,
+        where: str = "",
+        *,
+        name: str | None = None,
+        order: Literal["publisher", "total"] = "publisher",
+        start: Start = "now",
+        ack: AckMode = "auto",
+        mode: Mode = "guaranteed",
+        gaps: GapMode = "report",
+        credit_rows: int | None = None,
+    ) -> Subscription:
+        """Every event of a topic that `where` accepts, once and in order; use it with `with`."""
+
+        async def make() -> AsyncSubscription:
+            return self._client.subscribe(
+                topic,
+                where,
+                name=name,
+                order=order,
+                start=start,
+                ack=ack,
+                mode=mode,
+                gaps=gaps,
+                credit_rows=credit_rows,
+            )
+
+        loop = self._running()
+        return Subscription(loop, loop.run(make()), ack)
+
+
+async def _ready(publisher: Callable[[], AsyncPublisher]) -> None:
+    await publisher().ready()
+
+
+class Publisher:
+    """Publishes to one topic, in order. Made by `Client.publisher`."""
+
+    def __init__(self, client: Client, publisher: Callable[[], AsyncPublisher]) -> None:
+        self._client = client
+        #: Only called in the loop.
+        self._publisher = publisher
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.flush()
+
+    def publish(self, event: Mapping[str, object]) -> Publication:
+        """Queue one event; waits while the network takes no more. Its `result` is the receipt."""
+        return self._client.enqueue(self._publisher, event)
+
+    def publish_batch(self, data: object) -> BatchReceipt:
+        """Publish all rows of a batch, and return their ticks when they are durable."""
+
+        async def publish() -> BatchReceipt:
+            return await self._publisher().publish_batch(data)
+
+        return self._client._running().run(publish())
+
+    def flush(self) -> None:
+        """Return when everything published so far is durable. Raises a refusal that nobody has seen."""
+
+        async def flush() -> None:
+            await self._publisher().flush()
+
+        self._client._running().run(flush())
+
+
+class Event(AsyncEvent):
+    """One event: a value for each column by its name, and `pubend`, `tick` and `topic`."""
+
+    __slots__ = ("_loop",)
+
+    _loop: _Loop
+
+    def ack(self) -> None:  # type: ignore[override]  # the same name, without `await`
+        """The program is done with this event, and wants it never again."""
+        chunk, row = self._chunk, self._row
+        self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, row, row + 1)
+
+
+class Batch(AsyncBatch):
+    """Events that came together, as columns."""
+
+    __slots__ = ("_loop",)
+
+    _loop: _Loop
+
+    def ack(self) -> None:  # type: ignore[override]  # the same name, without `await`
+        """The program is done with these events, and wants them never again."""
+        chunk, start = self.chunk, self.start
+        self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, start, chunk.size)
+
+
+class Subscription:
+    """An iterator over events. Made by `Client.subscribe`; begins with `with`."""
+
+    def __init__(self, loop: _Loop, subscription: AsyncSubscription, ack: AckMode) -> None:
+        self._loop = loop
+        self._subscription = subscription
+        self._is_auto = ack == "auto"
+        #: What this thread has taken from the loop, and how many of its rows it has given out.
+        self._batch: AsyncBatch | None = None
+        self._at = 0
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._subscription.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._leave(kind, error, trace))
+
+    async def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What was taken from the loop but not by the program is not acknowledged.
+        batch = self._batch
+        if batch is not None:
+            self._subscription.hand_back(batch, self._at)
+        await self._subscription.__aexit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[Event]:
+        while (batch := self._taken()) is not None:
+            chunk, start = batch.chunk, batch.start
+            while self._batch is batch and self._at < len(batch):
+                event = Event(chunk, start + self._at)
+                event._loop = self._loop
+                self._at += 1
+                yield event
+
+    def batches(self) -> Iterator[Batch]:
+        """The same events as batches of columns, as they came."""
+        while (taken := self._taken()) is not None:
+            batch = Batch(taken.chunk, taken.start + self._at)
+            batch._loop = self._loop
+            self._at = len(taken)
+            yield batch
+
+    def _taken(self) -> AsyncBatch | None:
+        if self._batch is None or self._at >= len(self._batch):
+            # Asking for the next batch acknowledges this one, all of whose events were asked past.
+            self._batch = self._loop.run(self._subscription.next_batch())
+            self._at = 0
+        return self._batch
+
+    def change(self, where: str) -> Mapping[PubendId, Tick]:
+        """Change the filter; gives, per pubend, the tick from which on the new one decides."""
+        return self._loop.run(self._subscription.change(where))
+
+    def forget(self) -> None:
+        """End the subscription, and let a durable one be forgotten."""
+        self._loop.run(self._subscription.forget())
+
+    @property
+    def positions(self) -> Mapping[PubendId, Tick]:
+        """Per pubend the tick of the next event that the program may get."""
+        if self._batch is None:
+            return self._subscription.positions
+        return self._subscription.positions_after(self._batch, self._at)
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The ticks that the network no longer keeps although they were asked for."""
+        return list(self._subscription.gaps)
+
+    @property
+    def where(self) -> str:
+        """The condition that decides about new events."""
+        return self._subscription.where
+
+
+def connect(
+    address: str,
+    *,
+    token: str | None = None,
+    tls: bool | ssl.SSLContext | None = None,
+    name: str | None = None,
+    options: Options = DEFAULTS,
+) -> Client:
+    """A client of the network at `address`; use it with `with`. See `gapless.connect`."""
+    return Client(connection.connect(address, token=token, tls=tls, name=name, options=options))
+
+
+__all__ = ["Batch", "Client", "Event", "Publication", "Publisher", "Subscription", "connect"]
