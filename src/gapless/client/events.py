@@ -188,15 +188,19 @@ class Event(Mapping[str, Any]):
 class Batch:
     """Events that came together, as columns."""
 
-    __slots__ = ("chunk", "columns", "start", "ticks")
+    __slots__ = ("chunk", "start", "ticks")
 
     def __init__(self, chunk: Chunk, start: int) -> None:
         self.chunk = chunk
         self.start = start
-        #: The values, in Arrow.
-        self.columns: pa.RecordBatch = chunk.columns().slice(start) if start else chunk.columns()
         #: The tick of each row.
         self.ticks = chunk.ticks[start:]
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The values, in Arrow."""
+        columns = self.chunk.columns()
+        return columns.slice(self.start) if self.start else columns
 
     def __len__(self) -> int:
         return len(self.ticks)

@@ -32,7 +32,7 @@ class Filters:
     >>> filters, pubend = Filters("a < 5"), PubendId("p")
     >>> filters.switch("a > 8", {pubend: 100}, {pubend: 60})
     >>> filters.resume({pubend: 70}, schema)
-    'a < 5 OR a > 8'
+    '(a <= 4 OR a >= 9)'
     >>> filters.resume({pubend: 100}, schema)
     'a > 8'
     """
