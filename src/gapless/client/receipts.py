@@ -31,6 +31,10 @@ class Receipt(NamedTuple):
     tick: Tick | None
 
 
+#: Makes a named tuple in half the time.
+_receipt = tuple.__new__
+
+
 class BatchReceipt(NamedTuple):
     """All events of a batch are durable."""
 
@@ -107,6 +111,7 @@ class Send:
         "outcomes",
         "pieces",
         "rows",
+        "whole",
     )
 
     def __init__(self) -> None:
@@ -123,6 +128,8 @@ class Send:
         #: The ranges of places that nothing is known of, ascending.
         self.open: list[tuple[int, int]] = []
         self.outcomes: list[Outcome] = []
+        #: The pubend and first tick when one receipt tells of all events, which is so nearly always.
+        self.whole: tuple[PubendId, Tick] | None = None
         #: What is wrong with the events that have no place, by their index among all.
         self.failed: dict[int, Outcome] = {}
         #: Whether it must be sent again, and how often it was because the node asked for it.
@@ -165,6 +172,8 @@ class Send:
             self.open = left
             if not left:
                 self.pieces = []
+                if new == self.count and not self.failed and receipt is not None and len(receipt.runs) == 1:
+                    self.whole = receipt.pubend, receipt.runs[0][0] + self.first - receipt.first_catenation
             self._wake()
         return new
 
@@ -240,6 +249,9 @@ class Publication:
     def __await__(self) -> Generator[object, None, Receipt]:
         send = self._send
         index = self._index
+        whole = send.whole
+        if whole is not None:
+            return _receipt(Receipt, (whole[0], whole[1] + index))
         receipt = send.receipt(index)
         while receipt is None:
             yield from send.wait(index).__await__()
