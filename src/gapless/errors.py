@@ -8,7 +8,8 @@ GaplessError                        everything Gapless raises on purpose
 │   ├── NetworkDescriptionError     a description of nodes, links and topics that cannot be run
 │   └── ParameterError              one argument or option outside its allowed values
 ├── PeerError                 E2xx  a peer broke the protocol; close that link, serve the others
-└── StoreError                E3xx  a disk, or what is on it, is not as it should be
+├── StoreError                E3xx  a disk, or what is on it, is not as it should be
+└── LinkError                 E4xx  a client cannot reach a node, or not any more
 ```
 
 A mistake of our own is neither: it is a failed `assert`, and is not to be caught.
@@ -23,6 +24,7 @@ import re
 __all__ = [
     "ContentError",
     "GaplessError",
+    "LinkError",
     "NetworkDescriptionError",
     "ParameterError",
     "PeerError",
@@ -114,3 +116,9 @@ class StoreError(GaplessError):
     """A disk failed, is full, or holds what it should not. What was acknowledged is never given up for it."""
 
     code_pattern = re.compile(r"E3[0-9]{2}")
+
+
+class LinkError(GaplessError):
+    """A client cannot reach a node, or not any more. What has no receipt may or may not have been stored."""
+
+    code_pattern = re.compile(r"E4[0-9]{2}")

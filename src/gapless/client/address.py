@@ -1,0 +1,46 @@
+"""Where is a network to be found? Addresses as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from gapless.errors import UsageError
+
+SCHEME = "gapless://"
+#: Where a node listens unless it is told otherwise.
+PORT = 7400
+
+_PLACE = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@?#]+))(?::(?P<port>[0-9]{1,5}))?")
+
+
+class Address(NamedTuple):
+    """One place where a node may listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """The addresses in a text, in the order in which they are to be tried.
+
+    >>> [str(address) for address in parse_addresses("gapless://edge-1,edge-2:7401,[::1]:7402")]
+    ['edge-1:7400', 'edge-2:7401', '[::1]:7402']
+
+    Raises UsageError.
+    """
+    if not text.startswith(SCHEME):
+        raise UsageError("E190", f"{text!r} is no address: write gapless://host:7400, or several with commas")
+    found: dict[Address, None] = {}
+    for place in text.removeprefix(SCHEME).removesuffix("/").split(","):
+        match = _PLACE.fullmatch(place.strip())
+        port = int(match["port"] or PORT) if match else 0
+        if match is None or not 0 < port < 2**16:
+            raise UsageError(
+                "E190", f"{place!r} in {text!r} is no host and port: write host:7400, or [::1]:7400 for IPv6"
+            )
+        found[Address(match["six"] or match["host"], port)] = None
+    return tuple(found)

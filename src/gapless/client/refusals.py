@@ -1,0 +1,37 @@
+"""What does a refusal of the node become here? The error that its code names."""
+
+from __future__ import annotations
+
+from gapless.errors import (
+    ContentError,
+    GaplessError,
+    LinkError,
+    PeerError,
+    SchemaError,
+    StoreError,
+    UsageError,
+)
+
+_BRANCHES: dict[str, type[GaplessError]] = {
+    "E11": SchemaError,
+    "E1": UsageError,
+    "E2": PeerError,
+    "E3": StoreError,
+    "E4": LinkError,
+}
+
+
+def error_of(code: str, message: str, *, retry: bool = False) -> GaplessError:
+    """The error that a node reported, as if it had happened here.
+
+    >>> error_of("E113", "topic 'trades': column 'price' is null in row 3")
+    SchemaError('E113', "topic 'trades': column 'price' is null in row 3")
+    >>> type(error_of("E301", "the disk is full", retry=True)).__name__
+    'StoreError'
+    """
+    if code.startswith(("E16", "E17")):
+        error: GaplessError = ContentError(code, message)
+        error.retry = retry
+        return error
+    kind = _BRANCHES.get(code[:3]) or _BRANCHES.get(code[:2]) or GaplessError
+    return kind(code, message, retry=retry)
