@@ -114,7 +114,7 @@ class Link(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self.error is None:
-            self.error = LinkError("E402", f"the connection was lost: {reason or 'closed'}", retry=True)
+            self.error = LinkError("E403", f"the connection was lost: {reason or 'closed'}", retry=True)
         if not self.welcomed.done():
             self.welcomed.set_exception(self.error)
             self.welcomed.exception()  # nobody need have waited for it
@@ -145,7 +145,7 @@ class Link(asyncio.Protocol):
     def _beat(self) -> None:
         if not self._heard and self._pings:
             seconds = 2 * self._ping_s
-            self.fail(LinkError("E402", f"the node was silent for {seconds:g} seconds", retry=True))
+            self.fail(LinkError("E403", f"the node was silent for {seconds:g} seconds", retry=True))
             return
         self._pings = 0 if self._heard else self._pings + 1
         if self._pings:
@@ -177,6 +177,6 @@ async def dial(
     except OSError as error:
         link.fail(LinkError("E401", error.strerror or str(error), retry=True))
     except asyncio.CancelledError:
-        link.fail(LinkError("E403", "dialling was given up"))
+        link.fail(LinkError("E402", "dialling was given up"))
         raise
     return link

@@ -146,11 +146,11 @@ class Session:
     def _ended(self, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and keeper.exception() is not None:
             # A mistake of ours. Whoever waits must not wait for ever; the loop reports the rest.
-            self._fail(LinkError("E403", f"the client broke down: {keeper.exception()!r}"))
+            self._fail(LinkError("E402", f"the client broke down: {keeper.exception()!r}"))
 
     async def stop(self) -> None:
         """Hang up; whoever still waits for something gets an error."""
-        self._fail(LinkError("E403", "the client was closed before the node answered"))
+        self._fail(LinkError("E402", "the client was closed before the node answered"))
         if self._keeper is not None:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -160,7 +160,7 @@ class Session:
             link.close()
             done, _ = await asyncio.wait([link.closed], timeout=self.options.dial_timeout_s)
             if not done:
-                link.fail(LinkError("E403", "the node did not take the rest"))
+                link.fail(LinkError("E402", "the node did not take the rest"))
 
     @property
     def is_linked(self) -> bool:
@@ -260,7 +260,7 @@ class Session:
             if request.is_of_link:
                 del self._requests[number]
                 if not request.answer.done():
-                    request.answer.set_exception(LinkError("E402", "the connection was lost", retry=True))
+                    request.answer.set_exception(LinkError("E403", "the connection was lost", retry=True))
         for sender in [*self.subscriptions, *self.publishers.values()]:
             sender.unlinked()
 
@@ -328,7 +328,7 @@ class Session:
         if self.error is not None:
             raise self.error
         if is_of_link and not self.is_linked:
-            raise LinkError("E402", "there is no connection", retry=True)
+            raise LinkError("E403", "there is no connection", retry=True)
         number = self.number()
         request = _Request(make, self._loop.create_future(), is_of_link=is_of_link)
         self._requests[number] = request

@@ -150,6 +150,7 @@ class Subscription:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         is_manual = self._wish.ack == "manual"
+        self._ack_taken()
         while (chunk := await self._next_chunk()) is not None:
             while chunk.at < chunk.size:
                 row = chunk.at
@@ -163,6 +164,17 @@ class Subscription:
                         self._ack_due = True
                         self._session.wake(self)
 
+    async def __anext__(self) -> Event:
+        self._ack_taken()
+        chunk = await self._next_chunk()
+        if chunk is None:
+            raise StopAsyncIteration
+        row = chunk.at
+        chunk.at = row + 1
+        if self._wish.ack == "manual":
+            self._ledger.handed(chunk.pubend(row), (int(chunk.ticks[row]),))
+        return Event(chunk, row)
+
     async def batches(self) -> AsyncIterator[Batch]:
         """The same events as batches of columns, as they came."""
         while (batch := await self.next_batch()) is not None:
@@ -170,10 +182,7 @@ class Subscription:
 
     async def next_batch(self) -> Batch | None:
         """What came next, as soon as there is something; None when the subscription has ended."""
-        if self._wish.ack == "auto" and self._chunk is not None and self._chunk.asked < self._chunk.at:
-            self._chunk.asked = self._chunk.at
-            self._ack_due = True
-            self._session.wake(self)
+        self._ack_taken()
         chunk = await self._next_chunk()
         if chunk is None:
             return None
@@ -252,6 +261,14 @@ class Subscription:
                 raise self._error
             else:
                 await self._arrived.wait()
+
+    def _ack_taken(self) -> None:
+        """The program asks for more: it is done with all that it has."""
+        chunk = self._chunk
+        if self._wish.ack == "auto" and chunk is not None and chunk.asked < chunk.at:
+            chunk.asked = chunk.at
+            self._ack_due = True
+            self._session.wake(self)
 
     def _begin(self, chunk: Chunk) -> None:
         """Start taking the rows of a chunk: there is room for as many more."""
@@ -566,7 +583,7 @@ class Subscription:
             self._change.done.set_exception(UsageError("E193", "the subscription has ended"))
         if number is None or self._session.error is not None or not self._session.is_linked:
             if forget:
-                raise LinkError("E402", "there is no connection to forget the subscription at", retry=True)
+                raise LinkError("E403", "there is no connection to forget the subscription at", retry=True)
             return
         self._session.put(parts)
         self._session.numbered.pop(number, None)

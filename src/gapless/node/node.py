@@ -68,9 +68,9 @@ class Node:
         loop = asyncio.get_running_loop()
         incarnation, logs = await loop.run_in_executor(None, self._open)
         self._host = Host()
-        self._storage = Storage(logs, self._host.feed, self._broken)
-        publishers = {pubend: Publishers.recover(pubend, each, 0) for pubend, each in logs.items()}
-        self._sessions = Sessions(config.network, publishers, self._host.feed, self.status)
+        self._storage = Storage(logs, self._host.feed, self._broken, self._remember)
+        self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
+        self._sessions = Sessions(config.network, self._publishers, self._host.feed, self.status)
         self._links = Links(
             config.network, config.broker, config.addresses, self._host.feed, software=config.software
         )
@@ -97,6 +97,7 @@ class Node:
         self._host.stop()
         await self._storage.close()
         if self._database is not None:
+            self._remember()
             self._database.close()
 
     async def run(self) -> None:
@@ -140,6 +141,23 @@ class Node:
             for place in places
         }
         return incarnation, logs
+
+    def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
+        """Who published what, as far as it was remembered, and from there on as the log tells it."""
+        if self._database is None:
+            return Publishers(pubend)
+        told = self._database.meta(f"notes:{pubend}")
+        start = int.from_bytes(told, "big") if told else 0
+        return Publishers.recover(pubend, log, self._database.publishers(pubend), start)
+
+    def _remember(self) -> None:
+        """Write down who published what: the log may forget it after this."""
+        if self._database is None:
+            return
+        with self._database.transaction():
+            for pubend, publishers in self._publishers.items():
+                self._database.put_publishers(publishers.positions())
+                self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""

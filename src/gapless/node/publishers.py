@@ -7,6 +7,7 @@ crash either both are known or neither is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
 from gapless.store.contract import RecordLog
+from gapless.store.recovery import PublisherPosition
 
 #: So many publishers are remembered per pubend; beyond, those silent for longest are forgotten.
 PUBLISHERS_MAX = 100_000
@@ -36,8 +38,9 @@ class _Publisher:
 
     #: The number of the last event that was accepted, durable or on its way.
     accepted: int = -1
-    #: The number of the last event that is durable.
+    #: The number of the last event that is durable, and its tick.
     durable: int = -1
+    tick: Tick = 0
 
 
 @dataclass(slots=True)
@@ -47,16 +50,32 @@ class Publishers:
     pubend: PubendId
     _known: dict[str, _Publisher] = field(default_factory=dict)
 
+    #: Everything stored up to this tick is in here.
+    known_tick: Tick = 0
+
     @staticmethod
-    def recover(pubend: PubendId, log: RecordLog, start: Tick) -> Publishers:
-        """What the notes in the log say."""
-        publishers = Publishers(pubend)
-        for _, data in log.notes(start):
+    def recover(
+        pubend: PubendId, log: RecordLog, positions: Iterable[PublisherPosition], start: Tick
+    ) -> Publishers:
+        """What was remembered, and what the notes in the log from `start` on say."""
+        publishers = Publishers(pubend, known_tick=start)
+        for each in positions:
+            publishers.accept(each.publisher, each.catenation)
+            publishers.stored(each.publisher, each.catenation, each.tick)
+        for tick, data in log.notes(start):
             if data:
-                note = _decoder.decode(data)
-                publishers.accept(note.publisher, note.last)
-                publishers.stored(note.publisher, note.last)
+                told = _decoder.decode(data)
+                publishers.accept(told.publisher, told.last)
+                publishers.stored(told.publisher, told.last, tick)
         return publishers
+
+    def positions(self) -> list[PublisherPosition]:
+        """What is to be remembered before the log forgets its notes."""
+        return [
+            PublisherPosition(publisher=name, pubend=self.pubend, catenation=each.durable, tick=each.tick)
+            for name, each in self._known.items()
+            if each.durable >= 0
+        ]
 
     def fresh(self, publisher: str, first: int, count: int) -> int:
         """How many of these events, from the first on, were accepted before."""
@@ -78,11 +97,12 @@ class Publishers:
         if len(self._known) > PUBLISHERS_MAX:
             del self._known[next(iter(self._known))]
 
-    def stored(self, publisher: str, last: int) -> None:
-        """Events up to a number are durable."""
+    def stored(self, publisher: str, last: int, tick: Tick) -> None:
+        """Events up to a number are durable, the last of them with this tick."""
         known = self._known.get(publisher)
-        if known is not None:
-            known.durable = max(known.durable, last)
+        if known is not None and last > known.durable:
+            known.durable, known.tick = last, tick
+        self.known_tick = max(self.known_tick, tick)
 
     def failed(self, publisher: str, first: int) -> None:
         """Events from a number on were not stored, and may come again."""

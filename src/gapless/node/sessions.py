@@ -287,7 +287,7 @@ class Sessions:
     def accepted(self, effect: AcceptPublish) -> None:
         """Rows are durable: the client hears of it."""
         request = self._requests.pop(effect.token)
-        self._publishers[request.pubend].stored(request.publisher, request.last)
+        self._publishers[request.pubend].stored(request.publisher, request.last, int(effect.ticks[-1]))
         request.session.send(
             Receipt(
                 publisher=request.publisher,

@@ -8,6 +8,7 @@ never waits in front of new events.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,6 +21,11 @@ from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead
 from gapless.store.contract import Flushed, RecordLog
 
+log = logging.getLogger("gapless.storage")
+
+#: Trims are put together for so long: each one costs a write to the node's database.
+TRIM_SECONDS = 1.0
+
 
 class Storage:
     """The logs of the pubends that live here."""
@@ -29,8 +35,15 @@ class Storage:
         logs: Mapping[PubendId, RecordLog],
         feed: Callable[[Event], None],
         broken: Callable[[StoreError], None],
+        before_trim: Callable[[], None] = lambda: None,
     ) -> None:
-        """`feed` takes what happened; `broken` hears that a log cannot be trusted any more."""
+        """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
+
+        `before_trim` is called before a log forgets events, and their notes with them.
+        """
+        self._before_trim = before_trim
+        #: What may be trimmed, and is soon: per pubend the tick below which.
+        self._trims: dict[PubendId, Tick] = {}
         self._logs = dict(logs)
         self._feed = feed
         self._broken = broken
@@ -41,10 +54,11 @@ class Storage:
         #: Logs with records that are not being flushed yet, and those under way.
         self._waiting: dict[PubendId, None] = {}
         self._flushing: set[PubendId] = set()
+        self._closed = False
 
     def recovered(self) -> dict[PubendId, Recovered]:
         """What the logs say to a broker that starts."""
-        return {pubend: log.recover() for pubend, log in self._logs.items()}
+        return {pubend: each.recover() for pubend, each in self._logs.items()}
 
     def append(self, effect: AppendRecord, note: bytes = b"") -> None:
         """Append a record, and see that it is flushed."""
@@ -58,23 +72,34 @@ class Storage:
 
     def read(self, effect: ReadRecords) -> None:
         """Read records; the answer is an event."""
-        log = self._logs[effect.pubend]
-        task = self._loop.run_in_executor(self._reader, log.read, effect.ticks, effect.rows_max)
+        read = self._logs[effect.pubend].read
+        task = self._loop.run_in_executor(self._reader, read, effect.ticks, effect.rows_max)
         task.add_done_callback(lambda done: self._was_read(effect, done))
 
     def trim(self, effect: TrimLog, now: Tick) -> None:
-        """Drop what nobody needs."""
-        task = self._loop.run_in_executor(self._reader, self._logs[effect.pubend].trim, effect.before, now)
-        task.add_done_callback(self._was_trimmed)
+        """Drop what nobody needs, with what else can be dropped within `TRIM_SECONDS`."""
+        if not self._trims:
+            self._loop.call_later(TRIM_SECONDS, self._trim, now)
+        self._trims[effect.pubend] = effect.before
+
+    def _trim(self, now: Tick) -> None:
+        if self._closed:
+            return
+        trims, self._trims = self._trims, {}
+        self._before_trim()
+        for pubend, before in trims.items():
+            task = self._loop.run_in_executor(self._reader, self._logs[pubend].trim, before, now)
+            task.add_done_callback(_was_trimmed)
 
     async def close(self) -> None:
         """Wait for what is under way, and close the logs."""
+        self._closed = True
         await self._loop.run_in_executor(self._writer, lambda: None)
         await self._loop.run_in_executor(self._reader, lambda: None)
         self._writer.shutdown()
         self._reader.shutdown()
-        for log in self._logs.values():
-            log.close()
+        for each in self._logs.values():
+            each.close()
 
     def _flush(self, pubend: PubendId) -> None:
         task = self._loop.run_in_executor(self._writer, self._logs[pubend].flush)
@@ -111,9 +136,11 @@ class Storage:
         ticks, batch = done.result()
         self._feed(RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch))
 
-    def _was_trimmed(self, done: asyncio.Future[None]) -> None:
-        error = done.exception()
-        if error is not None:
-            if not isinstance(error, StoreError):
-                raise error
-            self._broken(error)
+
+def _was_trimmed(done: asyncio.Future[None]) -> None:
+    error = done.exception()
+    if isinstance(error, StoreError):
+        # What could not be deleted is deleted by the next trim.
+        log.warning("cannot trim: %s", error)
+    elif error is not None:
+        raise error

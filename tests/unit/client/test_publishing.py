@@ -471,7 +471,7 @@ def test_leaving_waits_for_receipts_but_not_for_ever() -> None:
             with pytest.raises(LinkError, match="E406 1 events have no receipt"):
                 async with connect(node.address, options=Options(close_timeout_s=0.05)) as client:
                     publication = client.publish("trades", event(1))
-            with pytest.raises(LinkError, match="E403"):
+            with pytest.raises(LinkError, match="E402"):
                 await publication
 
     run(story())

@@ -480,7 +480,7 @@ def test_whoever_waits_for_events_hears_that_the_client_was_closed() -> None:
             trades = await client.subscribe("trades").__aenter__()
             waiting = asyncio.create_task(take(trades, 1))
             await asyncio.sleep(0)
-        with pytest.raises(LinkError, match="E403"):
+        with pytest.raises(LinkError, match="E402"):
             await waiting
 
     run(story())
