@@ -84,7 +84,11 @@ class Peer(asyncio.Protocol):
         self.node.heard.put_nowait((self, "lost"))
 
     def data_received(self, data: bytes) -> None:
+        assert self.transport is not None
         for frame in self.reader.feed(data):
+            if self.transport.is_closing():
+                # What comes after the end of a connection is heard by nobody.
+                return
             message: ClientMessage | LinkMessage
             if frame.kind in LINK_KINDS:
                 message = decode_link(frame)

@@ -1,6 +1,7 @@
 """Publishing: one frame for all that wait, receipts, refusals, and exactly once over lost connections."""
 
 import asyncio
+import random
 
 import pyarrow as pa
 import pytest
@@ -488,3 +489,39 @@ def test_options_are_checked() -> None:
         with pytest.raises(UsageError, match="E191"):
             Options(**bad)  # type: ignore[arg-type]
     assert QUICK.give_up_s is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_breaks_when_everything_is_stored_once_and_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def story() -> None:
+        async with connected() as (node, client):
+
+            def unreliable(peer: Peer, message: Publish) -> None:
+                fate = chance.random()
+                if fate < 0.1:
+                    peer.drop()
+                elif fate < 0.2:
+                    node.store(message)
+                    peer.drop()
+                elif fate < 0.25:
+                    node.store(message)
+                    peer.write([b"nonsense" * 8])
+                else:
+                    node.store(message)
+                    node.receipt(peer, message)
+
+            node.on_publish = unreliable
+            publications = []
+            for price in range(1_000):
+                publications.append(client.publish("trades", event(price)))
+                if chance.random() < 0.05:
+                    await publications[chance.randrange(len(publications))]
+                if chance.random() < 0.1:
+                    await asyncio.sleep(0)
+            ticks = [(await each).tick for each in publications]
+            assert ticks == list(range(1_000, 2_000))
+            assert node.prices == [float(price) for price in range(1_000)]
+
+    run(story())
