@@ -12,7 +12,10 @@ import typer
 
 from gapless import __version__
 from gapless.cli.match import match
+from gapless.cli.pub import pub
 from gapless.cli.sim import sim
+from gapless.cli.status import status
+from gapless.cli.sub import sub
 from gapless.cli.up import up
 from gapless.errors import ContentError, GaplessError
 
@@ -20,6 +23,9 @@ from gapless.errors import ContentError, GaplessError
 #: The first line of the function's docstring is its line in `gapless --help`.
 COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("up", up),
+    ("pub", pub),
+    ("sub", sub),
+    ("status", status),
     ("match", match),
     ("sim", sim),
 )
