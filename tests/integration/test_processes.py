@@ -74,7 +74,7 @@ def test_a_killed_node_costs_no_event(victim: str, processes: Processes) -> None
             second.subscribe("trades", "price >= 500") as high,
         ):
             for price in range(1_000):
-                publication = await publisher.publish("trades", {"name": "x", "price": float(price)})
+                publication = publisher.publish("trades", {"name": "x", "price": float(price)})
                 if price % 50 == 0:
                     await publication
                 if price == 300:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import typer
@@ -15,7 +15,7 @@ import typer
 from gapless.cli.match_cells import cell
 from gapless.cli.match_files import open_sources
 from gapless.cli.nodes import ADDRESS, TO, run
-from gapless.client import connect
+from gapless.client import Client, connect
 from gapless.errors import UsageError
 from gapless.model.schema import Schema
 
@@ -47,10 +47,11 @@ def pub(
 
 async def _published(topic: str, what: list[str], to: str, *, as_json: bool) -> None:
     async with connect(to) as client:
-        schema = client.topics.get(topic)
-        if schema is None:
-            known = ", ".join(client.topics) or "none"
+        topics = await client.topics()
+        if topic not in topics:
+            known = ", ".join(topics) or "none"
             raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
+        schema = topics[topic].schema
         count = 0
         if what:
             for rows in batches(schema, what):
@@ -63,19 +64,19 @@ async def _published(topic: str, what: list[str], to: str, *, as_json: bool) -> 
         typer.echo(f"published {count} to {topic}", err=True)
 
 
-async def _from_lines(client: Any, topic: str, schema: Schema) -> int:
+async def _from_lines(client: Client, topic: str, schema: Schema) -> int:
     """Lines of standard input, each as soon as it is there."""
     loop = asyncio.get_running_loop()
-    last, count = None, 0
+    count = 0
     while True:
         line = await loop.run_in_executor(None, sys.stdin.readline)
         if not line:
             break
         if line.strip():
             count += 1
-            last = await client.publish(topic, event_of(schema, line, f"line {count}"))
-    if last is not None:
-        await last
+            client.publish(topic, event_of(schema, line, f"line {count}"))
+            await client.ready(topic)
+    await client.flush()
     return count
 
 

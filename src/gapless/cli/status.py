@@ -23,10 +23,7 @@ def status(
 async def _shown(to: str, *, as_json: bool) -> None:
     async with connect(to) as client:
         report = await client.status()
-        topics = {
-            name: {column.name: column.type + ("?" if column.nullable else "") for column in schema.columns}
-            for name, schema in client.topics.items()
-        }
+        topics = {name: topic.columns for name, topic in (await client.topics()).items()}
     if as_json:
         typer.echo(json.dumps({**report, "topics": topics}))
         return

@@ -22,7 +22,7 @@ import ssl
 import uuid
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from gapless.client.address import parse_addresses
 from gapless.client.options import DEFAULTS, Options
@@ -42,9 +42,13 @@ from gapless.wire.handshake import Hello, Role
 class Topic(NamedTuple):
     """A topic as the node tells of it."""
 
-    #: By name, the type: `{"price": "float", "note": "string?"}`.
-    columns: Mapping[str, str]
+    schema: Schema
     pubends: tuple[PubendId, ...]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """By name, the type: `{"price": "float", "note": "string?"}`."""
+        return column_texts(self.schema)
 
 
 def connect(
@@ -136,7 +140,7 @@ class Client:
     async def topics(self) -> dict[str, Topic]:
         """All topics that this client may see, by name."""
         answer = await self._entered().learn_topics()
-        return {schema.topic: Topic(column_texts(schema), pubends) for schema, pubends in answer.topics}
+        return {schema.topic: Topic(schema, pubends) for schema, pubends in answer.topics}
 
     async def create_topic(self, name: str, columns: Mapping[str, str]) -> None:
         """Create a topic with columns such as `{"price": "float", "note": "string?"}`.
@@ -231,7 +235,7 @@ class Client:
         where: str = "",
         *,
         name: str | None = None,
-        order: Literal["publisher", "total"] = "publisher",
+        order: str = "publisher",
         start: Start = "now",
         ack: AckMode = "auto",
         mode: Mode = "guaranteed",

@@ -149,7 +149,8 @@ class Publisher:
             outcome.seen = True
         if errors:
             raise errors[0]
-        return BatchReceipt(tuple((outcome.pubend, outcome.ticks()) for outcome in outcomes))
+        rows = sum(send.count for send in sends)
+        return BatchReceipt(rows, tuple((outcome.pubend, outcome.ticks()) for outcome in outcomes))
 
     async def ready(self) -> None:
         """Return when there is room for more: the way not to publish faster than the network takes it."""

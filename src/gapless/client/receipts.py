@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +36,16 @@ class Receipt(NamedTuple):
 _receipt = tuple.__new__
 
 
-class BatchReceipt(NamedTuple):
-    """All events of a batch are durable."""
+@dataclass(frozen=True, slots=True)
+class BatchReceipt:
+    """All events of a batch are durable; its length is how many they are."""
 
+    rows: int
     #: The ticks of consecutive rows, and their pubend; no ticks for rows whose ticks are no longer known.
     parts: tuple[tuple[PubendId, TickArray], ...]
+
+    def __len__(self) -> int:
+        return self.rows
 
     @property
     def ticks(self) -> TickArray:

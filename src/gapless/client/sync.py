@@ -23,7 +23,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from gapless.client import connection
 from gapless.client.connection import Topic
@@ -219,7 +219,7 @@ class Client:
         where: str = "",
         *,
         name: str | None = None,
-        order: Literal["publisher", "total"] = "publisher",
+        order: str = "publisher",
         start: Start = "now",
         ack: AckMode = "auto",
         mode: Mode = "guaranteed",
