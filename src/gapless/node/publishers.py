@@ -41,6 +41,8 @@ class _Publisher:
     #: The number of the last event that is durable, and its tick.
     durable: int = -1
     tick: Tick = 0
+    #: The number that was refused for the time being, and must come before any later one; None when none was.
+    awaited: int | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +86,11 @@ class Publishers:
             return 0
         return min(max(known.accepted + 1 - first, 0), count)
 
+    def awaited(self, publisher: str, first: int) -> int | None:
+        """The number that has to come before `first` may: it was refused, and will be sent again."""
+        known = self._known.get(publisher)
+        return None if known is None or known.awaited is None or first <= known.awaited else known.awaited
+
     def is_stored(self, publisher: str, last: int) -> bool:
         """Whether everything up to a number is durable."""
         known = self._known.get(publisher)
@@ -93,6 +100,7 @@ class Publishers:
         """Events up to a number are on their way to the log."""
         known = self._known.pop(publisher, None) or _Publisher()
         known.accepted = max(known.accepted, last)
+        known.awaited = None
         self._known[publisher] = known  # the one heard of last is at the end
         if len(self._known) > PUBLISHERS_MAX:
             del self._known[next(iter(self._known))]
@@ -105,10 +113,11 @@ class Publishers:
         self.known_tick = max(self.known_tick, tick)
 
     def failed(self, publisher: str, first: int) -> None:
-        """Events from a number on were not stored, and may come again."""
+        """Events from a number on were not stored, and will come again."""
         known = self._known.get(publisher)
         if known is not None:
             known.accepted = min(known.accepted, first - 1)
+            known.awaited = first if known.awaited is None else min(first, known.awaited)
 
 
 def note(publisher: str, last: int) -> bytes:

@@ -210,6 +210,10 @@ class Sessions:
             schema = self.network.topics[message.topic]
             if message.rows is None:
                 raise UsageError("E111", f"the rows are not of the schema of topic '{message.topic}'")
+            awaited = publishers.awaited(message.publisher, message.first_catenation)
+            if awaited is not None:
+                # What comes later would make the refused events pass for known ones.
+                raise UsageError("E182", f"event {awaited} was refused and has to come first", retry=True)
             known = publishers.fresh(message.publisher, message.first_catenation, rows_count)
             if known == rows_count:
                 self._repeat(session, message, pubend, last)
@@ -221,8 +225,9 @@ class Sessions:
             publishers.accept(message.publisher, last)
             try:
                 self._feed(PublishRequested(pubend=pubend, token=token, rows=rows))
-            except UsageError:
-                publishers.failed(message.publisher, first)
+            except UsageError as error:
+                if error.retry:
+                    publishers.failed(message.publisher, first)
                 del self._requests[token]
                 raise
         except UsageError as error:

@@ -1,0 +1,27 @@
+"""Catenation numbers: what is stored already, what is on its way, and what has to come first."""
+
+from gapless.model.ids import PubendId
+from gapless.node.publishers import Publishers
+
+
+def test_what_is_on_its_way_or_stored_is_known() -> None:
+    publishers = Publishers(PubendId("p"))
+    assert publishers.fresh("me", 0, 10) == 0
+    publishers.accept("me", 9)
+    assert publishers.fresh("me", 0, 10) == 10
+    assert publishers.fresh("me", 5, 10) == 5
+    assert not publishers.is_stored("me", 9)
+    publishers.stored("me", 9, 1_000)
+    assert publishers.is_stored("me", 9)
+    assert publishers.positions()[0].catenation == 9
+    assert publishers.known_tick == 1_000
+
+
+def test_nothing_passes_events_that_were_refused_for_the_time_being() -> None:
+    publishers = Publishers(PubendId("p"))
+    publishers.accept("me", 9)
+    publishers.failed("me", 0)
+    assert publishers.awaited("me", 10) == 0
+    assert publishers.awaited("me", 0) is None
+    publishers.accept("me", 9)
+    assert publishers.awaited("me", 10) is None
