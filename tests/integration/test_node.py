@@ -186,5 +186,6 @@ def test_the_port_is_free_again_after_a_stop(tmp_path: Path) -> None:
                 taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 taken.bind((address.host, address.port))
             await cluster.start("n1")
+            assert cluster.nodes["n1"].address == address
 
     run(story())

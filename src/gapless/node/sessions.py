@@ -63,7 +63,7 @@ from gapless.wire.client_messages import (
     Unsubscribe,
     tick_runs,
 )
-from gapless.wire.delivery import SharedColumns, SharedRows
+from gapless.wire.delivery import COLUMNS_ROWS_MIN, SharedColumns, SharedRows
 from gapless.wire.frames import FROM_CLIENT, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, encode_link
 from gapless.wire.rows import RowFormat
@@ -75,8 +75,8 @@ PARKED_SECONDS = 30.0
 #: A subscription with so many unacknowledged rows, or a connection with so many unsent bytes, is slow.
 OWED_ROWS_MAX = 50_000
 BACKLOG_BYTES_MAX = 16 * 2**20
-#: Up to so many rows for one subscription are sent row by row; more are sent as columns.
-ROWS_EACH_MAX = 8
+#: A parked subscription is reported slow once it is owed more rows than this.
+PARKED_ROWS_MAX = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +92,6 @@ class _Subscription:
     session: Session | None
     owed: Owed = field(default_factory=Owed)
     slot: int | None = None
-    confirmed: set[PubendId] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -132,6 +131,8 @@ class Sessions:
         self._tokens = count()
         self._numbers = count(1)
         self._sessions: set[Session] = set()
+        #: What goes into the log beside the rows that are being published.
+        self._note = b""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -195,6 +196,7 @@ class Sessions:
             case AskStatus():
                 session.send(StatusReport(request=request.request, report=self._status()))
             case Credit():
+                # Not obeyed: what bounds a subscription here is what it has not acknowledged.
                 pass
             case ChangeFilter() | CreateTopic():
                 raise UsageError("E181", f"{type(request).__name__} is not offered by this node")
@@ -223,6 +225,8 @@ class Sessions:
             first = message.first_catenation + known
             self._requests[token] = _Request(session, pubend, message.publisher, first, last)
             publishers.accept(message.publisher, last)
+            # The step that stores the rows asks for their note before it is over.
+            self._note = note(message.publisher, last)
             try:
                 self._feed(PublishRequested(pubend=pubend, token=token, rows=rows))
             except UsageError as error:
@@ -279,15 +283,7 @@ class Sessions:
 
     def note_of(self, effect: AppendRecord) -> bytes:
         """What is kept in the log beside a record."""
-        if not isinstance(effect.record, BatchRecord):
-            return b""
-        request = self._requests.get(self._latest)
-        return b"" if request is None else note(request.publisher, request.last)
-
-    @property
-    def _latest(self) -> int:
-        """The token of the publish request that is being carried out."""
-        return next(reversed(self._requests), -1)
+        return self._note if isinstance(effect.record, BatchRecord) else b""
 
     def accepted(self, effect: AcceptPublish) -> None:
         """Rows are durable: the client hears of it."""
@@ -400,7 +396,7 @@ class Sessions:
 
     def _is_slow(self, subscription: _Subscription) -> bool:
         if subscription.session is None:
-            return subscription.owed.rows > ROWS_EACH_MAX
+            return subscription.owed.rows > PARKED_ROWS_MAX
         backlog = subscription.session.connection.backlog_bytes
         return subscription.owed.rows > OWED_ROWS_MAX or backlog > BACKLOG_BYTES_MAX
 
@@ -487,7 +483,7 @@ class _Writer:
 
     def write(self, connection: Connection, number: int, topic: TopicId, rows: Positions) -> None:
         effect = self._effect
-        if len(rows) <= ROWS_EACH_MAX:
+        if len(rows) < COLUMNS_ROWS_MIN:
             if self._rows is None:
                 self._rows = SharedRows(
                     self._forms[topic], effect.batch, effect.rows, self._numbers, effect.source
