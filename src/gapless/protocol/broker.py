@@ -252,7 +252,8 @@ class Broker:
                 edge.unsubscribe(event.subscription)
                 self._subscriptions_changed(step)
             case DeliveryTaken():
-                step.touched.update(edge.taken(event.serial))
+                for serial in (event.serial, *event.also):
+                    step.touched.update(edge.taken(serial))
             case SubscriberSlow():
                 step.touched.update(edge.slow(event))
             case _:

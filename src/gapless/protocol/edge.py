@@ -124,8 +124,7 @@ class Edge:
         for pubend in self._total[subend.topic].pubends:
             door = self._doors[pubend]
             door.pending.pop(subscription, None)
-        for serial in [serial for serial, (_, one) in self._waiting.items() if one is subend]:
-            self._waiting.pop(serial)[0].taken(serial, None)
+        self._drop_outstanding(subend)
         for group in self._groups_of(subend):
             group.remove(subend)
 
@@ -158,7 +157,7 @@ class Edge:
         group.taken(serial, subend)
         if subend is None:
             return group.pubends
-        subend.outstanding = max(0, subend.outstanding - 1)
+        subend.outstanding.discard(serial)
         subend.slow = False
         return self._total[subend.topic].pubends
 
@@ -169,9 +168,7 @@ class Edge:
             return ()
         reached(LEFT_LIVE_PATH)
         subend.slow = True
-        subend.outstanding = 0
-        for serial in [serial for serial, (_, one) in self._waiting.items() if one is subend]:
-            self._waiting.pop(serial)[0].taken(serial, None)
+        self._drop_outstanding(subend)
         for group in self._groups_of(subend):
             if all(subend.subscription not in self._doors[p].pending for p in group.pubends):
                 group.fall_behind(subend, dict(event.positions))
@@ -305,7 +302,7 @@ class Edge:
         if not (subend.slow and subend.outstanding):
             deliver = group.catch_up(subend, self._serials)
             if deliver is not None:
-                subend.outstanding += 1
+                subend.outstanding.add(deliver.serial)
                 self._waiting[deliver.serial] = (group, subend)
                 effects.append(deliver)
         if subend.slow and not subend.outstanding and self._has_caught_up(subend):
@@ -313,6 +310,12 @@ class Edge:
             subend.slow = False
         group.rejoin(subend)
         return effects
+
+    def _drop_outstanding(self, subend: Subend) -> None:
+        """What was handed to it as a laggard will not be taken any more."""
+        for serial in subend.outstanding:
+            self._waiting.pop(serial)[0].taken(serial, None)
+        subend.outstanding.clear()
 
     def _has_caught_up(self, subend: Subend) -> bool:
         return all(

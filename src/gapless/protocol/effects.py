@@ -135,6 +135,8 @@ class Deliver:
     pubends: tuple[PubendId, ...]
     #: Row r of `batch` is an event of `pubends[source[r]]`; None when there is only one pubend.
     source: Positions | None = None
+    #: Whether it is for one subscriber alone that is behind the others.
+    laggard: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,8 @@ class DeliveryTaken:
     """All subscribers of the `Deliver` with this serial have taken it, were reported slow, or have ended."""
 
     serial: int
+    #: Further deliveries that were taken by the same moment.
+    also: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

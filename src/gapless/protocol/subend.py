@@ -64,8 +64,8 @@ class Subend:
     granted: dict[PubendId, tuple[Tick, Tick]] = field(default_factory=dict)
     #: It was reported slow and has taken nothing since.
     slow: bool = False
-    #: Deliveries handed to it as a laggard that it has not taken.
-    outstanding: int = 0
+    #: The serials of the deliveries handed to it as a laggard that it has not taken.
+    outstanding: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -344,9 +344,18 @@ class Group:
         rows = np.flatnonzero(mask(subend.condition, merged.batch.derived(Rows)))
         if not len(rows):
             return None
-        return self._deliver(merged, rows, np.full(len(rows), subend.slot, dtype=np.int64), serials)
+        slots = np.full(len(rows), subend.slot, dtype=np.int64)
+        return self._deliver(merged, rows, slots, serials, laggard=True)
 
-    def _deliver(self, merged: Merged, rows: Positions, slots: Positions, serials: Iterator[int]) -> Deliver:
+    def _deliver(
+        self,
+        merged: Merged,
+        rows: Positions,
+        slots: Positions,
+        serials: Iterator[int],
+        *,
+        laggard: bool = False,
+    ) -> Deliver:
         return Deliver(
             serial=next(serials),
             batch=merged.batch,
@@ -354,6 +363,7 @@ class Group:
             slots=slots,
             pubends=self.pubends,
             source=merged.source,
+            laggard=laggard,
         )
 
 

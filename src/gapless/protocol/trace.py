@@ -232,8 +232,8 @@ def _subscriber_text(event: _SubscriberEvent) -> str:
             return f"subscribe {subscription} {topic} where {condition}{total}{since}"
         case UnsubscribeRequested(subscription=subscription):
             return f"unsubscribe {subscription}"
-        case DeliveryTaken(serial=serial):
-            return f"taken delivery {serial}"
+        case DeliveryTaken(serial=serial, also=also):
+            return " ".join(["taken delivery", *map(str, (serial, *also))])
         case SubscriberSlow(subscription=subscription, positions=positions):
             taken = "".join(f" {pubend} {_before(positions[pubend])}" for pubend in sorted(positions))
             return f"slow {subscription}" + (f" took{taken}" if taken else "")
