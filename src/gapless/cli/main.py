@@ -1,37 +1,38 @@
 """What can a person do with Gapless from a terminal?
 
 This file holds what all commands share: the entry point, the version, the help, and the one way in which a
-mistake is reported. Each command is a function in a file of its own; `COMMANDS` is where it joins.
+mistake is reported. Each command is a function in a file of its own, imported when it is asked for;
+`COMMANDS` is where it joins.
 """
 
+import os
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gapless import __version__
-from gapless.cli.match import match
-from gapless.cli.pub import pub
-from gapless.cli.sim import sim
-from gapless.cli.status import status
-from gapless.cli.sub import sub
-from gapless.cli.up import up
-from gapless.errors import ContentError, GaplessError
+from gapless.cli.lazy import Entry, LazyGroup
+from gapless.errors import ContentError, GaplessError, UsageError
 
-#: Every command, in the order that the help lists them: its name and the function that runs it.
-#: The first line of the function's docstring is its line in `gapless --help`.
-COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
-    ("up", up),
-    ("pub", pub),
-    ("sub", sub),
-    ("status", status),
-    ("match", match),
-    ("sim", sim),
+#: Every command, in the order that the help lists them.
+COMMANDS: tuple[Entry, ...] = (
+    Entry("up", "gapless.cli.up:up", "Start a node and serve until it is stopped."),
+    Entry("pub", "gapless.cli.pub:pub", "Publish events and wait until they are durable."),
+    Entry(
+        "sub",
+        "gapless.cli.sub:sub",
+        "Print events as lines of JSON, each exactly once, until stopped.",
+    ),
+    Entry("status", "gapless.cli.status:status", "Show what a node is, its links, clients and topics."),
+    Entry("match", "gapless.cli.match:match", "Try a condition on files, and see why a row matches or not."),
+    Entry("sim", "gapless.cli.sim:sim", "Simulate networks under faults, and check every promise."),
 )
 
 #: The exit status of a run that was refused. A bug ends in a traceback and status 1.
 EXIT_REFUSED = 2
+#: What shells report for a command that Ctrl-C has ended.
+EXIT_INTERRUPTED = 130
 #: Of the text that an error points into, so many characters are shown before and behind the place.
 POINTED_CHARACTERS_MAX = 60
 
@@ -47,8 +48,26 @@ Exit status: 0 when the command did what was asked; 2 when it was refused, with 
 standard error, such as "error: E101 ...". For a condition that cannot be read, the place follows.
 """
 
+
+class Commands(LazyGroup):
+    """The commands of `gapless`."""
+
+    entries = COMMANDS
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; that whoever reads our output has left is no mistake of anybody."""
+        try:
+            found = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _let_go_of_output()
+            return None
+        return found
+
+
 app = typer.Typer(
     name="gapless",
+    cls=Commands,
     help=HELP,
     epilog=EPILOG,
     add_completion=False,
@@ -57,8 +76,9 @@ app = typer.Typer(
     # A bug shows Python's own traceback, which is what a bug report needs.
     pretty_exceptions_enable=False,
 )
-for _name, _command in COMMANDS:
-    app.command(_name)(_command)
+
+#: What typer raises for a command line that it cannot read: the branch of its exceptions above BadParameter.
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,13 +103,40 @@ def main() -> None:
     Below a mistake in a condition stands the place: the text, and a caret.
     """
     try:
-        app()
+        status = app(prog_name="gapless", standalone_mode=False)
     except GaplessError as error:
-        text = " ".join(str(error).splitlines())
-        typer.echo(f"error: {text}", err=True)
-        if isinstance(error, ContentError) and (place := _pointer(error)):
-            typer.echo(place, err=True)
+        _refuse(error)
+    except _CommandLineError as error:
+        _refuse_line(error)
+    except typer.Abort:
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _refuse(error: GaplessError) -> None:
+    text = " ".join(str(error).splitlines())
+    typer.echo(f"error: {text}", err=True)
+    if isinstance(error, ContentError) and (place := _pointer(error)):
+        typer.echo(place, err=True)
+    sys.exit(EXIT_REFUSED)
+
+
+def _refuse_line(error: Any) -> None:
+    """A command line that cannot be read: what is wrong, and where the help is."""
+    context = error.ctx
+    text = " ".join(error.format_message().split()).rstrip(".").replace(". Did you", ": did you")
+    if context is None or text.startswith("Usage:"):
+        # Nothing was asked for: then the help is the answer.
+        typer.echo(error.format_message(), err=True)
         sys.exit(EXIT_REFUSED)
+    _refuse(UsageError("E149", f"{text[:1].lower()}{text[1:]} (see {context.command_path} --help)"))
+
+
+def _let_go_of_output() -> None:
+    """Write to nowhere from now on, so that not even the last flush complains."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _pointer(error: ContentError) -> str:

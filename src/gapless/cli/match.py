@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from gapless.cli.match_cells import parse_columns
 from gapless.cli.match_files import Chunk, Source, open_sources
-from gapless.cli.sim import whole_number
+from gapless.cli.readers import whole_number
 from gapless.cli.sim_report import say_json
 from gapless.content.condition import Condition
 from gapless.content.explain import explain

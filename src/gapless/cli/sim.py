@@ -7,7 +7,7 @@ experiment of the paper, or the demonstration. Everything is checked before anyt
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gapless.cli.readers import seconds, whole_number
 from gapless.cli.sim_demo import demonstrate
 from gapless.cli.sim_measures import is_good
 from gapless.cli.sim_report import (
@@ -41,44 +42,12 @@ from gapless.sim.topologies import FIGURE3_PUBENDS
 
 SEEDS = 100
 FIRST_SEED = 1
-SEED_MAX = 2**64 - 1
 #: Below the folders that version control ignores.
 FIGURES_FOLDER = Path("out/figures")
 #: Some promise was broken.
 EXIT_BROKEN = 1
 #: What shells report for a command that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
-
-
-def whole_number(option: str, low: int, high: int = SEED_MAX) -> Callable[[str], int]:
-    """A reader of the values of an option, decimal or 0x.... Raises ParameterError naming the option."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text, 0)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            bound = f"from {low} on" if high == SEED_MAX else f"from {low} to {high}"
-            raise ParameterError("E150", f"{option} takes a whole number {bound}, got {text!r}")
-        return value
-
-    return read
-
-
-def seconds(option: str) -> Callable[[str], float]:
-    """A reader of durations."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0.1 <= value <= 3_600:
-            raise ParameterError("E150", f"{option} takes seconds from 0.1 to 3600, got {text!r}")
-        return value
-
-    return read
 
 
 #: For each option, the ways to run that it belongs to.

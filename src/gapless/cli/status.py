@@ -16,7 +16,10 @@ def status(
     to: Annotated[str, TO] = ADDRESS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what a node is, its links, clients and topics."""
+    """Show what a node is, its links, clients and topics.
+
+    gapless status --to gapless://edge-1:7400
+    """
     run(_shown(to, as_json=as_json))
 
 

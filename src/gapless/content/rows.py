@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
 
@@ -163,7 +164,7 @@ _FILLER: dict[str, Any] = {
     "float": 0.0,
     "bool": False,
     "decimal": Decimal(0),
-    "timestamp": pa.scalar(0, pa.timestamp("us", tz="UTC")),
+    "timestamp": datetime.fromtimestamp(0, UTC),
 }
 
 

@@ -20,11 +20,10 @@ from typing import NamedTuple, NoReturn
 
 from sqlglot.tokenizer_core import Token, TokenType
 
+from gapless.content.language import TEXT_CHARACTERS_MAX
 from gapless.errors import ContentError
 from gapless.model.schema import Schema
 
-#: Longer texts are refused. An IN list of 10,000 texts of 60 characters fits.
-TEXT_CHARACTERS_MAX = 1_000_000
 #: More tokens than that are refused; 10,000 BETWEENs joined by AND take 70,000.
 TOKENS_MAX = 100_000
 #: Parentheses, NOTs and signs inside each other. Parsers recurse that deep.

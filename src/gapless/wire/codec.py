@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
-from gapless.content.sql_tokens import TEXT_CHARACTERS_MAX
+from gapless.content.language import TEXT_CHARACTERS_MAX
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.schema import COLUMNS_MAX, Schema

@@ -37,7 +37,7 @@ def test_an_unknown_command_is_refused() -> None:
 def test_a_domain_error_is_one_line_and_exit_status_two(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse() -> None:
+    def refuse(**_: object) -> None:
         raise ParameterError("E130", "seed -1 is negative:\nuse 0 or more")
 
     monkeypatch.setattr(cli, "app", refuse)
@@ -48,7 +48,7 @@ def test_a_domain_error_is_one_line_and_exit_status_two(
 
 
 def test_a_bug_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise AssertionError("known and curious overlap")
 
     monkeypatch.setattr(cli, "app", fail)
