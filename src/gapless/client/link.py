@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Protocol
+from typing import Protocol, cast
 
 from gapless.client.address import Address
 from gapless.client.refusals import error_of
@@ -88,9 +88,9 @@ class Link(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.writelines(encode_link(self._hello))
+        # Not asserted: the transports of uvloop are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.writelines(encode_link(self._hello))
         self._timer = self._loop.call_later(self._ping_s, self._beat)
 
     def data_received(self, data: bytes) -> None:
