@@ -4,8 +4,9 @@
 - `connection`: bytes in, frames out; natural batching of what is sent
 - `storage`: the logs of the pubends that live here; flushes in a thread
 - `links`: connections to the neighbour brokers, made again when they break
-- `sessions`: clients that publish and subscribe here
-- `desk`: who has not yet acknowledged which delivery
+- `sessions`: the clients, and who answers them:
+  `publishing` what they publish, with the numbers of `publishers`; `subscriptions` who wants what;
+  `delivery` how rows reach them and when they are taken
 - `host`: the event loop around one `protocol.Broker`: events in, effects out
 - `node`: all of it together, from start to stop
 """

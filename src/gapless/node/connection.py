@@ -45,6 +45,8 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._flushing = False
         self._reason = "closed by the peer"
+        #: Whether the peer reads so slowly that much waits here; `backlog_bytes` tells how much.
+        self.is_congested = False
         self.peer = ""
 
     @property
@@ -64,6 +66,16 @@ class Connection(asyncio.Protocol):
             return
         self._out.extend(parts)
         self._out_bytes += sum(map(len, parts))
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def send_one(self, frame: bytes) -> None:
+        """As `send`, for a frame in one piece: edges send very many of these."""
+        if self._transport is None:
+            return
+        self._out.append(frame)
+        self._out_bytes += len(frame)
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -90,7 +102,10 @@ class Connection(asyncio.Protocol):
         self._flushing = False
         if self._out and self._transport is not None:
             parts, self._out, self._out_bytes = self._out, [], 0
-            self._transport.writelines(parts)
+            if len(parts) == 1:
+                self._transport.write(parts[0])
+            else:
+                self._transport.writelines(parts)
 
     # What asyncio calls.
 
@@ -118,8 +133,13 @@ class Connection(asyncio.Protocol):
         """Somebody else answers from now on."""
         self._owner = owner
 
+    def pause_writing(self) -> None:
+        """The transport holds too much."""
+        self.is_congested = True
+
     def resume_writing(self) -> None:
         """The transport has sent enough."""
+        self.is_congested = False
         assert self._owner is not None
         self._owner.drained()
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from gapless.errors import PeerError, UsageError
+from gapless.node.counters import Counters
 from gapless.protocol.broker import Broker
 from gapless.protocol.effects import (
     AcceptPublish,
@@ -44,7 +45,7 @@ class Host:
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
-        self._queue: deque[Event] = deque()
+        self._queue: deque[tuple[Event, Callable[[], None] | None]] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -52,7 +53,8 @@ class Host:
         self._links: Links | None = None
         self._storage: Storage | None = None
         self._sessions: Sessions | None = None
-        self.steps = 0
+        self.counters = Counters()
+        self._began = self._loop.time()
 
     def run(self, broker: Broker, links: Links, storage: Storage, sessions: Sessions) -> None:
         """From now on events reach this broker, and its effects these."""
@@ -64,28 +66,38 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
 
+    @property
+    def uptime_s(self) -> float:
+        """For how long this host has been there."""
+        return self._loop.time() - self._began
+
     def now(self) -> Now:
         """The time of a step."""
         clock = self._clock() // 1_000
         return Now(int(self._loop.time() * 1_000), clock)
 
-    def feed(self, event: Event) -> None:
-        """Let the broker take one step, and carry out what it asks for.
+    def feed(self, event: Event, then: Callable[[], None] | None = None) -> None:
+        """Let the broker take one step, carry out what it asks for, and call `then`.
 
-        Raises UsageError or PeerError when the event was wrong; nothing has changed then.
+        During a step the event waits until that is over. Raises UsageError or PeerError when the event was
+        wrong; nothing has changed then.
         """
         if self._stopped:
             return
         if self._stepping:
-            self._queue.append(event)
+            self._queue.append((event, then))
             return
         self._stepping = True
         try:
             self._step(event)
+            if then is not None:
+                then()
             while self._queue:
-                queued = self._queue.popleft()
+                queued, then = self._queue.popleft()
                 try:
                     self._step(queued)
+                    if then is not None:
+                        then()
                 except (UsageError, PeerError) as error:
                     # An event of our own making cannot be anybody else's mistake.
                     log.exception("refused: %s", error)
@@ -94,8 +106,10 @@ class Host:
 
     def _step(self, event: Event) -> None:
         assert self._broker is not None
-        self.steps += 1
+        counters = self.counters
+        counters.happened(event)
         for effect in self._broker.step(event, self.now()):
+            counters.asked(effect)
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
@@ -106,15 +120,15 @@ class Host:
             case SendMessage():
                 self._links.send(effect)
             case Deliver():
-                self._sessions.deliver(effect)
+                self._sessions.delivery.deliver(effect)
             case AppendRecord():
-                self._storage.append(effect, self._sessions.note_of(effect))
+                self._storage.append(effect, self._sessions.publishing.note_of(effect))
             case AcceptPublish():
-                self._sessions.accepted(effect)
+                self._sessions.publishing.accepted(effect)
             case RefusePublish():
-                self._sessions.refused(effect)
+                self._sessions.publishing.refused(effect)
             case ConfirmSubscription():
-                self._sessions.confirmed(effect)
+                self._sessions.subscriptions.confirmed(effect)
             case ReadRecords():
                 self._storage.read(effect)
             case TrimLog():
@@ -127,6 +141,8 @@ class Host:
     def _start_timer(self, effect: StartTimer) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        # A millisecond later than asked: a timer that fires too early, by the rounding of a clock, would do
+        # nothing and not be set again.
         self._timer = self._loop.call_at(effect.at_ms / 1_000 + 0.001, self._fire)
 
     def _fire(self) -> None:

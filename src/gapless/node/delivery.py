@@ -1,0 +1,408 @@
+"""How do rows reach subscribers, and when are they taken? One pass over a delivery, arrays for the rest.
+
+A delivery is for many subscribers; each row of it is written once, whoever gets it. The broker wants to hear
+when all of them have taken it. A guaranteed subscriber has taken what its client acknowledged, not what was
+written to a socket: only then may the broker let go of it. Clients acknowledge seldom, with a position, so
+the books are two numbers per subscriber and pubend: below which tick everything was acknowledged, and up to
+which something was handed out. The lowest acknowledged position of those that owe something is the *low
+water*: what was handed out below it is taken by all. It is looked for now and then, with one pass over two
+arrays, so the books cost the same for one subscriber and for sixteen thousand.
+
+A subscriber that has no credit left, does not read, or holds the low water back for too long is reported
+slow: the deliveries that it held are free for everybody else, and the broker catches it up later, one
+delivery at a time, from what it acknowledged last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gapless.content.rows import Positions
+from gapless.model.batch import EventBatch
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray
+from gapless.node.connection import Connection
+from gapless.protocol.effects import Deliver
+from gapless.protocol.events import DeliveryTaken, Event, SubscriberSlow
+from gapless.wire.delivery import COLUMNS_ROWS_MIN, SharedColumns, SharedRows
+from gapless.wire.rows import RowFormat
+
+#: A connection with so many unsent bytes does not read.
+BACKLOG_BYTES_MAX = 16 * 2**20
+#: The low water is looked for so long after an acknowledgement: together with others that come meanwhile.
+LOW_WATER_SECONDS = 0.05
+#: A subscription without a bound of its own.
+UNBOUNDED = 2**62
+
+
+class Feed(Protocol):
+    """How events reach the broker."""
+
+    def __call__(self, event: Event, then: Callable[[], None] | None = None) -> None:
+        """Let the broker take a step, now or after the present one, and call `then` after it."""
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """Who gets the rows of one slot."""
+
+    subscription: SubscriptionId
+    topic: TopicId
+    #: The number by which its client knows the subscription.
+    number: int
+    slot: int
+    guaranteed: bool
+    #: None when the client is gone and the subscription is kept for it.
+    connection: Connection | None
+    #: The pubends of each ledger that it is in: all at once in total order, one at a time otherwise.
+    groups: tuple[tuple[PubendId, ...], ...]
+    #: How many more rows it may be sent.
+    credit: int = UNBOUNDED
+    #: As a laggard: what was handed to it and not acknowledged, by ledger.
+    catching: dict[tuple[PubendId, ...], _Held] = field(default_factory=dict)
+    #: It is being reported slow: what was handed out before the broker knows is not for it.
+    leaving: bool = False
+
+
+@dataclass(slots=True)
+class _Held:
+    """One delivery to a laggard."""
+
+    serial: int
+    #: Per pubend one past the last tick.
+    stops: Mapping[PubendId, Tick]
+    effect: Deliver
+    #: The rows that were not sent, for want of credit.
+    unsent: Positions
+
+
+class _Ledger:
+    """The books of one group of pubends: what was handed out and acknowledged, by slot."""
+
+    __slots__ = ("acked", "handed", "waiting")
+
+    def __init__(self, pubends: tuple[PubendId, ...]) -> None:
+        self.handed: dict[PubendId, TickArray] = {pubend: _ticks(0) for pubend in pubends}
+        self.acked: dict[PubendId, TickArray] = {pubend: _ticks(0) for pubend in pubends}
+        #: Deliveries that were not taken by all, in order: the serial, and one past the last tick.
+        self.waiting: deque[tuple[int, Tick]] = deque()
+
+    def grow(self, size: int) -> None:
+        """Have room for so many slots."""
+        for books in (self.handed, self.acked):
+            for pubend, old in books.items():
+                if len(old) < size:
+                    new = _ticks(max(size, 2 * len(old), 64))
+                    new[: len(old)] = old
+                    books[pubend] = new
+
+    def low_water(self) -> Tick:
+        """The tick below which everything that was handed out is acknowledged."""
+        low = TICK_MAX
+        for pubend, acked in self.acked.items():
+            owing = acked[self.handed[pubend] > acked]
+            if len(owing):
+                low = min(low, int(owing.min()))
+        return low
+
+    def holding(self, below: Tick) -> list[int]:
+        """The slots that have not acknowledged everything below a tick."""
+        held: set[int] = set()
+        for pubend, acked in self.acked.items():
+            held.update(np.flatnonzero((self.handed[pubend] > acked) & (acked < below)).tolist())
+        return sorted(held)
+
+
+def _ticks(size: int) -> TickArray:
+    return np.full(size, TICK_MIN, dtype=np.int64)
+
+
+class Delivery:
+    """The deliveries of one edge."""
+
+    def __init__(
+        self,
+        forms: Mapping[TopicId, RowFormat],
+        sources: Mapping[PubendId, int],
+        feed: Feed,
+        waiting_max: int,
+    ) -> None:
+        """`waiting_max` is how many deliveries the broker hands out before it waits for one to be taken."""
+        self._forms = forms
+        self._sources = sources
+        self._feed = feed
+        self._waiting_max = waiting_max // 2
+        self._loop = asyncio.get_running_loop()
+        self._readers: dict[int, Reader] = {}
+        self._ledgers: dict[tuple[PubendId, ...], _Ledger] = {}
+        #: Whether the reader of a slot acknowledges what it gets.
+        self._guaranteed: npt.NDArray[np.bool_] = np.zeros(64, dtype=np.bool_)
+        self._looking: asyncio.TimerHandle | None = None
+        #: Rows that were handed to connections, counted once for each.
+        self.rows = 0
+
+    # Who is there.
+
+    def enter(self, reader: Reader, starts: Mapping[PubendId, Tick]) -> None:
+        """A subscription is confirmed by some pubends, from these ticks on."""
+        slot = reader.slot
+        self._readers[slot] = reader
+        if slot >= len(self._guaranteed):
+            grown = np.zeros(2 * (slot + 1), dtype=np.bool_)
+            grown[: len(self._guaranteed)] = self._guaranteed
+            self._guaranteed = grown
+        self._guaranteed[slot] = reader.guaranteed
+        for group in reader.groups:
+            ledger = self._ledger(group)
+            ledger.grow(slot + 1)
+            for pubend in group:
+                if pubend in starts:
+                    ledger.acked[pubend][slot] = ledger.handed[pubend][slot] = starts[pubend]
+
+    def leave(self, reader: Reader) -> None:
+        """A subscription has ended: nothing is owed to it."""
+        if self._readers.pop(reader.slot, None) is not None:
+            self._clear(reader)
+            self._look_soon()
+
+    def positions(self, reader: Reader) -> dict[PubendId, Tick]:
+        """Per pubend the tick below which the subscriber needs nothing any more."""
+        return {
+            pubend: int(self._ledger(group).acked[pubend][reader.slot])
+            for group in reader.groups
+            for pubend in group
+            if self._ledger(group).acked[pubend][reader.slot] > TICK_MIN
+        }
+
+    def owes(self, reader: Reader) -> bool:
+        """Whether it was handed something that it has not acknowledged."""
+        return bool(reader.catching) or any(
+            ledger.handed[pubend][reader.slot] > ledger.acked[pubend][reader.slot]
+            for group in reader.groups
+            for ledger in (self._ledger(group),)
+            for pubend in group
+        )
+
+    # What goes out.
+
+    def deliver(self, effect: Deliver) -> None:
+        """Hand out the rows of one delivery."""
+        order = np.argsort(effect.slots, kind="stable")
+        rows = effect.rows[order]
+        slots, starts = np.unique(effect.slots[order], return_index=True)
+        writer = _Writer(self._forms, effect, self._sources)
+        self.rows += len(rows)
+        if effect.laggard:
+            self._hand_laggard(effect, int(slots[0]), rows, writer)
+            return
+        held = self._guaranteed[slots].any()
+        if held:
+            ledger = self._ledger(effect.pubends)
+            self._book(ledger, effect, slots, starts, rows)
+            ledger.waiting.append((effect.serial, int(effect.batch.ticks[effect.rows].max()) + 1))
+        readers = self._readers
+        slow: list[Reader] = []
+        bounds = [*starts.tolist(), len(rows)]
+        for at, slot in enumerate(slots.tolist()):
+            reader = readers.get(slot)
+            if reader is not None and not self._send(reader, rows[bounds[at] : bounds[at + 1]], writer):
+                slow.append(reader)
+        if not held:
+            self._feed(DeliveryTaken(serial=effect.serial))
+        for reader in slow:
+            self.report_slow(reader)
+        if held and len(self._ledger(effect.pubends).waiting) > self._waiting_max:
+            self._relieve(self._ledger(effect.pubends))
+
+    def _book(
+        self, ledger: _Ledger, effect: Deliver, slots: Positions, starts: Positions, rows: Positions
+    ) -> None:
+        """Write down up to where each guaranteed slot was handed something. Rows ascend within a slot."""
+        keep = self._guaranteed[slots]
+        if effect.source is None:
+            ends = np.append(starts[1:], len(rows)) - 1
+            stops = effect.batch.ticks[rows[ends]] + 1
+            ledger.handed[effect.pubends[0]][slots[keep]] = stops[keep]
+            return
+        counts = np.diff(np.append(starts, len(rows)))
+        owner, source = np.repeat(slots, counts), effect.source[rows]
+        wanted = self._guaranteed[owner]
+        for at, pubend in enumerate(effect.pubends):
+            mine = wanted & (source == at)
+            np.maximum.at(ledger.handed[pubend], owner[mine], effect.batch.ticks[rows[mine]] + 1)
+
+    def _send(self, reader: Reader, rows: Positions, writer: _Writer) -> bool:
+        """Send a subscriber its rows of a live delivery; says whether it could take them."""
+        connection = reader.connection
+        if connection is None or reader.leaving or reader.credit < len(rows):
+            return not reader.guaranteed or reader.leaving
+        if connection.is_congested and connection.backlog_bytes > BACKLOG_BYTES_MAX:
+            return not reader.guaranteed
+        reader.credit -= len(rows)
+        writer.write(connection, reader.number, reader.topic, rows)
+        return True
+
+    def _hand_laggard(self, effect: Deliver, slot: int, rows: Positions, writer: _Writer) -> None:
+        reader = self._readers.get(slot)
+        if reader is None:
+            self._feed(DeliveryTaken(serial=effect.serial))
+            return
+        held = _Held(effect.serial, _stops(effect, rows), effect, rows)
+        self._send_held(reader, held, writer)
+        if reader.guaranteed or len(held.unsent):
+            reader.catching[effect.pubends] = held
+        else:
+            self._feed(DeliveryTaken(serial=effect.serial))
+
+    def _send_held(self, reader: Reader, held: _Held, writer: _Writer | None = None) -> None:
+        """Send a laggard as much as it has credit for."""
+        rows = held.unsent[: max(reader.credit, 0)]
+        if reader.connection is None or not len(rows):
+            return
+        held.unsent = held.unsent[len(rows) :]
+        reader.credit -= len(rows)
+        writer = writer or _Writer(self._forms, held.effect, self._sources)
+        writer.write(reader.connection, reader.number, reader.topic, rows)
+
+    # What comes back.
+
+    def acknowledged(self, reader: Reader, positions: Mapping[PubendId, Tick]) -> None:
+        """The client needs nothing below these ticks."""
+        slot = reader.slot
+        for group in reader.groups:
+            ledger = self._ledger(group)
+            for pubend in group:
+                tick = positions.get(pubend)
+                if tick is not None and tick > ledger.acked[pubend][slot]:
+                    ledger.acked[pubend][slot] = tick
+        if reader.catching:
+            self._caught_up(reader)
+        self._look_soon()
+
+    def granted(self, reader: Reader, rows: int) -> None:
+        """The client has room for more rows."""
+        if reader.credit < UNBOUNDED:
+            reader.credit += rows
+        for group, held in list(reader.catching.items()):
+            if len(held.unsent):
+                self._send_held(reader, held)
+                if not reader.guaranteed and not len(held.unsent):
+                    del reader.catching[group]
+                    self._feed(DeliveryTaken(serial=held.serial))
+
+    def _caught_up(self, reader: Reader) -> None:
+        for group, held in list(reader.catching.items()):
+            acked = self._ledger(group).acked
+            if all(acked[pubend][reader.slot] >= stop for pubend, stop in held.stops.items()):
+                del reader.catching[group]
+                self._feed(DeliveryTaken(serial=held.serial))
+
+    def report_slow(self, reader: Reader) -> None:
+        """The subscriber does not keep up: it goes on from what it acknowledged, and holds nothing back."""
+        if reader.leaving or reader.slot not in self._readers:
+            return
+        reader.leaving = True
+        self._guaranteed[reader.slot] = False
+        positions = self.positions(reader)
+        self._clear(reader)
+
+        def known() -> None:
+            reader.leaving = False
+            if self._readers.get(reader.slot) is reader:
+                self._guaranteed[reader.slot] = reader.guaranteed
+
+        self._feed(SubscriberSlow(subscription=reader.subscription, positions=positions), known)
+        self._look_soon()
+
+    def _clear(self, reader: Reader) -> None:
+        for group in reader.groups:
+            ledger = self._ledger(group)
+            for pubend in group:
+                ledger.handed[pubend][reader.slot] = ledger.acked[pubend][reader.slot]
+        # The broker drops these by itself: they are not taken, and must not pass for it.
+        reader.catching.clear()
+
+    def _look_soon(self) -> None:
+        if self._looking is None and any(ledger.waiting for ledger in self._ledgers.values()):
+            self._looking = self._loop.call_later(LOW_WATER_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Report what all have taken."""
+        self._looking = None
+        for ledger in self._ledgers.values():
+            low = ledger.low_water() if ledger.waiting else TICK_MIN
+            done: list[int] = []
+            while ledger.waiting and ledger.waiting[0][1] <= low:
+                done.append(ledger.waiting.popleft()[0])
+            if done:
+                self._feed(DeliveryTaken(serial=done[0], also=tuple(done[1:])))
+
+    def _relieve(self, ledger: _Ledger) -> None:
+        """Too many deliveries wait: those who hold the older half of them are slow."""
+        below = ledger.waiting[len(ledger.waiting) // 2][1]
+        for slot in ledger.holding(below):
+            reader = self._readers.get(slot)
+            if reader is not None:
+                self.report_slow(reader)
+
+    def _ledger(self, group: tuple[PubendId, ...]) -> _Ledger:
+        found = self._ledgers.get(group)
+        if found is None:
+            found = self._ledgers[group] = _Ledger(group)
+        return found
+
+
+class _Writer:
+    """The rows of one delivery, encoded when first needed."""
+
+    __slots__ = ("_columns", "_effect", "_forms", "_numbers", "_rows")
+
+    def __init__(
+        self, forms: Mapping[TopicId, RowFormat], effect: Deliver, sources: Mapping[PubendId, int]
+    ) -> None:
+        self._forms = forms
+        self._effect = effect
+        self._numbers = [sources[pubend] for pubend in effect.pubends]
+        self._rows: SharedRows | None = None
+        self._columns: SharedColumns | None = None
+
+    def write(self, connection: Connection, number: int, topic: TopicId, rows: Positions) -> None:
+        """Send some rows, which ascend, to one subscription."""
+        effect = self._effect
+        if len(rows) < COLUMNS_ROWS_MIN:
+            if self._rows is None:
+                self._rows = SharedRows(
+                    self._forms[topic], effect.batch, effect.rows, self._numbers, effect.source
+                )
+            if len(rows) == 1:
+                connection.send_one(self._rows.one(number, int(rows[0])))
+            else:
+                connection.send(self._rows.some([(number, row) for row in rows.tolist()]))
+        elif len(rows) == len(effect.batch):
+            if self._columns is None:
+                self._columns = SharedColumns(effect.batch, self._numbers, effect.source)
+            connection.send(self._columns.frame([(number, None)]))
+        else:
+            source = None if effect.source is None else effect.source[rows]
+            columns: Any = effect.batch.columns.take(rows)
+            part = SharedColumns(EventBatch(effect.batch.ticks[rows], columns), self._numbers, source)
+            connection.send(part.frame([(number, None)]))
+
+
+def _stops(effect: Deliver, rows: Positions) -> dict[PubendId, Tick]:
+    """Per pubend one past the last tick of some rows, which ascend."""
+    if effect.source is None:
+        return {effect.pubends[0]: int(effect.batch.ticks[rows[-1]]) + 1}
+    stops: dict[PubendId, Tick] = {}
+    sources = effect.source[rows]
+    for at in np.unique(sources).tolist():
+        last = rows[np.flatnonzero(sources == at)[-1]]
+        stops[effect.pubends[at]] = int(effect.batch.ticks[last]) + 1
+    return stops
