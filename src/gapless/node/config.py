@@ -24,6 +24,8 @@ from gapless.model.ids import BrokerId
 from gapless.protocol.network import Network
 
 DEFAULT_PORT = 7400
+#: How many clients may be connected to one node, unless the file says otherwise.
+CLIENTS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class NodeConfig:
     folder: Path | None
     #: The version of the program, for people.
     software: str = ""
+    #: So many clients may be connected at once.
+    clients_max: int = CLIENTS_MAX
 
     @property
     def listen(self) -> Address:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -56,7 +57,30 @@ class _Neighbour:
     connection: Connection | None = None
     #: When it was last heard of, by the loop's clock.
     heard: float = 0.0
+    #: Since when the link has been as it is, up or down.
+    since: float = 0.0
+    #: How often the link came up.
+    ups: int = 0
+    #: Messages that it did not get because it did not read.
     dropped: int = 0
+    #: The number and time of the last ping, and how long the last pong took.
+    ping: tuple[int, float] = (0, 0.0)
+    round_trip_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFigures:
+    """How the link to one neighbour is doing."""
+
+    broker: BrokerId
+    up: bool
+    #: For how long it has been up, or down.
+    seconds: float
+    ups: int
+    round_trip_ms: float | None
+    #: What was sent and has not left this process.
+    backlog_bytes: int
+    dropped: int
 
 
 class Links:
@@ -77,10 +101,11 @@ class Links:
         self._addresses = addresses
         self._feed = feed
         self._fingerprint = network_fingerprint(network)
-        self._neighbours = {name: _Neighbour(name) for name in network.neighbours(broker)}
+        self._loop = asyncio.get_running_loop()
+        now = self._loop.time()
+        self._neighbours = {name: _Neighbour(name, since=now) for name in network.neighbours(broker)}
         self._encoder = BrokerEncoder()
         self._decoder = BrokerDecoder.of(network)
-        self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -116,6 +141,27 @@ class Links:
         """The neighbours that are connected."""
         return [name for name, each in self._neighbours.items() if each.connection is not None]
 
+    @property
+    def dropped(self) -> int:
+        """Messages that were dropped because a neighbour did not read."""
+        return sum(each.dropped for each in self._neighbours.values())
+
+    def figures(self) -> list[LinkFigures]:
+        """How all links are doing."""
+        now = self._loop.time()
+        return [
+            LinkFigures(
+                broker=name,
+                up=each.connection is not None,
+                seconds=max(0.0, now - each.since),
+                ups=each.ups,
+                round_trip_ms=each.round_trip_ms,
+                backlog_bytes=0 if each.connection is None else each.connection.backlog_bytes,
+                dropped=each.dropped,
+            )
+            for name, each in self._neighbours.items()
+        ]
+
     def welcome(self, connection: Connection, hello: Hello) -> _Link:
         """A broker dialled us and said who it is. Raises PeerError when it is no neighbour."""
         neighbour = self._neighbours.get(BrokerId(hello.name))
@@ -133,7 +179,8 @@ class Links:
             old.abort("the neighbour connected again")
             self._feed(LinkDown(neighbour=neighbour.name))
         neighbour.connection = connection
-        neighbour.heard = self._loop.time()
+        neighbour.heard = neighbour.since = self._loop.time()
+        neighbour.ups += 1
         log.info("link to %s is up", neighbour.name)
         self._feed(LinkUp(neighbour=neighbour.name))
 
@@ -141,6 +188,7 @@ class Links:
         """A connection is gone."""
         if neighbour.connection is connection:
             neighbour.connection = None
+            neighbour.since, neighbour.round_trip_ms = self._loop.time(), None
             log.info("link to %s is down: %s", neighbour.name, reason)
             self._feed(LinkDown(neighbour=neighbour.name))
 
@@ -151,6 +199,8 @@ class Links:
             message = decode_link(frame)
             if isinstance(message, Ping) and neighbour.connection is not None:
                 neighbour.connection.send(encode_link(Pong(number=message.number)))
+            elif isinstance(message, Pong) and message.number == neighbour.ping[0]:
+                neighbour.round_trip_ms = (time.perf_counter() - neighbour.ping[1]) * 1_000
             elif isinstance(message, Refuse):
                 raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return
@@ -190,6 +240,7 @@ class Links:
                 if self._loop.time() - neighbour.heard > SILENT_SECONDS_MAX:
                     connection.abort(f"silent for {SILENT_SECONDS_MAX:.0f} s")
                 else:
+                    neighbour.ping = (number, time.perf_counter())
                     connection.send(encode_link(Ping(number=number)))
 
     def hello(self) -> Hello:

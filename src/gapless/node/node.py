@@ -7,8 +7,8 @@ closes the door, lets what is on its way to the disk finish, and closes the logs
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
@@ -16,10 +16,19 @@ from gapless.errors import PeerError, StoreError, UsageError
 from gapless.model.ids import PubendId
 from gapless.node.config import Address, NodeConfig
 from gapless.node.connection import Connection, Owner
+from gapless.node.counters import Rates
 from gapless.node.host import Host
 from gapless.node.links import Links
 from gapless.node.publishers import Publishers
 from gapless.node.sessions import Sessions
+from gapless.node.status import (
+    clients_status,
+    pubends_status,
+    roles,
+    subscriptions_status,
+    told,
+    upstream_missing,
+)
 from gapless.node.storage import Storage
 from gapless.protocol.broker import Broker
 from gapless.protocol.events import BrokerStarted
@@ -42,6 +51,8 @@ log = logging.getLogger("gapless.node")
 
 #: Whoever connects has so long to say who it is.
 HELLO_SECONDS_MAX = 5.0
+#: How often the node looks at itself: rates, retention, troubles that repeat.
+TICK_SECONDS = 1.0
 
 
 class Node:
@@ -68,14 +79,18 @@ class Node:
         loop = asyncio.get_running_loop()
         incarnation, logs = await loop.run_in_executor(None, self._open)
         self._host = Host()
-        self._storage = Storage(logs, self._host.feed, self._broken, self._remember)
+        self._incarnation = incarnation
+        self._rates = Rates(self._host.counters)
+        self._storage = Storage(
+            logs, self._host.feed, self._broken, self._remember, self._host.counters.flushed
+        )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self._sessions = Sessions(config.network, self._publishers, self._host.feed, self.status)
         self._links = Links(
             config.network, config.broker, config.addresses, self._host.feed, software=config.software
         )
-        broker = Broker(config.network, config.broker, incarnation, self._storage.recovered())
-        self._host.run(broker, self._links, self._storage, self._sessions)
+        self._broker = Broker(config.network, config.broker, incarnation, self._storage.recovered())
+        self._host.run(self._broker, self._links, self._storage, self._sessions)
         self._host.feed(BrokerStarted())
         listen = config.listen
         try:
@@ -84,6 +99,7 @@ class Node:
             await self._storage.close()
             raise UsageError("E183", f"cannot listen at {listen}: {error.strerror or error}") from error
         self._links.start()
+        self._tick()
         log.info("%s listens at %s", config.broker, self.address)
         return self
 
@@ -91,6 +107,7 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
+        self._ticker.cancel()
         self._server.close()
         self._sessions.close("this node stops")
         await self._links.stop()
@@ -111,17 +128,53 @@ class Node:
         self._stopping.set()
 
     def status(self) -> str:
-        """What the node tells of itself, as JSON."""
-        return json.dumps(
-            {
-                "broker": self.config.broker,
-                "software": self.config.software,
-                "links": self._links.up(),
-                "clients": len(self._sessions),
-                "subscriptions": self._sessions.subscriptions,
-                "steps": self._host.steps,
-            }
-        )
+        """What the node tells of itself, as JSON; docs/operating.md describes it."""
+        return told(self.report())
+
+    def report(self) -> dict[str, object]:
+        """What the node tells of itself."""
+        config, counters = self.config, self._host.counters
+        waiting_for = self.waiting_for()
+        now = self._host.now()
+        return {
+            "broker": config.broker,
+            "cell": config.network.cell_of[config.broker],
+            "roles": roles(config.network, config.broker),
+            "software": config.software,
+            "incarnation": self._incarnation,
+            "listens": str(self.address),
+            "time_us": now.clock,
+            "uptime_s": round(self._host.uptime_s, 3),
+            "ready": not waiting_for,
+            "waiting_for": waiting_for,
+            "totals": counters.totals(),
+            "rates": self._rates.per_second,
+            "flush_ms": {
+                "p50": counters.flush_quantile(0.5) * 1_000,
+                "p99": counters.flush_quantile(0.99) * 1_000,
+            },
+            "memory": asdict(self._broker.memory()),
+            "links": [
+                {**asdict(each), "address": str(config.addresses[each.broker])}
+                for each in self._links.figures()
+            ],
+            "pubends": pubends_status(self._broker, self._storage.figures(), now.clock),
+            "clients": clients_status(self._sessions, config.clients_max),
+            "subscriptions": subscriptions_status(self._sessions, self._broker),
+        }
+
+    def waiting_for(self) -> list[str]:
+        """Why the node is not ready to serve; empty when it is."""
+        up = self._links.up()
+        return [
+            f"a link to cell {cell}" for cell in upstream_missing(self.config.network, self.config.broker, up)
+        ]
+
+    def _tick(self) -> None:
+        """Once a second."""
+        self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        self._host.counters.messages_dropped = self._links.dropped
+        self._rates.tick(asyncio.get_running_loop().time())
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
@@ -27,6 +29,15 @@ log = logging.getLogger("gapless.storage")
 TRIM_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFigures:
+    """The log of one pubend, for people."""
+
+    log_bytes: int
+    #: Events below this tick are gone.
+    oldest_tick: Tick
+
+
 class Storage:
     """The logs of the pubends that live here."""
 
@@ -36,11 +47,14 @@ class Storage:
         feed: Callable[[Event], None],
         broken: Callable[[StoreError], None],
         before_trim: Callable[[], None] = lambda: None,
+        flushed: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
 
-        `before_trim` is called before a log forgets events, and their notes with them.
+        `before_trim` is called before a log forgets events, and their notes with them; `flushed` hears how
+        many seconds each flush took.
         """
+        self._flush_took = flushed
         self._before_trim = before_trim
         #: What may be trimmed, and is soon: per pubend the tick below which.
         self._trims: dict[PubendId, Tick] = {}
@@ -59,6 +73,13 @@ class Storage:
     def recovered(self) -> dict[PubendId, Recovered]:
         """What the logs say to a broker that starts."""
         return {pubend: each.recover() for pubend, each in self._logs.items()}
+
+    def figures(self) -> dict[PubendId, LogFigures]:
+        """How large the logs are, and how far back they go."""
+        return {
+            pubend: LogFigures(log_bytes=each.log_bytes, oldest_tick=each.oldest)
+            for pubend, each in self._logs.items()
+        }
 
     def append(self, effect: AppendRecord, note: bytes = b"") -> None:
         """Append a record, and see that it is flushed."""
@@ -102,10 +123,12 @@ class Storage:
             each.close()
 
     def _flush(self, pubend: PubendId) -> None:
+        began = time.perf_counter()
         task = self._loop.run_in_executor(self._writer, self._logs[pubend].flush)
-        task.add_done_callback(lambda done: self._flushed(pubend, done))
+        task.add_done_callback(lambda done: self._flushed(pubend, began, done))
 
-    def _flushed(self, pubend: PubendId, done: asyncio.Future[Flushed]) -> None:
+    def _flushed(self, pubend: PubendId, began: float, done: asyncio.Future[Flushed]) -> None:
+        self._flush_took(time.perf_counter() - began)
         error = done.exception()
         if error is not None:
             if not isinstance(error, StoreError):

@@ -83,6 +83,16 @@ class RecordLog(Protocol):
         """
         ...
 
+    @property
+    def log_bytes(self) -> int:
+        """How large the log is."""
+        ...
+
+    @property
+    def oldest(self) -> Tick:
+        """Events below this tick are gone; those from here on may still be there."""
+        ...
+
     def recover(self) -> Recovered:
         """What the durable records say to a broker that starts."""
         ...

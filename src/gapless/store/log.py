@@ -270,10 +270,16 @@ class Log:
             return self._control.recovered()
 
     @property
-    def bytes(self) -> int:
+    def log_bytes(self) -> int:
         """How large the log is."""
         with self._lock:
             return sum(segment.size for segment in self._segments)
+
+    @property
+    def oldest(self) -> Tick:
+        """See `RecordLog.oldest`."""
+        with self._lock:
+            return self._segments[0].header.floor
 
     @property
     def segments(self) -> int:

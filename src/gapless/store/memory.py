@@ -34,6 +34,7 @@ class MemoryLog:
         self._firsts: list[Tick] = []
         self._notes: deque[tuple[Tick, bytes]] = deque()
         self._bytes = 0
+        self._oldest: Tick = 0
         self._floor: Tick = TICK_MIN
         self._control = Control()
 
@@ -116,11 +117,24 @@ class MemoryLog:
                 if self._retention.fits(self._bytes):
                     break
                 self._bytes -= self._batches[gone].nbytes
+                self._oldest = self._batches[gone].last + 1
                 gone += 1
             del self._batches[:gone], self._firsts[:gone]
             kept_from = self._firsts[0] if self._firsts else TICK_MAX
             while gone and self._notes and self._notes[0][0] < kept_from:
                 self._notes.popleft()
+
+    @property
+    def log_bytes(self) -> int:
+        """See `RecordLog.log_bytes`."""
+        with self._lock:
+            return self._bytes
+
+    @property
+    def oldest(self) -> Tick:
+        """See `RecordLog.oldest`."""
+        with self._lock:
+            return self._oldest
 
     def recover(self) -> Recovered:
         """See `RecordLog.recover`."""

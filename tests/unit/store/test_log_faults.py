@@ -47,9 +47,9 @@ def disk_with(*groups: tuple[Record, ...]) -> tuple[FaultyFiles, list[int]]:
     log = open_log(files)
     offsets = []
     for group in groups:
-        offsets.append(log.bytes)
+        offsets.append(log.log_bytes)
         assert flush(log, *group).error is None
-    offsets.append(log.bytes)
+    offsets.append(log.log_bytes)
     log.close()
     return files, offsets
 

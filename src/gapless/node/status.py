@@ -1,0 +1,199 @@
+"""What does a node tell of itself? One JSON object, for `gapless status`, `gapless top` and `/status`.
+
+docs/operating.md describes every field. Lists are bounded: of many clients and subscriptions those are
+shown that need attention first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.ticks import TICKS_PER_MS, Tick
+from gapless.protocol.figures import laggards, stream_figures
+from gapless.protocol.network import Network
+
+if TYPE_CHECKING:
+    from gapless.node.sessions import Sessions
+    from gapless.node.storage import LogFigures
+    from gapless.node.subscriptions import Subscription
+    from gapless.protocol.broker import Broker
+
+#: The states of a subscription, in the order in which they are listed.
+_URGENT = ("unconfirmed", "lagging", "parked", "live")
+#: Of a condition so much is shown.
+WHERE_CHARACTERS_MAX = 200
+#: So many clients, and so many subscriptions, are listed one by one.
+LISTED_MAX = 100
+
+
+def roles(network: Network, broker: BrokerId) -> list[str]:
+    """What a broker does in its network: `repository`, `router`, `edge`, or several of them.
+
+    >>> network = Network.load('''
+    ... cells = {P = ["p"], B = ["b"], S = ["s"]}
+    ... links = ["P--B", "B--S"]
+    ... topics.t = {x = "int"}
+    ... pubends.u = {topic = "t", broker = "p"}
+    ... edges = ["s"]
+    ... ''')
+    >>> [roles(network, BrokerId(name)) for name in "pbs"]
+    [['repository'], ['router'], ['edge']]
+    """
+    cell = network.cell_of[broker]
+    found: list[str] = []
+    if any(place.broker == broker for place in network.pubends.values()):
+        found.append("repository")
+    if any(
+        tree.parent.get(cell) is not None and any(tree.edges[below] for below in tree.children[cell])
+        for tree in network.trees.values()
+    ):
+        found.append("router")
+    if broker in network.edges:
+        found.append("edge")
+    return found
+
+
+def upstream_missing(network: Network, broker: BrokerId, up: Iterable[BrokerId]) -> list[str]:
+    """The cells on the way to some pubend of which no broker is connected.
+
+    >>> network = Network.load('''
+    ... cells = {P = ["p"], B = ["b1", "b2"], S = ["s"]}
+    ... links = ["P--B", "B--S"]
+    ... topics.t = {x = "int"}
+    ... pubends.u = {topic = "t", broker = "p"}
+    ... ''')
+    >>> upstream_missing(network, BrokerId("s"), []), upstream_missing(network, BrokerId("s"), ["b2"])
+    (['B'], [])
+    """
+    cell = network.cell_of[broker]
+    above = {tree.parent[cell] for tree in network.trees.values() if cell in tree.parent}
+    connected = {network.cell_of[each] for each in up}
+    return sorted(above - connected)
+
+
+def pubends_status(
+    broker: Broker, logs: Mapping[PubendId, LogFigures], clock: Tick
+) -> list[dict[str, object]]:
+    """How far the stream of each pubend is, here."""
+    found: list[dict[str, object]] = []
+    for figures in stream_figures(broker):
+        source = figures.source
+        entry: dict[str, object] = {
+            "pubend": figures.pubend,
+            "topic": figures.topic,
+            "broker": broker.network.pubends[figures.pubend].broker,
+            "here": source is not None,
+            "frontier": figures.frontier,
+            "horizon": figures.horizon,
+            "horizon_lag_ms": _lag_ms(figures.frontier, figures.horizon),
+            "acked": figures.acked if source is None else source.acked,
+            "gaps": figures.gaps,
+            "asked": figures.asked,
+            "laggards": figures.laggards,
+            "laggards_lag_ms": _lag_ms(figures.frontier, figures.laggards_at),
+            "rows": figures.rows,
+            "row_bytes": figures.row_bytes,
+        }
+        if source is not None:
+            log = logs[figures.pubend]
+            entry |= {
+                "last_tick": source.last_tick,
+                "last_age_ms": _lag_ms(clock, source.last_tick),
+                "durable": source.durable,
+                "released": source.released,
+                "pending": source.pending,
+                "log_bytes": log.log_bytes,
+                "oldest_tick": log.oldest_tick,
+            }
+        found.append(entry)
+    return found
+
+
+def clients_status(sessions: Sessions, clients_max: int) -> dict[str, object]:
+    """Who is connected; of many, those with the most unsent bytes."""
+    clients = sessions._sessions
+    shown = heapq.nsmallest(LISTED_MAX, clients, key=lambda each: (-each.connection.backlog_bytes, each.name))
+    return {
+        "count": len(clients),
+        "max": clients_max,
+        "list": [
+            {
+                "name": each.name,
+                "peer": each.connection.peer,
+                "subscriptions": len(each.subscriptions),
+                "backlog_bytes": each.connection.backlog_bytes,
+            }
+            for each in shown
+        ],
+    }
+
+
+def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object]:
+    """The subscriptions held here; of many, those that wait for a start, lag, or are parked."""
+    behind = laggards(broker)
+    streams = {each.pubend: each for each in stream_figures(broker)}
+
+    def urgency(each: Subscription) -> tuple[int, str]:
+        return _URGENT.index(_state(each, behind)), each.name
+
+    listed = []
+    for each in heapq.nsmallest(LISTED_MAX, _held(sessions), key=urgency):
+        own = behind.get(each.name, {})
+        positions = {pubend: own.get(pubend, streams[pubend].horizon) for pubend in each.starts}
+        listed.append(
+            {
+                "subscription": each.name,
+                "client": None if each.session is None else each.session.name,
+                "topic": each.asked.topic,
+                "where": each.asked.where[:WHERE_CHARACTERS_MAX],
+                "name": each.asked.name,
+                "order": each.asked.order.value,
+                "mode": each.asked.mode,
+                "state": _state(each, behind),
+                "starts": each.starts,
+                "positions": positions,
+                "lag_ms": {pubend: _lag_ms(streams[pubend].frontier, at) for pubend, at in positions.items()},
+            }
+        )
+    return {**subscription_counts(sessions, broker), "list": listed}
+
+
+def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
+    """How many subscriptions of which kind there are here."""
+    held = _held(sessions)
+    best_effort = sum(each.asked.mode == "best-effort" for each in held)
+    return {
+        "count": len(held),
+        "guaranteed": len(held) - best_effort,
+        "best_effort": best_effort,
+        "named": sum(each.asked.name is not None for each in held),
+        "parked": sum(each.session is None for each in held),
+        "lagging": len(laggards(broker)),
+    }
+
+
+def _held(sessions: Sessions) -> Collection[Subscription]:
+    return sessions.subscriptions._by_name.values()
+
+
+def _state(subscription: Subscription, behind: Mapping[SubscriptionId, object]) -> str:
+    if subscription.session is None:
+        return "parked"
+    if subscription.reader is None:
+        return "unconfirmed"
+    return "lagging" if subscription.name in behind else "live"
+
+
+def told(report: Mapping[str, object]) -> str:
+    """A status as text."""
+    return json.dumps(report, separators=(",", ":"))
+
+
+def _lag_ms(ahead: Tick | None, behind: Tick | None) -> float | None:
+    if ahead is None or behind is None:
+        return None
+    return max(0, ahead - behind) / TICKS_PER_MS

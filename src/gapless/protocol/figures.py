@@ -1,0 +1,117 @@
+"""How is a broker doing? Numbers for people who look at it from outside; nothing in the protocol reads them.
+
+A host shows them as a status and as metrics. Looking changes nothing, and costs as much as there are
+pubends, groups and laggards: not as much as there are subscriptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import TICK_MIN, Tick
+from gapless.protocol.broker import Broker
+from gapless.protocol.edge import Edge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFigures:
+    """A pubend, at the broker where it lives."""
+
+    #: The tick of the last event that is durable; None before the first.
+    last_tick: Tick | None
+    #: Everything below is durable: events that subscribers may see, or silence.
+    durable: Tick
+    #: Everybody has acknowledged what is below.
+    acked: Tick
+    #: Nobody can ask for what is below any more.
+    released: Tick
+    #: Records that wait for the disk.
+    pending: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFigures:
+    """What a broker knows of one pubend, wherever that lives."""
+
+    pubend: PubendId
+    topic: TopicId
+    #: One past the last tick that anything is known of; None when nothing is.
+    frontier: Tick | None
+    #: Up to here everything is acknowledged by all who get it through this broker; None before the first ack.
+    acked: Tick | None
+    #: How many ranges below the frontier the local readers lack, and how many ranges were asked for.
+    gaps: int
+    asked: int
+    #: Rows that are held in memory, and their bytes.
+    rows: int
+    row_bytes: int
+    #: Where the local readers that keep up stand; None when there are none.
+    horizon: Tick | None
+    #: How many local readers are behind it, and where the last of them stands.
+    laggards: int
+    laggards_at: Tick | None
+    #: None where the pubend does not live.
+    source: SourceFigures | None
+
+
+def stream_figures(broker: Broker) -> list[StreamFigures]:
+    """One line for each pubend of the network, sorted by name."""
+    return [_stream(broker, pubend) for pubend in sorted(broker.network.pubends)]
+
+
+def laggards(broker: Broker) -> dict[SubscriptionId, Mapping[PubendId, Tick]]:
+    """The subscriptions that do not stand with the others, and what each was handed, per pubend."""
+    found: dict[SubscriptionId, dict[PubendId, Tick]] = {}
+    edge = broker._edge
+    if edge is not None:
+        for group in {id(g): g for door in edge._doors.values() for g in door.groups}.values():
+            for name, lag in group.laggards.items():
+                found.setdefault(name, {}).update(lag.handed)
+    return dict(found)
+
+
+def _stream(broker: Broker, pubend: PubendId) -> StreamFigures:
+    path = broker._paths[pubend]
+    istream = path.istream
+    horizon, behind, gaps = _readers(broker._edge, pubend)
+    source = path.pubend
+    return StreamFigures(
+        pubend=pubend,
+        topic=broker.network.pubends[pubend].topic,
+        frontier=_told(istream.frontier),
+        acked=path.ack_sent[-1][0] if path.ack_sent else None,
+        gaps=gaps,
+        asked=len(istream.asked),
+        rows=istream.stream.rows.rows,
+        row_bytes=istream.stream.rows.nbytes,
+        horizon=horizon,
+        laggards=len(behind),
+        laggards_at=min(behind, default=None),
+        source=None
+        if source is None
+        else SourceFigures(
+            last_tick=source.events_stop - 1 if source.events_stop > 0 else None,
+            durable=source.told,
+            acked=source.releasable,
+            released=source.released,
+            pending=len(source.pending),
+        ),
+    )
+
+
+def _readers(edge: Edge | None, pubend: PubendId) -> tuple[Tick | None, list[Tick], int]:
+    """The horizon of those in step, where each laggard stands, and how many ranges those in step lack."""
+    if edge is None:
+        return None, [], 0
+    door = edge._doors[pubend]
+    read = [group for group in door.groups if group.has_readers]
+    horizon = min((group.horizon for group in read), default=None)
+    behind = [lag.handed[pubend] for group in read for lag in group.laggards.values()]
+    gaps = max((len(group.gaps(door.lane)) for group in read), default=0)
+    return horizon, behind, gaps
+
+
+def _told(tick: Tick) -> Tick | None:
+    return None if tick <= TICK_MIN else tick
