@@ -1,7 +1,7 @@
 """Section 3 of docs/protocol.md: stamps, and for whom silence is true."""
 
 from gapless.content.condition import EVERYTHING
-from gapless.content.selection import NO_SELECTION, Selection
+from gapless.content.selection import Selection
 from gapless.model.epochs import (
     ALWAYS,
     EPOCH_ALL,
@@ -119,7 +119,7 @@ def test_data_in_a_run_with_too_old_a_stamp_waits_with_the_run() -> None:
 
 def test_without_a_filter_for_an_edge_silence_says_nothing_of_it() -> None:
     """Clause 3.10."""
-    heard_of_s1_only = CellFilter(NO_SELECTION, Epochs({S1: 5}))
+    heard_of_s1_only = CellFilter(Selection(), Epochs({S1: 5}))
     down = ostream()
     down.pass_on([(0, 10, ALWAYS)], batch([4]), heard_of_s1_only, first_time=True, route=None)
     ((_, _, stamp),) = list(down.passed)
@@ -130,7 +130,7 @@ def test_a_cell_with_an_unknown_edge_is_answered_only_what_is_always_true() -> N
     """Clause 3.10."""
     stream = KnowledgeStream()
     stream.accumulate([(0, 10, ALWAYS), (10, 20, Epochs({S1: 5, S2: 5}))], None)
-    heard_of_s1_only = CellFilter(NO_SELECTION, Epochs({S1: 5}))
+    heard_of_s1_only = CellFilter(Selection(), Epochs({S1: 5}))
     telling, unknown = ostream().answer(S1, TickRange(0, 20), stream, heard_of_s1_only)
     assert telling is not None
     assert telling.runs == [(0, 10, ALWAYS)]

@@ -1,25 +1,27 @@
 """Which rows does anybody want? A union of conditions, as a link's filter is.
 
-The set is immutable: a change of subscriptions makes a new one. A union is simpler than its parts: all
-conjunctions that restrict the same number and nothing else, such as thousands of `group = 7`, are one set
-of values, tested with one search per row. Of the others a few are simply evaluated; many are put into an
-index.
+Conditions come and go one at a time, and each change costs what it changes. A union is simpler than its
+parts: all conjunctions that restrict the same number and nothing else, such as thousands of `group = 7`,
+are one set of values, tested with one search per row. Of the others a few are simply evaluated; many are
+in an index, which takes changes as well.
 
-Implements docs/content.md, section 6.
+Implements docs/content.md, section 6. Measured by benchmarks/subscribing.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from itertools import count
+from typing import TypeAlias
 
 import numpy as np
 
 from gapless.content.condition import EVERYTHING, Condition, Conjunction
 from gapless.content.domain import Domain
-from gapless.content.evaluate import code_bounds, mask_codes, mask_conjunction, mask_within
+from gapless.content.evaluate import code_bounds, mask_conjunction, mask_within
 from gapless.content.index.index import Index
-from gapless.content.rows import CodeArray, RowMask, Rows
+from gapless.content.rows import NULL_CODE, CodeArray, Positions, RowMask, Rows
 from gapless.content.terms import Term
 from gapless.model.batch import EventBatch
 
@@ -27,94 +29,229 @@ from gapless.model.batch import EventBatch
 EVALUATED_MAX = 4
 #: The types whose values have codes of their own, but for one integer.
 _CODED = frozenset({"int", "float", "bool", "timestamp"})
+#: Changes are kept beside the sorted values until they are an eighth of them, and at least so many.
+RECENT_MIN, RECENT_SHARE = 256, 8
 
 
 class Selection:
-    """An immutable union of conditions: accepts what any of them accepts."""
+    """A union of conditions: accepts what any of them accepts. Equal conditions are counted.
 
-    __slots__ = ("_has_everything", "_plan", "conditions")
+    >>> from gapless.content.language import parse_condition
+    >>> from gapless.model.schema import Schema
+    >>> schema = Schema.parse("trades", {"group": "int"})
+    >>> three, seven = (parse_condition(f'"group" = {group}', schema) for group in (3, 7))
+    >>> batch = EventBatch.of([1, 2, 3], {"group": [3, 5, 7]})
+    >>> selection = Selection([three, seven])
+    >>> selection.mask(batch).tolist()
+    [True, False, True]
+    >>> selection.remove(three)
+    >>> selection.mask(batch).tolist()
+    [False, False, True]
+    """
 
-    def __init__(self, conditions: Iterable[Condition]) -> None:
-        self.conditions = frozenset(conditions)
-        self._has_everything = EVERYTHING in self.conditions
-        self._plan: _Plan | None = None
+    __slots__ = ("_asked", "_index", "_others", "_slots", "_values")
+
+    def __init__(self, conditions: Iterable[Condition] = ()) -> None:
+        #: How often each condition was added.
+        self._asked: dict[Condition, int] = {}
+        #: By the only number that they restrict: what conjunctions want of it.
+        self._values: dict[Term, _Values] = {}
+        #: All other conjunctions: how many conditions have them, and their slots in the index.
+        self._others: dict[Conjunction, _Other] = {}
+        self._slots = count()
+        self._index = Index()
+        for condition in conditions:
+            self.add(condition)
+
+    def add(self, condition: Condition) -> None:
+        """One more."""
+        asked = self._asked.get(condition, 0)
+        self._asked[condition] = asked + 1
+        if asked:
+            return
+        for conjunction in condition.terms:
+            single = _single(conjunction)
+            if single is not None:
+                term, domain = single
+                values = self._values.get(term)
+                if values is None:
+                    values = self._values[term] = _Values(term)
+                values.add(domain)
+                continue
+            other = self._others.get(conjunction)
+            if other is None:
+                other = self._others[conjunction] = _Other(next(self._slots))
+                self._index.add(other.slot, Condition([conjunction]))
+            other.asked += 1
+
+    def remove(self, condition: Condition) -> None:
+        """One less. It must be there."""
+        self._asked[condition] -= 1
+        if self._asked[condition]:
+            return
+        del self._asked[condition]
+        for conjunction in condition.terms:
+            single = _single(conjunction)
+            if single is not None:
+                term, domain = single
+                self._values[term].remove(domain)
+                if not self._values[term]:
+                    del self._values[term]
+                continue
+            other = self._others[conjunction]
+            other.asked -= 1
+            if not other.asked:
+                del self._others[conjunction]
+                self._index.remove(other.slot)
+
+    @property
+    def conditions(self) -> Set[Condition]:
+        """What was added and not removed, as it is now and will be."""
+        return self._asked.keys()
 
     def mask(self, batch: EventBatch) -> RowMask:
         """Which rows at least one condition accepts."""
-        if self._has_everything:
+        if EVERYTHING in self._asked:
             return np.ones(len(batch), np.bool_)
-        if self._plan is None:
-            self._plan = _plan(self.conditions)
-        return self._plan.mask(batch.derived(Rows))
-
-    def __bool__(self) -> bool:
-        return bool(self.conditions)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Selection) and self.conditions == other.conditions
-
-    def __hash__(self) -> int:
-        return hash(self.conditions)
-
-    def __str__(self) -> str:
-        return " OR ".join(sorted(str(each) for each in self.conditions)) or "nothing"
-
-
-#: Accepts no event.
-NO_SELECTION = Selection(())
-
-
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """All values that are wanted of one term, whatever the rest of the row."""
-
-    term: Term
-    domain: Domain
-    bounds: CodeArray
-
-    def mask(self, rows: Rows) -> RowMask:
-        codes = rows.codes(self.term)
-        if not codes.exact:
-            return mask_within(self.term, self.domain, rows)
-        return mask_codes(codes.values, self.bounds, null=self.domain.null)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How the rows of a selection are found."""
-
-    values: list[_Values]
-    evaluated: list[Conjunction]
-    index: Index
-
-    def mask(self, rows: Rows) -> RowMask:
-        accepted = np.zeros(len(rows), np.bool_)
-        for each in self.values:
-            accepted |= each.mask(rows)
-        for conjunction in self.evaluated:
-            accepted |= mask_conjunction(conjunction, rows)
-        if len(self.index):
-            accepted[self.index.match(rows)[0]] = True
+        accepted = np.zeros(len(batch), np.bool_)
+        rows = batch.derived(Rows)
+        for values in self._values.values():
+            accepted |= values.mask(rows)
+        if len(self._others) <= EVALUATED_MAX:
+            for conjunction in self._others:
+                accepted |= mask_conjunction(conjunction, rows)
+        else:
+            accepted[self._index.match(rows)[0]] = True
         return accepted
 
+    def __bool__(self) -> bool:
+        return bool(self._asked)
 
-def _plan(conditions: Iterable[Condition]) -> _Plan:
-    wanted: dict[Term, list[Domain]] = {}
-    others: dict[Conjunction, None] = {}
-    for condition in conditions:
-        for conjunction in condition.terms:
-            single = _single(conjunction)
-            if single is None:
-                others[conjunction] = None
-            else:
-                wanted.setdefault(single[0], []).append(single[1])
-    values = [_united(term, domains) for term, domains in wanted.items()]
-    index = Index()
-    if len(others) <= EVALUATED_MAX:
-        return _Plan(values, list(others), index)
-    for slot, conjunction in enumerate(others):
-        index.add(slot, Condition([conjunction]))
-    return _Plan(values, [], index)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Selection) and self._asked.keys() == other._asked.keys()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __str__(self) -> str:
+        return " OR ".join(sorted(str(each) for each in self._asked)) or "nothing"
+
+
+@dataclass(slots=True)
+class _Other:
+    """A conjunction that more than one number, or something else than a number, is about."""
+
+    slot: int
+    asked: int = 0
+
+
+#: How many intervals more begin than end at each code.
+_Steps: TypeAlias = dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stairs:
+    """How many intervals hold a code: the codes where that changes, and the number from each one on."""
+
+    codes: CodeArray
+    #: One more than there are codes: none holds what lies below the first.
+    counts: Positions
+
+    @staticmethod
+    def of(steps: _Steps) -> _Stairs:
+        codes = np.fromiter(steps.keys(), np.int64, len(steps))
+        order = np.argsort(codes)
+        counts = np.zeros(len(steps) + 1, np.int64)
+        np.cumsum(np.fromiter(steps.values(), np.int64, len(steps))[order], out=counts[1:])
+        return _Stairs(codes[order], counts)
+
+    def at(self, codes: CodeArray) -> Positions:
+        """How many intervals hold each code."""
+        return self.counts[self.codes.searchsorted(codes, side="right")]
+
+
+_NO_STAIRS = _Stairs.of({})
+
+
+class _Values:
+    """All values that are wanted of one number, whatever the rest of the row.
+
+    Intervals may overlap, so they are counted: a code is wanted if more intervals begin than end at or
+    below it. Counts add up, so what changed lately is a second, short set of stairs beside the first.
+    """
+
+    __slots__ = ("_domains", "_nulls", "_recent", "_settled", "_steps", "_term", "_united", "_unsettled")
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._domains: dict[Domain, int] = {}
+        self._nulls = 0
+        self._steps: _Steps = {}
+        #: Changes of the steps that are not in `_settled` yet.
+        self._recent: _Steps = {}
+        self._settled = _NO_STAIRS
+        #: The recent changes as stairs, and all domains in one, when they were last needed.
+        self._unsettled: _Stairs | None = _NO_STAIRS
+        self._united: Domain | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._domains)
+
+    def add(self, domain: Domain) -> None:
+        asked = self._domains.get(domain, 0)
+        self._domains[domain] = asked + 1
+        if not asked:
+            self._change(domain, 1)
+
+    def remove(self, domain: Domain) -> None:
+        self._domains[domain] -= 1
+        if not self._domains[domain]:
+            del self._domains[domain]
+            self._change(domain, -1)
+
+    def mask(self, rows: Rows) -> RowMask:
+        codes = rows.codes(self._term)
+        if not codes.exact:
+            return mask_within(self._term, self._union(), rows)
+        if self._unsettled is None:
+            self._settle()
+        assert self._unsettled is not None
+        counts = self._settled.at(codes.values)
+        if len(self._unsettled.codes):
+            counts = counts + self._unsettled.at(codes.values)
+        wanted = counts > 0
+        return wanted | (codes.values == NULL_CODE) if self._nulls else wanted
+
+    def _change(self, domain: Domain, change: int) -> None:
+        self._unsettled = self._united = None
+        self._nulls += change if domain.null else 0
+        bounds = code_bounds(domain)
+        assert bounds is not None, f"a domain of {self._term} has no codes: {domain}"
+        # Every other bound is where an interval begins; the last interval may have no end.
+        for at, code in enumerate(bounds.tolist()):
+            step = -change if at % 2 else change
+            _add(self._steps, code, step)
+            _add(self._recent, code, step)
+
+    def _settle(self) -> None:
+        """Sort in what has changed: all of it when it is much, beside the rest when it is little."""
+        if len(self._recent) > max(RECENT_MIN, len(self._settled.codes) // RECENT_SHARE):
+            self._settled = _Stairs.of(self._steps)
+            self._recent = {}
+        self._unsettled = _Stairs.of(self._recent)
+
+    def _union(self) -> Domain:
+        if self._united is None:
+            intervals = [interval for domain in self._domains for interval in domain.intervals]
+            self._united = Domain.of(self._term.kind, intervals, null=bool(self._nulls))
+        return self._united
+
+
+def _add(steps: _Steps, code: int, step: int) -> None:
+    found = steps.get(code, 0) + step
+    if found:
+        steps[code] = found
+    else:
+        del steps[code]
 
 
 def _single(conjunction: Conjunction) -> tuple[Term, Domain] | None:
@@ -123,11 +260,3 @@ def _single(conjunction: Conjunction) -> tuple[Term, Domain] | None:
         return None
     ((term, domain),) = conjunction.within.items()
     return (term, domain) if term.kind in _CODED and code_bounds(domain) is not None else None
-
-
-def _united(term: Term, domains: list[Domain]) -> _Values:
-    intervals = [interval for domain in domains for interval in domain.intervals]
-    united = Domain.of(term.kind, intervals, null=any(domain.null for domain in domains))
-    bounds = code_bounds(united)
-    assert bounds is not None, f"a union of bounds with codes has others: {united}"
-    return _Values(term, united, bounds)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gapless.content.selection import NO_SELECTION, Selection
+from gapless.content.selection import Selection
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId
@@ -84,9 +84,12 @@ class TickQueue:
 
 @dataclass(slots=True)
 class CellFilter:
-    """What a downstream cell wants, and which epochs of its edges that speaks for."""
+    """What a downstream cell wants, and which epochs of its edges that speaks for.
 
-    accepts: Selection = NO_SELECTION
+    It follows the advertisements of the cell, and is what it is only now: nobody keeps one for later.
+    """
+
+    accepts: Selection = field(default_factory=Selection)
     epochs: Epochs = NEVER
 
 
