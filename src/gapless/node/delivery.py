@@ -258,6 +258,8 @@ class Delivery:
         self._send_held(reader, held, writer)
         if reader.guaranteed or len(held.unsent):
             reader.catching[effect.pubends] = held
+            # It may have acknowledged them while it was being reported slow: it will not do so again.
+            self._caught_up(reader)
         else:
             self._feed(DeliveryTaken(serial=effect.serial))
 
