@@ -8,10 +8,10 @@ its owner looks at `backlog_bytes` and decides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
-from gapless.errors import PeerError
+from gapless.errors import GaplessError, PeerError
 from gapless.wire.frames import Frame, FrameReader, Kind, Part
 from gapless.wire.handshake import Refuse, encode_link
 
@@ -35,9 +35,16 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """One connection. `made` is called with it when it stands, and gives its owner."""
 
-    def __init__(self, kinds: frozenset[Kind], made: Callable[[Connection], Owner]) -> None:
+    def __init__(
+        self,
+        kinds: frozenset[Kind],
+        made: Callable[[Connection], Owner],
+        refused: Callable[[Connection, GaplessError], None] | None = None,
+    ) -> None:
+        """`refused` hears of it when the peer is cut off, and why."""
         self.reader = FrameReader(kinds)
         self._made = made
+        self._refused = refused
         self._owner: Owner | None = None
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -80,9 +87,16 @@ class Connection(asyncio.Protocol):
             self._flushing = True
             self._loop.call_soon(self._flush)
 
-    def refuse(self, error: PeerError, *, retry: bool = False) -> None:
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """What the peer has shown of itself over TLS; None when it has shown nothing."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert")
+
+    def refuse(self, error: GaplessError) -> None:
         """Tell the peer why, and close."""
-        self.send(encode_link(Refuse(code=error.code, message=error.message, retry=retry)))
+        if self._refused is not None:
+            self._refused(self, error)
+        self.send(encode_link(Refuse(code=error.code, message=error.message, retry=error.retry)))
         self.close(str(error))
 
     def close(self, reason: str) -> None:
