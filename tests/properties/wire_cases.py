@@ -15,6 +15,7 @@ from gapless.model.epochs import EPOCH_ALL, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange
+from gapless.protocol.creations import Creation
 from gapless.protocol.events import Order
 from gapless.protocol.messages import (
     AckExpectedMessage,
@@ -27,10 +28,12 @@ from gapless.protocol.messages import (
     SidewaysMessage,
     StartGrantMessage,
     StartRequestMessage,
+    TopicsMessage,
 )
 from gapless.wire.broker_codec import BrokerDecoder
 from gapless.wire.client_messages import (
     Acknowledge,
+    AckWanted,
     AskStatus,
     ChangeFilter,
     Confirmed,
@@ -168,6 +171,14 @@ wanted = st.frozensets(
     ),
     max_size=4,
 )
+creations = st.builds(
+    Creation,
+    schema=st.sampled_from([TRADES, QUOTES]),
+    pubend=names,
+    broker=names,
+    made=ticks,
+    retention=names,
+)
 broker_messages = st.one_of(
     cell_messages,
     st.builds(
@@ -181,7 +192,12 @@ broker_messages = st.one_of(
         epochs=stamps,
     ),
     st.builds(AdvertisementAckMessage, root=names, origin=names, version=st.none() | counters),
-    st.builds(LinkStatusMessage, reaches=st.frozensets(names.map(CellId), max_size=4)),
+    st.builds(
+        LinkStatusMessage,
+        reaches=st.frozensets(names.map(CellId), max_size=4),
+        topics=st.integers(min_value=0, max_value=2**62),
+    ),
+    st.builds(TopicsMessage, creations=st.lists(creations, min_size=1, max_size=4).map(tuple)),
     st.builds(SidewaysMessage, cell=names, message=cell_messages),
 )
 
@@ -216,7 +232,7 @@ client_messages = st.one_of(
     st.builds(Credit, subscription=numbers, rows=st.integers(0, 2**40)),
     st.builds(Acknowledge, subscription=numbers, positions=_positions),
     st.builds(ListTopics, request=numbers),
-    st.builds(CreateTopic, request=numbers, topic=names, columns=_columns),
+    st.builds(CreateTopic, request=numbers, topic=names, columns=_columns, retention=names),
     st.builds(AskStatus, request=numbers),
 )
 
@@ -258,12 +274,16 @@ node_messages = st.one_of(
         schema=_schemas,
         start=ticks,
     ),
+    st.builds(AckWanted, subscription=numbers),
     st.builds(Done, request=numbers),
     st.builds(RequestRefused, request=numbers, code=_codes, message=texts, retry=st.booleans()),
     st.builds(
         Topics,
         request=numbers,
         topics=st.lists(st.tuples(_schemas, st.lists(names, max_size=3).map(tuple)), max_size=3).map(tuple),
+        places=st.dictionaries(names, names, max_size=3),
+        addresses=st.dictionaries(names, names, max_size=3),
+        repositories=st.lists(names, max_size=3).map(tuple),
     ),
     st.builds(StatusReport, request=numbers, report=texts),
 )

@@ -29,6 +29,10 @@ class Options:
     outstanding_bytes_max: int = 256 * 2**20
     #: How many rows of a subscription may wait here for the program.
     credit_rows: int = 16_384
+    #: How long a taken event may stay unacknowledged. Nothing waits for it: the log keeps the event longer,
+    #: and of a subscription with a name, this is what a program that dies gets again.
+    ack_s: float = 10.0
+    ack_named_s: float = 1.0
     #: How long leaving a client waits for the receipts that are missing.
     close_timeout_s: float = 30.0
 

@@ -26,6 +26,7 @@ from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import (
+    AckWanted,
     ClientMessage,
     ColumnsDelivery,
     Confirmed,
@@ -88,6 +89,9 @@ class Subscribing(Sender, Protocol):
 
     def columns(self, delivery: ColumnsDelivery) -> None:
         """Many events."""
+
+    def ack_wanted(self) -> None:
+        """The node waits for what was delivered so far to be acknowledged."""
 
 
 class _Request:
@@ -354,19 +358,16 @@ class Session:
     def received(self, message: NodeMessage) -> None:
         """Hand what the node said to whom it concerns. What concerns nobody any more is dropped."""
         match message:
-            case Receipt(publisher=name):
-                publisher = self.publishers.get(name)
-                if publisher is not None:
-                    publisher.receipt(message)
-            case PublishRefused(publisher=name):
-                publisher = self.publishers.get(name)
-                if publisher is not None:
-                    publisher.refusal(message)
+            case Receipt() | PublishRefused():
+                self._published(message)
             case ColumnsDelivery(to=to):
                 for subscription in [self.numbered[number] for number in to if number in self.numbered]:
                     subscription.columns(message)
             case RowsDelivery():
                 self._deliver_rows(message)
+            case AckWanted(subscription=number):
+                if number in self.numbered:
+                    self.numbered[number].ack_wanted()
             case Confirmed():
                 self._confirm(message)
             case RequestRefused():
@@ -375,6 +376,15 @@ class Session:
                 self._answered(message)
             case _:
                 assert_never(message)
+
+    def _published(self, answer: Receipt | PublishRefused) -> None:
+        publisher = self.publishers.get(answer.publisher)
+        if publisher is None:
+            return
+        if isinstance(answer, Receipt):
+            publisher.receipt(answer)
+        else:
+            publisher.refusal(answer)
 
     def _confirm(self, confirmed: Confirmed) -> None:
         subscription = self.confirming.get(confirmed.request)

@@ -118,7 +118,12 @@ class Subscription:
         self._chunk: Chunk | None = None
         self._regrant = 0
         self._ledger = AckLedger()
+        #: Something was taken and is not acknowledged; it is to be said now; when it is said at the latest.
         self._ack_due = False
+        self._ack_now = False
+        self._ack_timer: asyncio.TimerHandle | None = None
+        #: The node waits for it: it is said as soon as all that came is taken.
+        self._ack_wanted = False
         self._arrived = Signal()
         self._error: GaplessError | None = None
         self._ended = False
@@ -161,8 +166,7 @@ class Subscription:
                 if not is_manual:
                     chunk.asked = max(chunk.asked, row + 1)
                     if not self._ack_due:
-                        self._ack_due = True
-                        self._session.wake(self)
+                        self._ack_later()
 
     async def __anext__(self) -> Event:
         self._ack_taken()
@@ -260,6 +264,7 @@ class Subscription:
             elif self._error is not None:
                 raise self._error
             else:
+                self._ack_if_wanted()
                 await self._arrived.wait()
 
     def _ack_taken(self) -> None:
@@ -267,8 +272,37 @@ class Subscription:
         chunk = self._chunk
         if self._wish.ack == "auto" and chunk is not None and chunk.asked < chunk.at:
             chunk.asked = chunk.at
+            self._ack_later()
+
+    def _ack_later(self) -> None:
+        """Acknowledge with what else is said, or when it is time: seldom, as nobody waits for it."""
+        self._ack_due = True
+        if self._ack_timer is None:
+            options = self._session.options
+            delay = options.ack_s if self._wish.name is None else options.ack_named_s
+            self._ack_timer = asyncio.get_running_loop().call_later(delay, self._ack_at_once)
+
+    def ack_wanted(self) -> None:
+        """The node waits for what it delivered so far to be acknowledged."""
+        self._ack_wanted = True
+        if not self._chunks and (self._chunk is None or self._chunk.asked == self._chunk.size):
+            self._ack_if_wanted()
+
+    def _ack_if_wanted(self) -> None:
+        if self._ack_wanted and self._wish.ack == "auto":
+            self._ack_wanted = False
             self._ack_due = True
-            self._session.wake(self)
+            self._ack_at_once()
+
+    def _ack_at_once(self) -> None:
+        self._stop_ack_timer()
+        self._ack_now = True
+        self._session.wake(self)
+
+    def _stop_ack_timer(self) -> None:
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
 
     def _begin(self, chunk: Chunk) -> None:
         """Start taking the rows of a chunk: there is room for as many more."""
@@ -295,17 +329,17 @@ class Subscription:
         if self._wish.ack == "auto":
             # What was asked for before is acknowledged anyway.
             chunk.asked = max(chunk.asked, stop)
-            if chunk is not self._chunk:
-                return
+            if chunk is self._chunk:
+                self._ack_later()
         else:
             for row in range(start, stop):
                 pubend = chunk.pubend(row)
                 position = self._ledger.acked(pubend, (int(chunk.ticks[row]),))
                 if position is not None:
                     self._acked[pubend] = position
-        if not self._ack_due:
+            # The program says so itself, and may have a reason for saying it now.
             self._ack_due = True
-            self._session.wake(self)
+            self._ack_at_once()
 
     # What the session asks and tells.
 
@@ -319,13 +353,15 @@ class Subscription:
         number = self._number
         if number is None:
             return parts, False
-        if self._ack_due:
-            self._ack_due = False
+        has_credit = 2 * self._regrant >= self._wish.credit_rows
+        if self._ack_due and (self._ack_now or has_credit):
+            self._ack_due = self._ack_now = False
+            self._stop_ack_timer()
             if self._chunk is not None and self._wish.ack == "auto":
                 self._acked.update(self._chunk.stops(self._chunk.asked))
             if self._acked:
                 parts += encode_client(Acknowledge(subscription=number, positions=self._acked))
-        if 2 * self._regrant >= self._wish.credit_rows:
+        if has_credit:
             parts += encode_client(Credit(subscription=number, rows=self._regrant))
             self._regrant = 0
         change = self._change
@@ -348,7 +384,7 @@ class Subscription:
             start = dict(self._expected)
             where = self._filters.resume(self._expected, None if self._names is None else self._names.schema)
         # Acknowledgements of the old connection may be lost: say them again.
-        self._ack_due = True
+        self._ack_due = self._ack_now = True
         self._regrant = 0
         return encode_client(
             Subscribe(
@@ -371,6 +407,7 @@ class Subscription:
         """The connection is lost."""
         self._request = self._number = None
         self._confirmed = set()
+        self._ack_wanted = False
         self._stop_retry()
         if self._live is not None and not self._live.done():
             # Nobody has seen anything yet, so it begins anew.
@@ -573,6 +610,8 @@ class Subscription:
     async def _end(self, *, forget: bool) -> None:
         if self._ended:
             return
+        self._stop_ack_timer()
+        self._ack_now = True
         parts, _ = self.frames() if self._session.is_linked and self._number is not None else ([], False)
         number, self._number = self._number, None
         self._ended = True

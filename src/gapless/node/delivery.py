@@ -31,6 +31,8 @@ from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray
 from gapless.node.connection import Connection
 from gapless.protocol.effects import Deliver
 from gapless.protocol.events import DeliveryTaken, Event, SubscriberSlow
+from gapless.wire.client_codec import encode_node
+from gapless.wire.client_messages import AckWanted
 from gapless.wire.delivery import COLUMNS_ROWS_MIN, SharedColumns, SharedRows
 from gapless.wire.rows import RowFormat
 
@@ -272,6 +274,9 @@ class Delivery:
         reader.credit -= len(rows)
         writer = writer or _Writer(self._forms, held.effect, self._sources)
         writer.write(reader.connection, reader.number, reader.topic, rows)
+        if reader.guaranteed:
+            # What comes next waits for this to be taken.
+            reader.connection.send(encode_node(AckWanted(subscription=reader.number)))
 
     # What comes back.
 

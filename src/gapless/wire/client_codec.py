@@ -19,12 +19,13 @@ import msgspec
 from msgspec import Meta
 
 from gapless.errors import PeerError, SchemaError
-from gapless.model.ids import PubendId, TopicId
+from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
 from gapless.wire.client_messages import (
     Acknowledge,
+    AckWanted,
     AskStatus,
     ChangeFilter,
     ClientMessage,
@@ -124,10 +125,15 @@ class _Request(Head, frozen=True):
     request: Number
 
 
+class _AckWanted(Head, frozen=True):
+    subscription: Number
+
+
 class _CreateTopic(Head, frozen=True):
     request: Number
     topic: Name
     columns: ColumnTexts
+    retention: Text = ""
 
 
 class _Receipt(Head, frozen=True):
@@ -171,6 +177,9 @@ class _Topics(Head, frozen=True):
         tuple[tuple[Name, ColumnTexts, Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)]], ...],
         Meta(max_length=TOPICS_MAX),
     ]
+    places: Annotated[dict[Name, Name], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
+    addresses: Annotated[dict[Name, Text], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
+    repositories: Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)] = ()
 
 
 class _StatusReport(Head, frozen=True):
@@ -185,6 +194,7 @@ _unsubscribe = msgspec.msgpack.Decoder(_Unsubscribe)
 _credit = msgspec.msgpack.Decoder(_Credit)
 _acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
 _request = msgspec.msgpack.Decoder(_Request)
+_ack_wanted = msgspec.msgpack.Decoder(_AckWanted)
 _create_topic = msgspec.msgpack.Decoder(_CreateTopic)
 _receipt = msgspec.msgpack.Decoder(_Receipt)
 _publish_refused = msgspec.msgpack.Decoder(_PublishRefused)
@@ -221,8 +231,8 @@ def encode_client(message: ClientMessage) -> list[Part]:
             kind, head = Kind.ACKNOWLEDGE, _Acknowledge(subscription, _told(positions))
         case ListTopics(request=request):
             kind, head = Kind.LIST_TOPICS, _Request(request)
-        case CreateTopic(request=request, topic=topic, columns=columns):
-            kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns))
+        case CreateTopic(request=request, topic=topic, columns=columns, retention=retention):
+            kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns), retention)
         case AskStatus(request=request):
             kind, head = Kind.ASK_STATUS, _Request(request)
         case _:
@@ -270,7 +280,10 @@ class ClientDecoder:
             case Kind.CREATE_TOPIC:
                 create = decode_head(_create_topic, frame)
                 return CreateTopic(
-                    request=create.request, topic=TopicId(create.topic), columns=create.columns
+                    request=create.request,
+                    topic=TopicId(create.topic),
+                    columns=create.columns,
+                    retention=create.retention,
                 )
             case Kind.ASK_STATUS:
                 return AskStatus(request=decode_head(_request, frame).request)
@@ -351,13 +364,16 @@ def encode_node(message: NodeMessage) -> list[Part]:
                 column_texts(schema),
                 message.start,
             )
+        case AckWanted(subscription=subscription):
+            kind, head = Kind.ACK_WANTED, _AckWanted(subscription)
         case Done(request=request):
             kind, head = Kind.DONE, _Request(request)
         case RequestRefused(request=request, code=code, message=text, retry=retry):
             kind, head = Kind.REQUEST_REFUSED, _RequestRefused(request, code, shortened(text), retry)
         case Topics(request=request, topics=topics):
             listed = tuple((each.topic, column_texts(each), tuple(pubends)) for each, pubends in topics)
-            kind, head = Kind.TOPICS, _Topics(request, listed)
+            places, addresses = dict[str, str](message.places), dict[str, str](message.addresses)
+            kind, head = Kind.TOPICS, _Topics(request, listed, places, addresses, message.repositories)
         case StatusReport(request=request, report=report):
             kind, head = Kind.STATUS_REPORT, _StatusReport(request, report)
         case RowsDelivery() | ColumnsDelivery():
@@ -389,6 +405,8 @@ class NodeDecoder:
                 return PublishRefused(**msgspec.structs.asdict(refused))
             case Kind.CONFIRMED:
                 return self._confirmed(frame)
+            case Kind.ACK_WANTED:
+                return AckWanted(subscription=decode_head(_ack_wanted, frame).subscription)
             case Kind.DONE:
                 return Done(request=decode_head(_request, frame).request)
             case Kind.REQUEST_REFUSED:
@@ -442,6 +460,9 @@ def _decode_topics(frame: Frame) -> Topics:
             (_schema(frame, topic, columns), tuple(map(PubendId, pubends)))
             for topic, columns, pubends in head.topics
         ),
+        places={PubendId(pubend): BrokerId(broker) for pubend, broker in head.places.items()},
+        addresses={BrokerId(broker): address for broker, address in head.addresses.items()},
+        repositories=tuple(map(BrokerId, head.repositories)),
     )
 
 

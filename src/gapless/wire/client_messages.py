@@ -15,7 +15,7 @@ Implements docs/wire.md, section 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from gapless.content.rows import Positions
 from gapless.model.batch import EventBatch
-from gapless.model.ids import PubendId, TopicId
+from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick, TickArray
 from gapless.protocol.events import Order
@@ -122,6 +122,8 @@ class CreateTopic:
     topic: TopicId
     #: As in a network description: `{"price": "float", "note": "string?"}`.
     columns: Mapping[str, str]
+    #: How long events are kept that nobody needs any more: `7d`, `10GB`, `forever`; empty for no time.
+    retention: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,13 @@ class ColumnsDelivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AckWanted:
+    """The node goes on with the subscription when what was delivered so far is acknowledged."""
+
+    subscription: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The request was carried out."""
 
@@ -262,10 +271,16 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """All topics that the client may see, with the pubends of each."""
+    """All topics that the client may see, with the pubends of each, and where things are."""
 
     request: int
     topics: tuple[tuple[Schema, tuple[PubendId, ...]], ...]
+    #: The broker of each pubend.
+    places: Mapping[PubendId, BrokerId] = field(default_factory=dict)
+    #: Where clients reach the brokers that host pubends, or may.
+    addresses: Mapping[BrokerId, str] = field(default_factory=dict)
+    #: The brokers that take new topics.
+    repositories: tuple[BrokerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +297,7 @@ NodeMessage: TypeAlias = (
     | Confirmed
     | RowsDelivery
     | ColumnsDelivery
+    | AckWanted
     | Done
     | RequestRefused
     | Topics

@@ -68,6 +68,7 @@ class Kind(IntEnum):
     ADVERTISEMENT_ACK = 0x17
     LINK_STATUS = 0x18
     SIDEWAYS = 0x19
+    TOPICS_CREATED = 0x1A
 
     PUBLISH = 0x20
     SUBSCRIBE = 0x21
@@ -88,6 +89,7 @@ class Kind(IntEnum):
     REQUEST_REFUSED = 0x46
     TOPICS = 0x47
     STATUS_REPORT = 0x48
+    ACK_WANTED = 0x49
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}

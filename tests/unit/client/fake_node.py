@@ -56,7 +56,14 @@ PATIENCE_SECONDS = 20
 PUBEND = PubendId("trades-1")
 TRADES = Schema.parse(TopicId("trades"), {"sym": "string", "price": "float", "note": "string?"})
 #: Nothing waits for long in a test.
-QUICK = Options(backoff_min_s=0.001, backoff_max_s=0.01, connect_timeout_s=5, close_timeout_s=5)
+QUICK = Options(
+    ack_s=0.001,
+    ack_named_s=0.001,
+    backoff_min_s=0.001,
+    backoff_max_s=0.01,
+    connect_timeout_s=5,
+    close_timeout_s=5,
+)
 
 Heard = TypeVar("Heard")
 
