@@ -446,8 +446,12 @@ class Subscription:
         if self._names is None or self._names.schema != confirmed.schema:
             self._names = Names(confirmed.schema)
         self._look_for_gap(confirmed)
-        self._expected.setdefault(confirmed.pubend, confirmed.start)
-        self._taken.setdefault(confirmed.pubend, confirmed.start)
+        first = confirmed.start
+        if isinstance(self._wish.start, Mapping):
+            # A node begins with the least of all positions: what lies below that of a pubend came before.
+            first = max(first, self._wish.start.get(confirmed.pubend, first))
+        self._expected.setdefault(confirmed.pubend, first)
+        self._taken.setdefault(confirmed.pubend, first)
         self._confirmed.add(confirmed.pubend)
         if len(self._confirmed) < confirmed.pubends:
             return

@@ -119,6 +119,24 @@ def test_a_subscription_lost_before_it_was_confirmed_begins_anew() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_positions_to_go_on_from_are_kept_where_the_node_begins_earlier(as_columns: bool) -> None:
+    """A node has one start for all pubends, the least; what came before is not repeated."""
+
+    async def story() -> None:
+        async with connected() as (node, client):
+            node.on_subscribe = lambda peer, message: peer.confirm(
+                message.request, 7, 5, pubends=(PUBEND, OTHER)
+            )
+            async with client.subscribe("trades", start={PUBEND: 5, OTHER: 12}) as trades:
+                assert trades.positions == {PUBEND: 5, OTHER: 12}
+                node.peer.deliver(7, [10, 11, 12, 13], as_columns=as_columns, sources=[0, 1, 1, 0])
+                got = [(each.pubend, each.tick) for each in [await anext(trades) for _ in range(3)]]
+                assert got == [(PUBEND, 10), (OTHER, 12), (PUBEND, 13)]
+
+    run(story())
+
+
 def test_total_order_of_several_pubends_is_kept() -> None:
     async def story() -> None:
         async with connected() as (node, client):
