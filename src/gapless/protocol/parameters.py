@@ -51,12 +51,14 @@ class Parameters:
     nack_parts_max: int = 16
     #: How many rows one message, one read of the log or one delivery may carry.
     message_rows_max: int = 4_096
+    #: How many conditions one advertisement may carry; more travel in parts.
+    message_conditions_max: int = 1_024
     #: How many bytes of data rows one stream of a broker keeps; beyond, it forgets.
     stream_bytes_max: int = 64 * 2**20
     #: How many runs one stream keeps; beyond, it forgets.
     stream_runs_max: int = 4_096
     #: How many deliveries of one group may wait to be taken before the edge stops handing out more.
-    deliveries_waiting_max: int = 256
+    deliveries_waiting_max: int = 65_536
 
     def __post_init__(self) -> None:
         for each in fields(self):
