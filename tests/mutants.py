@@ -31,7 +31,7 @@ from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.ostream import Ostream
 from gapless.protocol.pubend import Pubend, Starts
-from gapless.protocol.subend import Group, Merged
+from gapless.protocol.subend import Group, Merged, Subend
 from gapless.sim.run import run
 
 SEEDS_MAX = 500
@@ -229,6 +229,27 @@ def deliver_to_everybody(_: Any) -> Any:
         return self._deliver(merged, rows, np.tile(slots, len(merged.batch)), serials) if len(rows) else None
 
     return broken
+
+
+@mutant(Subend, "in_force", "change a condition one tick late", "filter", "gapless")
+def change_one_tick_late(right: Any) -> Any:
+    return lambda self, pubend, tick: right(self, pubend, tick - 1)
+
+
+@mutant(Group, "change", "let members go on before silence of the new epoch is there", "gapless")
+def believe_silence_before_the_change(right: Any) -> Any:
+    def broken(self: Any, subend: Any, phase: Any) -> Any:
+        birth, phase.birth = phase.birth, subend.phases[0].birth
+        since = right(self, subend, phase)
+        phase.birth = birth
+        return since
+
+    return broken
+
+
+@mutant(Subend, "pass_by", "forget the old condition when a change is decided", "gapless", "release")
+def forget_the_old_condition(right: Any) -> Any:
+    return lambda self, pubends, settled, topic: right(self, pubends, TICK_MAX - 1, topic)
 
 
 @mutant(Ostream, "_filtered", "send everything everywhere", "routing")

@@ -10,7 +10,7 @@ Every step of every broker is followed by its `check`, and every delivery is jud
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
     BatchRecord,
+    ConfirmChange,
     ConfirmSubscription,
     Deliver,
     Effect,
@@ -40,6 +41,7 @@ from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
     Event,
+    FilterChangeRequested,
     LinkDown,
     LinkUp,
     MessageReceived,
@@ -56,7 +58,7 @@ from gapless.protocol.events import (
 from gapless.protocol.messages import Message, SidewaysMessage
 from gapless.protocol.network import Network
 from gapless.protocol.trace import Entry, describe
-from tests.scenarios.ledger import Account, Ledger
+from tests.scenarios.ledger import Account, Ledger, Row
 
 #: A story is quiet long before so many steps; one that is not has a loop in it.
 STEPS_MAX = 20_000
@@ -65,6 +67,8 @@ STEPS_MAX = 20_000
 HIDDEN = frozenset(
     {"advertise", "advertised", "append", "link-status", "read", "start-grant", "start-request", "trim"}
 )
+
+CONFIRMS = (ConfirmSubscription, ConfirmChange)
 
 #: One connection, in one direction.
 Way = tuple[BrokerId, BrokerId]
@@ -179,6 +183,11 @@ class Host:
         self.subscribers[request.subscription] = Subscriber(edge)
         self.ledger.accounts[request.subscription] = account
         self._feed(edge, request)
+
+    def change(self, request: FilterChangeRequested, accepts: Callable[[Row], bool]) -> None:
+        """A client wants other events."""
+        self.ledger.accounts[request.subscription].changes.append(accepts)
+        self._feed(self.subscribers[request.subscription].edge, request)
 
     def unsubscribe(self, subscription: SubscriptionId) -> None:
         """A client goes away."""
@@ -301,7 +310,7 @@ class Host:
         )
         machine.check()
         # The effects of one step have no order, so a confirmation may stand behind its first delivery.
-        for effect in sorted(effects, key=lambda each: not isinstance(each, ConfirmSubscription)):
+        for effect in sorted(effects, key=lambda each: not isinstance(each, CONFIRMS)):
             self.history.append((self.now_ms, broker, effect))
             self._perform(broker, effect)
 
@@ -316,6 +325,9 @@ class Host:
             case ConfirmSubscription(subscription=subscription, slot=slot, pubend=pubend, start=start):
                 self.slots[broker][slot] = subscription
                 self.ledger.accounts[subscription].starts[pubend] = start
+                self._show(broker, None, describe(effect))
+            case ConfirmChange(subscription=subscription, pubend=pubend, since=since):
+                self.ledger.accounts[subscription].changed.setdefault(pubend, []).append(since)
                 self._show(broker, None, describe(effect))
             case AppendRecord():
                 self._append(broker, effect)

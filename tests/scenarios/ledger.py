@@ -18,9 +18,17 @@ class Account:
 
     accepts: Callable[[Row], bool]
     total: bool
+    #: What it asked for instead, in this order; and per pubend the ticks from which on each decides.
+    changes: list[Callable[[Row], bool]] = field(default_factory=list)
+    changed: dict[str, list[int]] = field(default_factory=dict)
     #: Per pubend the confirmed start.
     starts: dict[str, int] = field(default_factory=dict)
     taken: list[tuple[str, int]] = field(default_factory=list)
+
+    def wants(self, pubend: str, tick: int, row: Row) -> bool:
+        """Whether the condition that decides of the tick accepts the row."""
+        passed = [since for since in self.changed.get(pubend, []) if since <= tick]
+        return (self.changes[len(passed) - 1] if passed else self.accepts)(row)
 
 
 @dataclass(slots=True)
@@ -44,7 +52,7 @@ class Ledger:
         name = f"{subscription} took {pubend} {tick}"
         rows = self.published.get(pubend, {})
         assert tick in rows, f"{name}, which is not durable"
-        assert account.accepts(rows[tick]), f"{name}, which does not match"
+        assert account.wants(pubend, tick, rows[tick]), f"{name}, which does not match"
         assert pubend in account.starts, f"{name} before it was confirmed"
         start = account.starts[pubend]
         assert tick >= start, f"{name}, before its start {start}"
@@ -68,5 +76,5 @@ class Ledger:
             (pubend, tick)
             for pubend, start in sorted(account.starts.items())
             for tick, row in self.published.get(pubend, {}).items()
-            if tick >= start and account.accepts(row) and (pubend, tick) not in account.taken
+            if tick >= start and account.wants(pubend, tick, row) and (pubend, tick) not in account.taken
         ]

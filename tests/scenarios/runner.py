@@ -18,7 +18,7 @@ import pyarrow as pa
 from gapless.content.condition import EVERYTHING, Condition
 from gapless.errors import GaplessError
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
-from gapless.protocol.events import Order, SubscribeRequested
+from gapless.protocol.events import FilterChangeRequested, Order, SubscribeRequested
 from gapless.protocol.network import Network
 from gapless.protocol.trace import story
 from tests.conditions import where
@@ -236,6 +236,17 @@ def _subscribe(runner: Runner, command: Command, words: list[str]) -> None:
     host.subscribe(runner.broker(command, edge), request, Account(_judge(op, number), bool(total)))
 
 
+def _change(runner: Runner, command: Command, words: list[str]) -> None:
+    matched = re.fullmatch(rf"(\w+)(?: where {COLUMN} (=|<=?|>=?) (-?\d+))?", " ".join(words))
+    if matched is None:
+        raise command.wrong("write 'change name [where price > 5]'")
+    name, op, number = matched.groups()
+    request = FilterChangeRequested(
+        subscription=runner.subscription(command, name), condition=_condition(op, number)
+    )
+    runner.host(command).change(request, _judge(op, number))
+
+
 def _unsubscribe(runner: Runner, command: Command, words: list[str]) -> None:
     runner.host(command).unsubscribe(runner.subscription(command, _one(command, words)))
 
@@ -374,6 +385,7 @@ COMMANDS: dict[str, Callable[[Runner, Command, list[str]], None]] = {
     "clock": _clock,
     "publish": _publish,
     "subscribe": _subscribe,
+    "change": _change,
     "unsubscribe": _unsubscribe,
     "stall": _stall,
     "take": _take,

@@ -16,6 +16,7 @@ from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
     BatchRecord,
+    ConfirmChange,
     ConfirmSubscription,
     Deliver,
     ReadRecords,
@@ -30,6 +31,7 @@ from gapless.protocol.effects import (
 from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
+    FilterChangeRequested,
     LinkDown,
     LinkUp,
     MessageReceived,
@@ -243,6 +245,11 @@ LINES: list[tuple[Item, str, bool]] = [
     ),
     (StartTimer(at_ms=200), "start timer 200 ms", False),
     (StartTimer(at_ms=200, spread_ms=50), "start timer 200 ms spread 50 ms", False),
+    (
+        ConfirmChange(subscription=ALICE, pubend=TRADES, condition=EVERYTHING, since=12),
+        "confirm alice trades where TRUE from 12",
+        False,
+    ),
     # events
     (BrokerStarted(), "started", False),
     (
@@ -272,6 +279,18 @@ LINES: list[tuple[Item, str, bool]] = [
     (
         SubscribeRequested(subscription=ALICE, topic=TOPIC, condition=EVERYTHING),
         "subscribe alice trades where TRUE",
+        False,
+    ),
+    (
+        SubscribeRequested(
+            subscription=ALICE, topic=TOPIC, condition=EVERYTHING, start={TRADES: 7, QUOTES: 9}
+        ),
+        "subscribe alice trades where TRUE from quotes 9 trades 7",
+        False,
+    ),
+    (
+        FilterChangeRequested(subscription=ALICE, condition=EVERYTHING),
+        "change alice where TRUE",
         False,
     ),
     (UnsubscribeRequested(subscription=ALICE), "unsubscribe alice", False),

@@ -21,7 +21,7 @@ from gapless.sim.conditions import (
 )
 from gapless.sim.observer import Wish
 
-GROUP_1 = Equal("group", 1)
+GROUP_1, GROUP_2 = Equal("group", 1), Equal("group", 2)
 
 
 def checkers() -> Checkers:
@@ -144,6 +144,72 @@ def unwanted(checks: Checkers) -> None:
     take(checks, "plain", "x", 20)
 
 
+def change(checks: Checkers, name: str, **since: int) -> None:
+    """From these ticks on, group 2 decides instead of group 1."""
+    checks.changing(name, GROUP_2)
+    for pubend, tick in since.items():
+        checks.changed(name, pubend, GROUP_2, tick)
+    checks.stepped("s")
+
+
+def unwanted_since_the_change(checks: Checkers) -> None:
+    change(checks, "plain", x=20)
+    log(checks, "x", (20, 1))
+    take(checks, "plain", "x", 20)
+
+
+def unwanted_before_the_change(checks: Checkers) -> None:
+    change(checks, "plain", x=21)
+    log(checks, "x", (20, 2))
+    take(checks, "plain", "x", 20)
+
+
+def changed_in_the_past(checks: Checkers) -> None:
+    change(checks, "plain", x=12)
+
+
+def changed_in_the_future(checks: Checkers) -> None:
+    change(checks, "plain", x=30)
+    log(checks, "x", (20, 1))
+    checks.accepted("x", [20], [20])
+
+
+def changed_before_it_was_confirmed(checks: Checkers) -> None:
+    wish = Wish(subscription="new", edge="s", topic="trades", condition=GROUP_1, total=False, wanted=None)
+    checks.subscribed(wish)
+    change(checks, "new", x=20)
+
+
+def changed_in_pieces(checks: Checkers) -> None:
+    change(checks, "merged", x=20, y=21)
+
+
+def gap_before_the_change(checks: Checkers) -> None:
+    change(checks, "plain", x=21)
+    log(checks, "x", (20, 1), (21, 2))
+    take(checks, "plain", "x", 21)
+
+
+def gap_since_the_change(checks: Checkers) -> None:
+    change(checks, "plain", x=20)
+    log(checks, "x", (20, 2), (21, 2))
+    take(checks, "plain", "x", 21)
+
+
+def never_changed(checks: Checkers) -> None:
+    change(checks, "plain", x=20)
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
+def sent_for_the_old_condition(checks: Checkers) -> None:
+    change(checks, "plain", x=20, y=20)
+    change(checks, "merged", x=20, y=20)
+    log(checks, "x", (20, 1))
+    checks.rows_sent("r", "s", "S", "x", [20])
+    checks.settled = True
+    checks.rows_sent("r", "s", "S", "x", [20])
+
+
 def below_start(checks: Checkers) -> None:
     subscribe(checks, "late", start=50)
     take(checks, "late", "x", 12)
@@ -243,6 +309,16 @@ def never_released(checks: Checkers) -> None:
         ("gapless", merged_gap),
         ("gapless", merged_gap_at_equal_ticks),
         ("filter", unwanted),
+        ("filter", unwanted_since_the_change),
+        ("filter", unwanted_before_the_change),
+        ("filter", changed_in_the_past),
+        ("filter", changed_in_the_future),
+        ("order", changed_in_pieces),
+        ("gapless", gap_before_the_change),
+        ("gapless", gap_since_the_change),
+        ("start", changed_before_it_was_confirmed),
+        ("liveness", never_changed),
+        ("routing", sent_for_the_old_condition),
         ("start", below_start),
         ("start", unconfirmed),
         ("start", accepted_below_start),
@@ -268,6 +344,16 @@ def test_a_bad_step_is_noticed_by_its_checker(checker: str, bad: Callable[[Check
     with pytest.raises(Violation) as found:
         bad(checks)
     assert found.value.checker == checker, str(found.value)
+
+
+def test_a_change_decides_from_its_tick_on() -> None:
+    checks = good_history()
+    change(checks, "plain", x=21, y=12)
+    log(checks, "x", (20, 1), (21, 1), (22, 2))
+    take(checks, "plain", "x", 20, 22)
+    take(checks, "merged", "x", 20, 21)
+    checks.released("x", 23)
+    assert checks.unfinished() is None
 
 
 def test_a_violation_names_checker_subject_and_event() -> None:

@@ -19,15 +19,18 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICKS_PER_MS, Tick, TickRange
 from gapless.protocol.broker import Broker, Recovered
+from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AppendRecord,
     BatchRecord,
+    ConfirmChange,
     ConfirmSubscription,
     Deliver,
     Effect,
     ReadRecords,
     Record,
     ReleaseRecord,
+    RememberTopics,
     ReserveRecord,
     SendMessage,
     StartRecord,
@@ -37,6 +40,7 @@ from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
     Event,
+    FilterChangeRequested,
     LinkUp,
     MessageReceived,
     Now,
@@ -46,6 +50,7 @@ from gapless.protocol.events import (
     RecordsRead,
     SubscribeRequested,
     TimerFired,
+    TopicsLearned,
 )
 from gapless.protocol.messages import Message
 from gapless.protocol.network import Network
@@ -105,6 +110,8 @@ class Hand:
     stalled: set[str] = field(default_factory=set)
     brokers: dict[str, Broker] = field(default_factory=dict)
     incarnations: dict[str, int] = field(default_factory=dict)
+    #: The creations that each broker has written down.
+    created: dict[str, set[Creation]] = field(default_factory=dict)
     #: What the disk of each pubend has kept.
     logs: dict[str, list[Record]] = field(default_factory=dict)
     unflushed: list[tuple[str, AppendRecord]] = field(default_factory=list)
@@ -133,9 +140,10 @@ class Hand:
         """Begin a life of a broker from its logs."""
         broker = BrokerId(name)
         self.incarnations[name] = self.incarnations.get(name, 0) + 1
-        hosted = [p for p, place in self.network.pubends.items() if place.broker == broker]
+        net = self.network.extended(self.created.get(name, ()))
+        hosted = [p for p, place in net.pubends.items() if place.broker == broker]
         recovered = {pubend: self.recovered(pubend) for pubend in hosted}
-        self.brokers[name] = Broker(self.network, broker, self.incarnations[name], recovered)
+        self.brokers[name] = Broker(net, broker, self.incarnations[name], recovered)
         self.coming.append((name, BrokerStarted()))
 
     def crash(self, name: str) -> None:
@@ -153,7 +161,12 @@ class Hand:
         """One batch, and all that follows from it."""
         self._tokens += 1
         event = PublishRequested(pubend=PubendId(pubend), token=self._tokens, rows=rows(*prices))
-        self.coming.append((self.network.pubends[PubendId(pubend)].broker, event))
+        [broker] = [
+            name
+            for name, each in self.brokers.items()
+            if pubend in each.network.pubends and each.network.pubends[PubendId(pubend)].broker == name
+        ]
+        self.coming.append((broker, event))
         self.settle()
 
     def subscribe(
@@ -163,18 +176,23 @@ class Hand:
         *,
         edge: str = "s",
         order: Order = Order.PUBLISHER,
-        start: Tick | None = None,
+        start: Tick | Mapping[PubendId, Tick] | None = None,
+        topic: str = TOPIC,
     ) -> None:
         """One subscription, and all that follows from it."""
         event = SubscribeRequested(
             subscription=SubscriptionId(name),
-            topic=TOPIC,
+            topic=TopicId(topic),
             condition=condition,
             order=order,
             start=start,
         )
         self.coming.append((edge, event))
         self.settle()
+
+    def change(self, name: str, condition: Condition, *, edge: str = "s") -> None:
+        """One change of a condition, and all that follows from it."""
+        self.feed(edge, FilterChangeRequested(subscription=SubscriptionId(name), condition=condition))
 
     def feed(self, name: str, event: Event) -> None:
         """One event, and all that follows from it."""
@@ -239,6 +257,10 @@ class Hand:
         """Per pubend, the start tick that a subscription was confirmed with."""
         return {str(c.pubend): c.start for _, c in self.of(ConfirmSubscription) if c.subscription == name}
 
+    def changes(self, name: str) -> list[tuple[str, Tick]]:
+        """The (pubend, tick) pairs at which changes of a condition were confirmed, in order."""
+        return [(str(c.pubend), c.since) for _, c in self.of(ConfirmChange) if c.subscription == name]
+
     def of(self, kind: type[E]) -> list[tuple[str, E]]:
         """All effects of a kind so far, with their brokers."""
         return [(name, effect) for name, effect in self.effects if isinstance(effect, kind)]
@@ -274,8 +296,20 @@ class Hand:
                     self.coming.append((name, DeliveryTaken(serial=serial)))
             case StartTimer(at_ms=at_ms):
                 self.timers[name] = at_ms
+            case RememberTopics(creations=creations):
+                self._remember(name, creations)
             case _:
                 pass
+
+    def create(self, name: str, *creations: Creation) -> None:
+        """A broker creates topics, and all that follows from it."""
+        self._remember(name, creations)
+        self.settle()
+
+    def _remember(self, name: str, creations: Iterable[Creation]) -> None:
+        if self.flushing:
+            self.created.setdefault(name, set()).update(creations)
+            self.coming.append((name, TopicsLearned(creations=tuple(creations), recovered={})))
 
     def _durable(self, name: str, append: AppendRecord) -> None:
         self.logs.setdefault(append.pubend, []).append(append.record)

@@ -15,7 +15,7 @@ from gapless.protocol.lane import Lane
 from gapless.protocol.messages import AckMessage, KnowledgeMessage, NackMessage
 from gapless.protocol.network import Network
 from gapless.protocol.parameters import Parameters
-from gapless.protocol.subend import Group, Subend
+from gapless.protocol.subend import Group, Phase, Subend
 from tests.conditions import where
 from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, network
 
@@ -224,7 +224,8 @@ def test_the_window_of_a_laggard_follows_what_it_holds() -> None:
     lane.istream.accumulate(((0, 100_000, ALWAYS),), batch(range(50_000, 50_400)), TICK_MIN)
     group = Group((lane,), parameters)
     birth = first_epoch(1)
-    subend = Subend(ALICE, 0, TOPIC, EVERYTHING, Order.PUBLISHER, birth, 0, {PUBEND: (0, 100_000)})
+    phase = Phase(EVERYTHING, birth, {PUBEND: 0}, {PUBEND: (0, 100_000)})
+    subend = Subend(ALICE, 0, TOPIC, Order.PUBLISHER, [phase])
     group.place(subend)
     lag = group.laggards[ALICE]
     assert lag.window == 10_000
@@ -287,3 +288,38 @@ def test_only_what_was_thrown_away_comes_again() -> None:
     hand.settle()
     hand.publish(5)
     assert hand.got("alice") == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3, FIRST + 3, FIRST + 4]
+
+
+def test_nothing_is_handed_out_across_a_change() -> None:
+    """Clause 10.15."""
+    hand = Hand.started(network())
+    hand.subscribe("alice", where("price < 5"))
+    hand.subscribe("bob")
+    hand.change("alice", where("price >= 5"))
+    hand.loses = lambda _sender, to, message: to == "s" and isinstance(message, KnowledgeMessage)
+    hand.publish(1, 6)
+    hand.change("alice", where("price < 5"))
+    hand.loses = lambda *_: False
+    hand.publish(2, 7)
+    hand.wait(1_000)
+    assert hand.changes("alice") == [("nyse", FIRST), ("nyse", FIRST + 2)]
+    assert hand.got("alice") == [FIRST + 1, FIRST + 2]
+    assert hand.got("bob") == [FIRST + at for at in range(4)]
+    assert deliveries(hand) == [[FIRST, FIRST + 1], [FIRST + 2, FIRST + 3]]
+
+
+def test_a_laggard_is_judged_by_the_condition_of_each_tick() -> None:
+    """Clause 10.16."""
+    hand = Hand.started(network())
+    hand.stalled = {"alice"}
+    hand.subscribe("alice", where("price < 5"))
+    hand.publish(1, 6)
+    hand.change("alice", where("price >= 5"))
+    hand.publish(2, 7)
+    assert hand.got("alice") == [FIRST, FIRST + 3]
+    hand.effects.clear()
+    slow(hand, "alice", FIRST)
+    hand.settle()
+    assert hand.got("alice") == [FIRST, FIRST + 3], "all of it again, and nothing else"
+    hand.publish(3, 8)
+    assert hand.got("alice") == [FIRST, FIRST + 3, FIRST + 5]

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from gapless.errors import ParameterError
-from gapless.protocol import ostream, pubend, routing
+from gapless.protocol import creations, edge, ostream, pubend, routing
 from gapless.protocol.parameters import Parameters
 from tests.spec.document import clauses, names
 
@@ -37,6 +37,10 @@ def test_the_other_bounds_are_those_of_the_table() -> None:
         "GRANTS_MAX": pubend.GRANTS_MAX,
         "EARLY_MAX": pubend.EARLY_MAX,
         "CHANGES_MAX": routing.CHANGES_MAX,
+        "PHASES_MAX": edge.PHASES_MAX,
+        "TOPICS_MAX": creations.TOPICS_MAX,
+        "CREATIONS_MAX": creations.CREATIONS_MAX,
+        "MESSAGE_CREATIONS_MAX": creations.MESSAGE_CREATIONS_MAX,
     }
 
 

@@ -6,12 +6,12 @@ pubend and flows to the ostreams and the subends; curiosity and acks flow the ot
 
 The simulator and the real node host this very object; nothing in it knows which one it is in.
 
-Implements docs/protocol.md, sections 4 to 10.
+Implements docs/protocol.md, sections 4 to 10 and 12.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -24,12 +24,14 @@ from gapless.model.ids import BrokerId, CellId, PubendId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
+from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
 from gapless.protocol.edge import Edge
-from gapless.protocol.effects import AcceptPublish, Effect, SendMessage, StartTimer
+from gapless.protocol.effects import AcceptPublish, Effect, RememberTopics, SendMessage, StartTimer
 from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
     Event,
+    FilterChangeRequested,
     LinkDown,
     LinkUp,
     MessageReceived,
@@ -41,6 +43,7 @@ from gapless.protocol.events import (
     SubscribeRequested,
     SubscriberSlow,
     TimerFired,
+    TopicsLearned,
     UnsubscribeRequested,
 )
 from gapless.protocol.istream import Istream
@@ -59,6 +62,7 @@ from gapless.protocol.messages import (
     SidewaysMessage,
     StartGrantMessage,
     StartRequestMessage,
+    TopicsMessage,
 )
 from gapless.protocol.network import Network, Tree
 from gapless.protocol.ostream import CellFilter, Ostream, Telling
@@ -70,6 +74,8 @@ FIRST_TIME_TWICE = mark(
     "first_time_twice", "first-time knowledge of known ticks was treated as a retransmission"
 )
 ACK_EXPECTED_PASSED = mark("ack_expected_passed", "AckExpected was passed on to a cell that had not acked")
+TOPICS_OVERTAKEN = mark("topics_overtaken", "a message spoke of a topic that nobody had told of yet")
+TOPICS_TOLD_AGAIN = mark("topics_told_again", "a neighbour knew other topics and was told of all")
 ACK_EXPECTED_ANSWERED = mark("ack_expected_answered", "AckExpected was answered with an ack by a router")
 
 __all__ = ["Broker", "Memory", "Recovered"]
@@ -203,22 +209,79 @@ class Broker:
             case RecordDurable() | RecordFailed() | RecordsRead():
                 self._log_answered(event, step)
             case MessageReceived():
-                self._peers.check(event.sender, event.message)
-                self._links.heard(event.sender, step.now)
-                self._received(event.sender, event.message, step)
+                self._heard(event, step)
             case LinkUp():
-                if event.neighbour not in self.network.neighbours(self.broker):
-                    raise UsageError("E148", f"'{event.neighbour}' is no neighbour of '{self.broker}'")
-                self._links.up(event.neighbour, step.now)
-                step.effects += self._routing.link_up(event.neighbour)
+                self._link_up(event.neighbour, step)
             case LinkDown():
                 self._links.down(event.neighbour, step.now)
-            case SubscribeRequested() | UnsubscribeRequested() | DeliveryTaken() | SubscriberSlow():
+            case (
+                SubscribeRequested()
+                | FilterChangeRequested()
+                | UnsubscribeRequested()
+                | DeliveryTaken()
+                | SubscriberSlow()
+            ):
                 self._subscriber_acted(event, step)
+            case TopicsLearned():
+                self._extend(event, step)
             case TimerFired():
                 self._woken(step)
             case _:
                 assert_never(event)
+
+    def _heard(self, event: MessageReceived, step: _Step) -> None:
+        understood = self._peers.check(event.sender, event.message)
+        self._links.heard(event.sender, step.now)
+        if understood:
+            self._received(event.sender, event.message, step)
+        else:
+            # It has overtaken the news of a creation. Whatever it said will be said again.
+            reached(TOPICS_OVERTAKEN)
+
+    def _link_up(self, neighbour: BrokerId, step: _Step) -> None:
+        if neighbour not in self.network.neighbours(self.broker):
+            raise UsageError("E148", f"'{neighbour}' is no neighbour of '{self.broker}'")
+        self._links.up(neighbour, step.now)
+        step.effects += self._routing.link_up(neighbour)
+        self._tell_topics([neighbour], self.network.created, step)
+
+    def _extend(self, event: TopicsLearned, step: _Step) -> None:
+        """The host has written creations down: grow, and tell the neighbours."""
+        before, network = self.network, self.network.extended(event.creations)
+        if network is before:
+            return
+        self.network = self._links.network = network
+        self._peers = Peers(network, self.broker)
+        self._routing.extend(network)
+        self._recovered.update(event.recovered)
+        fresh = sorted(set(network.pubends) - set(before.pubends))
+        self._paths.update((pubend, self._path(pubend)) for pubend in fresh)
+        if self._edge is not None:
+            self._edge.extend(network, {pubend: self._paths[pubend].istream for pubend in fresh})
+        self._begin(fresh, step)
+        up = [each for each in network.neighbours(self.broker) if self._links.is_up(each)]
+        self._tell_topics(up, network.created - before.created, step)
+
+    def _tell_topics(
+        self, neighbours: Sequence[BrokerId], creations: Iterable[Creation], step: _Step
+    ) -> None:
+        told = sorted(creations, key=lambda each: each.age)
+        for start in range(0, len(told), MESSAGE_CREATIONS_MAX):
+            message = TopicsMessage(creations=tuple(told[start : start + MESSAGE_CREATIONS_MAX]))
+            step.effects += [SendMessage(to=neighbour, message=message) for neighbour in neighbours]
+
+    def _status_told(self, sender: BrokerId, message: LinkStatusMessage, step: _Step) -> None:
+        self._links.status(sender, message)
+        if message.topics != self.network.created_digest and self.network.created:
+            reached(TOPICS_TOLD_AGAIN)
+            self._tell_topics([sender], self.network.created, step)
+
+    def _topics_told(self, message: TopicsMessage, step: _Step) -> None:
+        wider = self.network.extended(message.creations)
+        fresh = wider.created - self.network.created
+        if fresh:
+            creations = tuple(sorted(fresh, key=lambda each: each.age))
+            step.effects.append(RememberTopics(creations=creations))
 
     def _log_answered(self, event: RecordDurable | RecordFailed | RecordsRead, step: _Step) -> None:
         pubend = self._hosted(event.pubend)
@@ -240,13 +303,20 @@ class Broker:
 
     def _subscriber_acted(
         self,
-        event: SubscribeRequested | UnsubscribeRequested | DeliveryTaken | SubscriberSlow,
+        event: SubscribeRequested
+        | FilterChangeRequested
+        | UnsubscribeRequested
+        | DeliveryTaken
+        | SubscriberSlow,
         step: _Step,
     ) -> None:
         edge = self._subends()
         match event:
             case SubscribeRequested():
                 edge.subscribe(event)
+                self._subscriptions_changed(step)
+            case FilterChangeRequested():
+                edge.change(event)
                 self._subscriptions_changed(step)
             case UnsubscribeRequested():
                 edge.unsubscribe(event.subscription)
@@ -260,8 +330,12 @@ class Broker:
                 assert_never(event)
 
     def _started(self, step: _Step) -> None:
-        for pubend, place in sorted(self.network.pubends.items()):
-            if place.broker == self.broker:
+        self._begin(sorted(self.network.pubends), step)
+
+    def _begin(self, pubends: Sequence[PubendId], step: _Step) -> None:
+        """These pubends are new to this life: begin those that live here, and look what is wanted of them."""
+        for pubend in pubends:
+            if self.network.pubends[pubend].broker == self.broker:
                 log = self._recovered.get(pubend, Recovered())
                 source = Pubend.recover(pubend, self.network.parameters, log, step.now)
                 self._paths[pubend].pubend = source
@@ -305,7 +379,9 @@ class Broker:
             case AdvertisementAckMessage():
                 self._routing.acknowledged(sender, message)
             case LinkStatusMessage():
-                self._links.status(sender, message)
+                self._status_told(sender, message, step)
+            case TopicsMessage():
+                self._topics_told(message, step)
             case SidewaysMessage():
                 step.effects += self._links.pass_on(message.message.pubend, message)
             case _:
@@ -415,7 +491,7 @@ class Broker:
             self._send_down(path, cell, message, step)
 
     def _advertised(self, sender: BrokerId, message: AdvertisementMessage, step: _Step) -> None:
-        step.effects += self._routing.received(sender, message)
+        step.effects += self._routing.received(sender, self._peers.fitting(message))
         for path in self._paths.values():
             if path.pubend is not None:
                 effects, grants = path.pubend.advertised(self._routing.epochs_known(path.tree.root))
@@ -425,7 +501,7 @@ class Broker:
 
     def _subscriptions_changed(self, step: _Step) -> None:
         edge = self._subends()
-        self._routing.wanted_here(edge.wants(), edge.epochs())
+        self._routing.wanted_here(*edge.changes(), edge.epochs())
         step.touched.update(self._paths)
         for path in self._paths.values():
             path.ack_dirty = True
@@ -460,7 +536,10 @@ class Broker:
         asked_here = True
         while asked_here:
             asked_here = False
+            epoch = edge.epoch
             step.effects += edge.advance(set(step.touched))
+            if edge.epoch != epoch:
+                self._subscriptions_changed(step)
             for pubend in sorted(step.touched):
                 for request in edge.start_requests(pubend, step.now):
                     self._start_requested(request, step)

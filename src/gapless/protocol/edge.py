@@ -9,29 +9,33 @@ Implements docs/protocol.md, sections 8, 9 and 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from gapless.content.condition import Condition
 from gapless.errors import UsageError
 from gapless.model.epochs import Epoch, Epochs, first_epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
 from gapless.protocol.curiosity import NackClock
-from gapless.protocol.effects import ConfirmSubscription, Effect
-from gapless.protocol.events import Now, Order, SubscribeRequested, SubscriberSlow
+from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Effect
+from gapless.protocol.events import FilterChangeRequested, Now, Order, SubscribeRequested, SubscriberSlow
 from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
-from gapless.protocol.messages import StartGrantMessage, StartRequestMessage
+from gapless.protocol.messages import StartGrantMessage, StartRequestMessage, Want
 from gapless.protocol.network import Network
-from gapless.protocol.routing import Wants
-from gapless.protocol.subend import Group, Subend
+from gapless.protocol.subend import Group, Phase, Subend
 
 START_REQUESTED_AGAIN = mark("start_requested_again", "a start request was repeated because no grant came")
 DELAY_CURIOUS = mark("delay_curious", "a doubt horizon trailed the clock by more than DCT")
 LEFT_LIVE_PATH = mark("left_live_path", "a slow subscriber left the live path")
 ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the pubend expected to be acked")
+CHANGE_OVER = mark("change_over", "the condition before a change was needed by nobody any more")
+
+#: The conditions that a subscription may have at once: one, and those of changes that are under way.
+PHASES_MAX = 8
 
 
 @dataclass(slots=True)
@@ -50,7 +54,8 @@ class _Door:
     lane: Lane
     topic: TopicId
     groups: list[Group] = field(default_factory=list)
-    pending: dict[SubscriptionId, Subend] = field(default_factory=dict)
+    #: Phases that wait for their start tick, by their birth, which ascends.
+    pending: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     request: _Request | None = None
     delay_at_ms: int = 0
 
@@ -68,52 +73,57 @@ class Edge:
         self._serials = count(1)
         self._slots = count(0)
         self._subends: dict[SubscriptionId, Subend] = {}
-        self._doors = {
-            pubend: _Door(
-                Lane(pubend, broker, istream, NackClock(network.parameters)), network.pubends[pubend].topic
-            )
-            for pubend, istream in istreams.items()
-        }
+        #: What was not yet told to the routing: an item for each phase that began or ended.
+        self._begun: list[Want] = []
+        self._ended: list[Want] = []
+        self._doors: dict[PubendId, _Door] = {}
         self._publisher: dict[PubendId, Group] = {}
         self._total: dict[TopicId, Group] = {}
         #: Deliveries that were not taken, with the group, and the laggard if it was for one alone.
         self._waiting: dict[int, tuple[Group, Subend | None]] = {}
-        for pubend, door in self._doors.items():
-            self._publisher[pubend] = self._group((pubend,))
-            door.groups.append(self._publisher[pubend])
-        for topic in network.topics:
-            pubends = network.pubends_of(topic)
-            if pubends:
-                self._total[topic] = self._group(pubends)
-                for pubend in pubends:
-                    self._doors[pubend].groups.append(self._total[topic])
+        #: The merge of subscriptions that are older than the newest pubend of their topic.
+        self._older: dict[SubscriptionId, Group] = {}
+        self.extend(network, istreams)
+
+    def extend(self, network: Network, istreams: dict[PubendId, Istream]) -> None:
+        """These pubends are new. Subscriptions of a topic that was there keep to the pubends that it had."""
+        self._topics = network.topics
+        for pubend, istream in istreams.items():
+            lane = Lane(pubend, self.broker, istream, NackClock(self._parameters))
+            self._publisher[pubend] = group = Group((lane,), self._parameters)
+            self._doors[pubend] = _Door(lane, network.pubends[pubend].topic, [group])
+        for topic in sorted({self._doors[pubend].topic for pubend in istreams}):
+            before = self._total.get(topic)
+            if before is not None:
+                alike = [each for each in self._subends.values() if each.topic == topic]
+                self._older.update((each.subscription, self._merge(each)) for each in alike)
+            self._total[topic] = self._group(network.pubends_of(topic))
+            for pubend in self._total[topic].pubends:
+                self._doors[pubend].groups.append(self._total[topic])
 
     def subscribe(self, event: SubscribeRequested) -> None:
         """Begin a new subscription under a new epoch. Raises UsageError before anything changes."""
         if event.subscription in self._subends:
             raise UsageError("E140", f"subscription '{event.subscription}' exists already at '{self.broker}'")
-        if event.start is not None and not TICK_MIN <= event.start < TICK_MAX:
-            raise UsageError(
-                "E145", f"subscription '{event.subscription}' starts at {event.start}: no such tick"
-            )
         if event.topic not in self._total:
             raise UsageError("E141", f"there is no topic '{event.topic}' with a pubend")
-        misfit = event.condition.misfit(self._topics[event.topic])
-        if misfit is not None:
-            raise UsageError("E146", f"subscription '{event.subscription}': {misfit}")
-        self.epoch += 1
-        subend = Subend(
-            event.subscription,
-            next(self._slots),
-            event.topic,
-            event.condition,
-            event.order,
-            birth=self.epoch,
-            wanted=event.start,
-        )
+        wanted = self._wanted(event)
+        conditions = [event.condition, *(condition for condition, _ in event.changes)]
+        self._check(event.subscription, event.topic, conditions)
+        subend = Subend(event.subscription, next(self._slots), event.topic, event.order, [])
         self._subends[event.subscription] = subend
-        for pubend in self._total[event.topic].pubends:
-            self._doors[pubend].pending[event.subscription] = subend
+        self._add_phase(subend, event.condition, wanted, {})
+        for condition, since in event.changes:
+            self._add_phase(subend, condition, {}, since)
+
+    def change(self, event: FilterChangeRequested) -> None:
+        """Begin to change a condition under a new epoch. Raises UsageError before anything changes."""
+        subend = self._subends.get(event.subscription)
+        if subend is None:
+            raise UsageError("E142", f"there is no subscription '{event.subscription}' at '{self.broker}'")
+        conditions = [*(phase.condition for phase in subend.phases), event.condition]
+        self._check(event.subscription, subend.topic, conditions)
+        self._add_phase(subend, event.condition, {}, {})
 
     def unsubscribe(self, subscription: SubscriptionId) -> None:
         """End a subscription under a new epoch. Raises UsageError when there is none of that name."""
@@ -121,16 +131,20 @@ class Edge:
         if subend is None:
             raise UsageError("E142", f"there is no subscription '{subscription}' at '{self.broker}'")
         self.epoch += 1
-        for pubend in self._total[subend.topic].pubends:
-            door = self._doors[pubend]
-            door.pending.pop(subscription, None)
+        for pubend in self._merge(subend).pubends:
+            for phase in subend.phases:
+                self._doors[pubend].pending.pop(phase.birth, None)
+        self._ended += [(subend.topic, phase.condition) for phase in subend.phases]
         self._drop_outstanding(subend)
         for group in self._groups_of(subend):
             group.remove(subend)
+        self._older.pop(subscription, None)
 
-    def wants(self) -> Wants:
-        """All that is wanted here."""
-        return frozenset((subend.topic, subend.condition) for subend in self._subends.values())
+    def changes(self) -> tuple[list[Want], list[Want]]:
+        """What has begun and what has ended to be wanted here since this was last asked."""
+        changed = self._begun, self._ended
+        self._begun, self._ended = [], []
+        return changed
 
     def epochs(self) -> Epochs:
         """The stamp of the current subscription set."""
@@ -143,9 +157,9 @@ class Edge:
         if request is not None and request.wanted == message.wanted and request.epoch <= message.epoch:
             door.request = None
         effects: list[Effect] = []
-        for subend in list(door.pending.values()):
-            if subend.birth <= message.epoch and subend.wanted == message.wanted:
-                subend.granted.setdefault(message.pubend, (message.start, message.until))
+        for subend, phase in list(door.pending.values()):
+            if phase.birth <= message.epoch and phase.wanted.get(message.pubend) == message.wanted:
+                phase.granted.setdefault(message.pubend, (message.start, message.until))
                 effects += self._place(subend, message.pubend)
         return effects
 
@@ -159,7 +173,7 @@ class Edge:
             return group.pubends
         subend.outstanding.discard(serial)
         subend.slow = False
-        return self._total[subend.topic].pubends
+        return self._merge(subend).pubends
 
     def slow(self, event: SubscriberSlow) -> tuple[PubendId, ...]:
         """A subscriber's queue overflowed: take it off the live path; returns the pubends to look at."""
@@ -170,9 +184,9 @@ class Edge:
         subend.slow = True
         self._drop_outstanding(subend)
         for group in self._groups_of(subend):
-            if all(subend.subscription not in self._doors[p].pending for p in group.pubends):
+            if all(subend.phases[0].birth not in self._doors[p].pending for p in group.pubends):
                 group.fall_behind(subend, dict(event.positions))
-        return self._total[subend.topic].pubends
+        return self._merge(subend).pubends
 
     def ack_expected(self, pubend: PubendId, before: Tick, now: Now) -> None:
         """The pubend misses acks below `before`: ask at once for everything that is unknown there."""
@@ -188,15 +202,21 @@ class Edge:
         return {pubend for group in groups.values() for pubend in group.pubends}
 
     def advance(self, pubends: set[PubendId]) -> list[Effect]:
-        """Hand out what can be handed out on these pubends."""
+        """Hand out what can be handed out on these pubends. Ends phases that are over, under a new epoch."""
+        over = False
         effects: list[Effect] = []
         groups = {id(g): g for pubend in sorted(pubends) for g in self._doors[pubend].groups}
         for group in groups.values():
             for deliver in group.advance(self._serials):
                 self._waiting[deliver.serial] = (group, None)
                 effects.append(deliver)
-            for subend in [lag.subend for lag in group.laggards.values()]:
-                effects += self._catch_up(group, subend)
+            for lag in list(group.laggards.values()):
+                effects += self._catch_up(group, lag.subend)
+                if len(lag.subend.phases) > 1:
+                    over |= self._pass_by(group, lag.subend, min(lag.taken.values()))
+            for subend, settled in group.passed():
+                over |= self._pass_by(group, subend, settled)
+        self.epoch += over
         for pubend in pubends:
             door = self._doors[pubend]
             door.lane.settled_below(self._position(door))
@@ -216,7 +236,7 @@ class Edge:
     def start_requests(self, pubend: PubendId, now: Now) -> list[StartRequestMessage]:
         """The start request to send now, if one is due."""
         door = self._doors[pubend]
-        ungranted = [s for s in door.pending.values() if pubend not in s.granted]
+        ungranted = [phase for _, phase in door.pending.values() if pubend not in phase.granted]
         if not ungranted:
             door.request = None
             return []
@@ -224,14 +244,10 @@ class Edge:
             if now.ms < door.request.sent_ms + self._parameters.advertise_repeat_ms:
                 return []
             reached(START_REQUESTED_AGAIN)
-        first = ungranted[0]
-        alike = [s.birth for s in ungranted if s.wanted == first.wanted]
-        door.request = _Request(max(alike), first.wanted, now.ms)
-        return [
-            StartRequestMessage(
-                pubend=pubend, edge=self.broker, epoch=door.request.epoch, wanted=first.wanted
-            )
-        ]
+        wanted = ungranted[0].wanted.get(pubend)
+        alike = [phase.birth for phase in ungranted if phase.wanted.get(pubend) == wanted]
+        door.request = _Request(max(alike), wanted, now.ms)
+        return [StartRequestMessage(pubend=pubend, edge=self.broker, epoch=door.request.epoch, wanted=wanted)]
 
     def acked(self, pubend: PubendId) -> Tick:
         """The tick below which no subend needs anything of this pubend; TICK_MIN for none."""
@@ -243,8 +259,8 @@ class Edge:
 
     def ack_stamp(self, pubend: PubendId) -> Epochs:
         """The subscriptions that `acked` speaks for: not yet those that wait for their start tick."""
-        births = [subend.birth for subend in self._doors[pubend].pending.values()]
-        return Epochs({self.broker: min(births, default=self.epoch + 1) - 1})
+        oldest = next(iter(self._doors[pubend].pending), self.epoch + 1)
+        return Epochs({self.broker: oldest - 1})
 
     def position(self, pubend: PubendId) -> Tick:
         """The lowest horizon of the groups that read a pubend; TICK_MAX when none does."""
@@ -272,30 +288,101 @@ class Edge:
                     taken, handed = lag.taken[pubend], lag.handed[pubend]
                     assert taken <= handed, f"{lag.subend.subscription} took {taken}, was handed {handed}"
 
+    def _merge(self, subend: Subend) -> Group:
+        """The merge of all pubends that a subscription has."""
+        return self._older.get(subend.subscription) or self._total[subend.topic]
+
     def _group(self, pubends: tuple[PubendId, ...]) -> Group:
         return Group(tuple(self._doors[pubend].lane for pubend in pubends), self._parameters)
 
     def _groups_of(self, subend: Subend) -> list[Group]:
-        total = self._total[subend.topic]
+        total = self._merge(subend)
         if subend.order is Order.TOTAL:
             return [total]
         return [self._publisher[pubend] for pubend in total.pubends]
 
-    def _place(self, subend: Subend, pubend: PubendId) -> list[Effect]:
-        in_total = subend.order is Order.TOTAL
-        group = self._total[subend.topic] if in_total else self._publisher[pubend]
-        pubends = group.pubends
-        if any(each not in subend.granted for each in pubends):
-            return []
-        starts = group.place(subend)
-        for each in pubends:
-            del self._doors[each].pending[subend.subscription]
-        return [
-            ConfirmSubscription(
-                subscription=subend.subscription, slot=subend.slot, pubend=each, start=starts[each]
+    def _wanted(self, event: SubscribeRequested) -> dict[PubendId, Tick]:
+        """The start ticks that are asked for, by pubend. Raises UsageError for what is no tick."""
+        pubends = self._total[event.topic].pubends
+        if event.start is None:
+            return {}
+        starts = event.start if isinstance(event.start, Mapping) else dict.fromkeys(pubends, event.start)
+        for start in starts.values():
+            if not TICK_MIN <= start < TICK_MAX:
+                raise UsageError(
+                    "E145", f"subscription '{event.subscription}' starts at {start}: no such tick"
+                )
+        return {pubend: starts[pubend] for pubend in pubends if pubend in starts}
+
+    def _check(self, subscription: SubscriptionId, topic: TopicId, conditions: list[Condition]) -> None:
+        misfit = conditions[-1].misfit(self._topics[topic])
+        if misfit is not None:
+            raise UsageError("E146", f"subscription '{subscription}': {misfit}")
+        if len(conditions) > PHASES_MAX:
+            raise UsageError(
+                "E139",
+                f"subscription '{subscription}' has {PHASES_MAX - 1} changes of its condition under way: "
+                "try again when it has taken the events before them",
             )
-            for each in pubends
-        ]
+
+    def _add_phase(
+        self,
+        subend: Subend,
+        condition: Condition,
+        wanted: Mapping[PubendId, Tick],
+        since: Mapping[PubendId, Tick],
+    ) -> None:
+        """A condition of a subscription begins under a new epoch; `since` is where it did so already."""
+        self.epoch += 1
+        phase = Phase(condition, self.epoch, wanted)
+        subend.phases.append(phase)
+        self._begun.append((subend.topic, condition))
+        for group in self._groups_of(subend):
+            if all(pubend in since for pubend in group.pubends):
+                at = max(since[pubend] for pubend in group.pubends)
+                phase.since.update(dict.fromkeys(group.pubends, at))
+            else:
+                for pubend in group.pubends:
+                    self._doors[pubend].pending[phase.birth] = (subend, phase)
+
+    def _place(self, subend: Subend, pubend: PubendId) -> list[Effect]:
+        """Let the phases of a subscription begin that have their grants, each after those before it."""
+        in_total = subend.order is Order.TOTAL
+        group = self._merge(subend) if in_total else self._publisher[pubend]
+        effects: list[Effect] = []
+        for phase in subend.phases:
+            if phase.birth not in self._doors[pubend].pending:
+                continue
+            if any(each not in phase.granted for each in group.pubends):
+                break
+            if phase is subend.phases[0]:
+                starts = group.place(subend)
+                effects += [
+                    ConfirmSubscription(
+                        subscription=subend.subscription, slot=subend.slot, pubend=each, start=starts[each]
+                    )
+                    for each in group.pubends
+                ]
+            else:
+                since = group.change(subend, phase)
+                effects += [
+                    ConfirmChange(
+                        subscription=subend.subscription, pubend=each, condition=phase.condition, since=since
+                    )
+                    for each in group.pubends
+                ]
+            for each in group.pubends:
+                del self._doors[each].pending[phase.birth]
+        return effects
+
+    def _pass_by(self, group: Group, subend: Subend, settled: Tick) -> bool:
+        before = list(subend.phases)
+        over = subend.pass_by(group.pubends, settled, self._merge(subend).pubends)
+        if over:
+            reached(CHANGE_OVER)
+            ended = before[: len(before) - len(subend.phases)]
+            self._ended += [(subend.topic, phase.condition) for phase in ended]
+        return over
 
     def _catch_up(self, group: Group, subend: Subend) -> list[Effect]:
         effects: list[Effect] = []

@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gapless.content.condition import Condition
 from gapless.content.rows import Positions
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import Tick, TickArray, TickRange
+from gapless.protocol.creations import Creation
 from gapless.protocol.messages import Message
 
 
@@ -121,6 +123,19 @@ class ConfirmSubscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmChange:
+    """Of the events of `pubend` from `since` on, `condition` decides alone; before, what it replaces.
+
+    The changes of one subscription are confirmed in the order in which they were asked for.
+    """
+
+    subscription: SubscriptionId
+    pubend: PubendId
+    condition: Condition
+    since: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
     """Hand rows to subscribers: row `rows[i]` of `batch` goes to slot `slots[i]`, in this order.
 
@@ -140,6 +155,13 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RememberTopics:
+    """Write down that these topics were created; answered by `TopicsLearned`. Repeating is harmless."""
+
+    creations: tuple[Creation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartTimer:
     """Feed `TimerFired` at `at_ms`, or up to `spread_ms` later. Replaces the timer asked for before."""
 
@@ -155,6 +177,8 @@ Effect: TypeAlias = (
     | AcceptPublish
     | RefusePublish
     | ConfirmSubscription
+    | ConfirmChange
     | Deliver
+    | RememberTopics
     | StartTimer
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -16,7 +16,11 @@ from gapless.content.condition import Condition
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import Tick, TickRange
+from gapless.protocol.creations import Creation
 from gapless.protocol.messages import Message
+
+if TYPE_CHECKING:
+    from gapless.protocol.pubend import Recovered
 
 
 class Now(NamedTuple):
@@ -110,8 +114,23 @@ class SubscribeRequested:
     topic: TopicId
     condition: Condition
     order: Order = Order.PUBLISHER
-    #: The earliest tick that is wanted, None for "from now on".
-    start: Tick | None = None
+    #: The earliest tick that is wanted: of all pubends, or of each that is named; None, or a pubend that is
+    #: not named, for "from now on".
+    start: Tick | Mapping[PubendId, Tick] | None = None
+    #: Changes of the condition that an earlier life of the edge confirmed, the oldest first: what decides
+    #: instead, per pubend from which tick on. Those of pubends that are not named are confirmed anew.
+    changes: tuple[tuple[Condition, Mapping[PubendId, Tick]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterChangeRequested:
+    """A subscriber wants the events that `condition` accepts instead of those it gets now.
+
+    Answered by one `ConfirmChange` per pubend of the topic, which names the tick of the change.
+    """
+
+    subscription: SubscriptionId
+    condition: Condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +163,18 @@ class SubscriberSlow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsLearned:
+    """These topics were created, here or elsewhere, and the host has written it down.
+
+    A repeat is harmless.
+    """
+
+    creations: tuple[Creation, ...]
+    #: What the logs say of those pubends that live here. A log that is not named is empty.
+    recovered: Mapping[PubendId, Recovered]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
     """The moment of the last `StartTimer` has come. An early or extra firing is harmless."""
 
@@ -158,8 +189,10 @@ Event: TypeAlias = (
     | LinkUp
     | LinkDown
     | SubscribeRequested
+    | FilterChangeRequested
     | UnsubscribeRequested
     | DeliveryTaken
     | SubscriberSlow
+    | TopicsLearned
     | TimerFired
 )

@@ -9,12 +9,15 @@ A subend that falls behind (or starts in the past) is a *laggard*: it leaves the
 taken is forgotten, and it catches up through curiosity at its own pace, one delivery at a time. When
 it has reached the group's horizon, it is a member again. It never slows the others down.
 
+A subscription whose condition changes has several *phases*, and each tick belongs to one of them. What a
+group hands out is cut where a phase begins, so that a change takes effect at one tick exactly.
+
 Implements docs/protocol.md, sections 8 and 10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +30,7 @@ from gapless.content.rows import Positions, Rows
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epoch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import EMPTY, TICK_MIN, Tick, TickSet
+from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.effects import Deliver
 from gapless.protocol.events import Order
 from gapless.protocol.lane import Lane
@@ -42,9 +45,28 @@ LATE_START_HELD = mark(
 )
 MERGE_HELD = mark("merge_held", "total order waited for a pubend that lagged behind the others")
 DELIVERIES_FULL = mark("deliveries_full", "a group stopped handing out because too many deliveries wait")
+CHANGE_OF_MEMBER = mark("change_of_member", "a member's condition changed when the horizon reached the tick")
+CHANGE_OF_LAGGARD = mark("change_of_laggard", "a laggard came to a tick at which its condition changes")
 
 _WINDOW_MIN = 1_000
 _WINDOW_MAX = 2**50
+
+
+@dataclass(slots=True)
+class Phase:
+    """One condition of a subscription, and the ticks from which on it decides."""
+
+    condition: Condition
+    #: The epoch of the subscription set that first had it.
+    birth: Epoch
+    #: Per pubend the start tick that was asked for; "from now on" of those that are not named.
+    wanted: Mapping[PubendId, Tick] = field(default_factory=dict)
+    #: Per pubend that granted it: the start tick, and how far the pubend's past reached then.
+    granted: dict[PubendId, tuple[Tick, Tick]] = field(default_factory=dict)
+    #: Per pubend the first tick that it decides of. Empty for the first phase, which has no other before it.
+    since: dict[PubendId, Tick] = field(default_factory=dict)
+    #: The pubends of which the subscriber has taken all below `since`: the phases before are over there.
+    passed: set[PubendId] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -54,18 +76,35 @@ class Subend:
     subscription: SubscriptionId
     slot: int
     topic: TopicId
-    condition: Condition
     order: Order
-    #: The epoch of the subscription set that first had it.
-    birth: Epoch
-    #: The start tick the subscriber asked for.
-    wanted: Tick | None
-    #: Per pubend that granted it: the start tick, and how far the pubend's past reached then.
-    granted: dict[PubendId, tuple[Tick, Tick]] = field(default_factory=dict)
+    #: In the order in which they decide; never empty.
+    phases: list[Phase]
     #: It was reported slow and has taken nothing since.
     slow: bool = False
     #: The serials of the deliveries handed to it as a laggard that it has not taken.
     outstanding: set[int] = field(default_factory=set)
+
+    def in_force(self, pubend: PubendId, tick: Tick) -> tuple[Phase, Tick]:
+        """The phase that decides of a tick, and the tick up to which it does."""
+        until = TICK_MAX
+        for phase in reversed(self.phases[1:]):
+            since = phase.since.get(pubend, TICK_MAX)
+            if since <= tick:
+                return phase, until
+            until = min(until, since)
+        return self.phases[0], until
+
+    def pass_by(self, pubends: Iterable[PubendId], settled: Tick, topic: Iterable[PubendId]) -> bool:
+        """All below `settled` was taken of these pubends; says whether that ends a phase.
+
+        A phase is over when the subscriber can never be handed a tick of it again, on any pubend of `topic`.
+        """
+        for phase in self.phases[1:]:
+            phase.passed.update(p for p in pubends if phase.since.get(p, TICK_MAX) <= settled)
+        before = len(self.phases)
+        while len(self.phases) > 1 and self.phases[1].passed.issuperset(topic):
+            del self.phases[0]
+        return len(self.phases) < before
 
 
 @dataclass(slots=True)
@@ -110,6 +149,10 @@ class Group:
     index: Index = field(default_factory=Index)
     #: Members whose start tick the horizon has not passed yet.
     late_starts: dict[int, Tick] = field(default_factory=dict)
+    #: Members whose condition changes beyond the horizon, by the tick of the change.
+    switches: dict[Tick, dict[SubscriptionId, Subend]] = field(default_factory=dict)
+    #: Members whose condition has changed, and who may not have taken all below that tick.
+    passing: dict[Tick, dict[SubscriptionId, Subend]] = field(default_factory=dict)
     #: Deliveries that were not taken yet, with the lowest tick they hold.
     waiting: dict[int, Tick] = field(default_factory=dict)
     laggards: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
@@ -126,26 +169,51 @@ class Group:
 
     def place(self, subend: Subend) -> dict[PubendId, Tick]:
         """Let a granted subend in; returns the ticks from which on it is gapless."""
-        starts = {pubend: subend.granted[pubend][0] for pubend in self.pubends}
-        if self.has_readers and subend.wanted is None:
+        first = subend.phases[0]
+        starts = {pubend: first.granted[pubend][0] for pubend in self.pubends}
+        from_now = all(pubend not in first.wanted for pubend in self.pubends)
+        if self.has_readers and from_now:
             # "From now on" need not begin before what the others already had.
             starts = {pubend: max(start, self.horizon) for pubend, start in starts.items()}
-        elif subend.wanted is None:
+        elif from_now:
             self.horizon = min(starts.values())
         elif not self.has_readers:
             # Nobody looked at this stream for a while: it goes on where the newcomer's past ends.
             # No further than the slowest pubend has come: a later newcomer must not begin in its future.
-            self.horizon = min(subend.granted[pubend][1] for pubend in self.pubends)
+            self.horizon = min(first.granted[pubend][1] for pubend in self.pubends)
         if min(starts.values()) == max(starts.values()) >= self.horizon:
             self._join(subend, min(starts.values()))
         else:
             self.laggards[subend.subscription] = CatchUp(
                 subend, dict(starts), dict(starts), window=self.parameters.nack_ticks_max
             )
-            for lane in self.lanes:
-                # The horizon it chases must not run over silence that says nothing of it.
-                lane.require(self.horizon, subend.birth)
+            # The horizon it chases must not run over silence that says nothing of it.
+            self._require(subend, self.horizon)
         return starts
+
+    def change(self, subend: Subend, phase: Phase) -> Tick:
+        """Let a granted phase follow those before it; returns the first tick that it decides of."""
+        granted = max(phase.granted[pubend][0] for pubend in self.pubends)
+        earlier = [other.since.get(self.pubends[0], TICK_MIN) for other in subend.phases]
+        # Members have had everything below the horizon, and phases do not overtake each other.
+        since = max(granted, self.horizon, *earlier)
+        phase.since.update(dict.fromkeys(self.pubends, since))
+        for lane in self.lanes:
+            lane.require(since, phase.birth)
+        if subend.slot in self.index:
+            self.switches.setdefault(since, {})[subend.subscription] = subend
+            self._switch()
+        return since
+
+    def passed(self) -> list[tuple[Subend, Tick]]:
+        """Members that have taken all below a change of their condition, and up to where they have."""
+        found: list[tuple[Subend, Tick]] = []
+        if self.passing:
+            settled = min([self.horizon, *self.waiting.values()])
+            for since in sorted(since for since in self.passing if since <= settled):
+                members = self.passing.pop(since).values()
+                found += [(subend, settled) for subend in members if subend.slot in self.index]
+        return found
 
     def remove(self, subend: Subend) -> None:
         """The subscription has ended."""
@@ -185,16 +253,18 @@ class Group:
         # With laggards alone the horizon goes on too: it is what they chase.
         reach = min(lane.resolved(self.horizon) for lane in self.lanes)
         self._mark_held(reach)
-        for merged, stop in self._pieces({lane.pubend: self.horizon for lane in self.lanes}, reach):
-            if len(self.waiting) >= self.parameters.deliveries_waiting_max:
-                reached(DELIVERIES_FULL)
-                return out
-            if merged is not None:
-                deliver = self._matched(merged, serials)
-                if deliver is not None:
-                    self.waiting[deliver.serial] = self.horizon
-                    out.append(deliver)
-            self._move_to(stop)
+        for end in (*sorted(since for since in self.switches if since < reach), reach):
+            # Cut where conditions change: what is handed out at once is judged by one condition of each.
+            for merged, stop in self._pieces({lane.pubend: self.horizon for lane in self.lanes}, end):
+                if len(self.waiting) >= self.parameters.deliveries_waiting_max:
+                    reached(DELIVERIES_FULL)
+                    return out
+                if merged is not None:
+                    deliver = self._matched(merged, serials)
+                    if deliver is not None:
+                        self.waiting[deliver.serial] = self.horizon
+                        out.append(deliver)
+                self._move_to(stop)
         return out
 
     def catch_up(self, subend: Subend, serials: Iterator[int]) -> Deliver | None:
@@ -202,14 +272,17 @@ class Group:
         lag = self.laggards[subend.subscription]
         while lag.serial is None and not self.caught_up(subend):
             low = min(lag.handed.values())
-            known = [lane.resolved_under(lag.handed[lane.pubend], subend.birth) for lane in self.lanes]
-            reach = min(*known, self.horizon, low + lag.window)
+            phase, until = subend.in_force(self.pubends[0], low)
+            known = [lane.resolved_under(lag.handed[lane.pubend], phase.birth) for lane in self.lanes]
+            reach = min(*known, self.horizon, low + lag.window, until)
             if reach <= low:
                 return None
             merged, stop = next(self._pieces(lag.handed, reach))
             lag.handed = {pubend: max(at, stop) for pubend, at in lag.handed.items()}
             self._adapt_window(lag, 0 if merged is None else len(merged.batch))
-            deliver = None if merged is None else self._accepted(merged, subend, serials)
+            if stop == until:
+                reached(CHANGE_OF_LAGGARD)
+            deliver = None if merged is None else self._accepted(merged, subend, phase.condition, serials)
             if deliver is None:
                 lag.taken = dict(lag.handed)
                 continue
@@ -255,22 +328,52 @@ class Group:
             return EMPTY
         # In a merge an event that one pubend expects to be acked may wait for the silence of any other.
         expected = max(each.expected for each in self.lanes)
-        wanted = lane.gaps(self.horizon, max(expected, lane.overdue))
+        # A pubend that falls silent must not keep a condition alive that is to be replaced.
+        change = max(self.switches, default=TICK_MIN)
+        wanted = lane.gaps(self.horizon, max(expected, lane.overdue, change))
         for lag in self.laggards.values():
             if lag.serial is None and not (lag.subend.slow and lag.subend.outstanding):
                 start = lag.handed[lane.pubend]
-                wanted |= lane.gaps_under(start, min(self.horizon, start + lag.window), lag.subend.birth)
+                phase, until = lag.subend.in_force(lane.pubend, start)
+                wanted |= lane.gaps_under(start, min(self.horizon, start + lag.window, until), phase.birth)
         return wanted
 
     def _join(self, subend: Subend, start: Tick) -> None:
-        self.index.add(subend.slot, subend.condition)
+        self.index.add(subend.slot, subend.in_force(self.pubends[0], self.horizon)[0].condition)
         if start > self.horizon:
             self.late_starts[subend.slot] = start
+        self._require(subend, start)
+        for phase in subend.phases[1:]:
+            since = phase.since.get(self.pubends[0])
+            if since is not None and not phase.passed.issuperset(self.pubends):
+                later = self.switches if since > self.horizon else self.passing
+                later.setdefault(since, {})[subend.subscription] = subend
+
+    def _require(self, subend: Subend, start: Tick) -> None:
+        """From `start` on, silence must be made by filters that know of the phases it falls into."""
         for lane in self.lanes:
-            lane.require(start, subend.birth)
+            lane.require(start, subend.phases[0].birth)
+            for phase in subend.phases[1:]:
+                since = phase.since.get(lane.pubend)
+                if since is not None:
+                    lane.require(max(start, since), phase.birth)
+
+    def _switch(self) -> None:
+        """Where the horizon has come to a change of condition, judge members by the new one."""
+        for since in [since for since in self.switches if since <= self.horizon]:
+            members = self.switches.pop(since)
+            for subend in members.values():
+                if subend.slot in self.index:
+                    reached(CHANGE_OF_MEMBER)
+                    self.index.remove(subend.slot)
+                    condition = subend.in_force(self.pubends[0], self.horizon)[0].condition
+                    self.index.add(subend.slot, condition)
+            self.passing.setdefault(since, {}).update(members)
 
     def _move_to(self, stop: Tick) -> None:
         self.horizon = stop
+        if self.switches:
+            self._switch()
         if self.late_starts:
             self.late_starts = {slot: start for slot, start in self.late_starts.items() if start > stop}
 
@@ -340,8 +443,10 @@ class Group:
             reached(LATE_START_HELD)
         return rows[keep], slots[keep]
 
-    def _accepted(self, merged: Merged, subend: Subend, serials: Iterator[int]) -> Deliver | None:
-        rows = np.flatnonzero(mask(subend.condition, merged.batch.derived(Rows)))
+    def _accepted(
+        self, merged: Merged, subend: Subend, condition: Condition, serials: Iterator[int]
+    ) -> Deliver | None:
+        rows = np.flatnonzero(mask(condition, merged.batch.derived(Rows)))
         if not len(rows):
             return None
         slots = np.full(len(rows), subend.slot, dtype=np.int64)

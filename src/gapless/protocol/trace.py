@@ -23,10 +23,12 @@ from gapless.model.epochs import ALWAYS, Epochs, epoch_text
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MIN, Tick, TickArray, TickRange, TickSet
+from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
     BatchRecord,
+    ConfirmChange,
     ConfirmSubscription,
     Deliver,
     Effect,
@@ -34,6 +36,7 @@ from gapless.protocol.effects import (
     Record,
     RefusePublish,
     ReleaseRecord,
+    RememberTopics,
     ReserveRecord,
     SendMessage,
     StartRecord,
@@ -44,6 +47,7 @@ from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
     Event,
+    FilterChangeRequested,
     LinkDown,
     LinkUp,
     MessageReceived,
@@ -55,6 +59,7 @@ from gapless.protocol.events import (
     SubscribeRequested,
     SubscriberSlow,
     TimerFired,
+    TopicsLearned,
     UnsubscribeRequested,
 )
 from gapless.protocol.messages import (
@@ -69,6 +74,7 @@ from gapless.protocol.messages import (
     SidewaysMessage,
     StartGrantMessage,
     StartRequestMessage,
+    TopicsMessage,
 )
 
 Item: TypeAlias = Event | Effect | Message
@@ -80,7 +86,9 @@ SlotNames: TypeAlias = Mapping[int, SubscriptionId]
 #: Up to so many ticks or slots are listed; more are counted.
 LISTED_MAX = 8
 
-_SubscriberEvent: TypeAlias = SubscribeRequested | UnsubscribeRequested | DeliveryTaken | SubscriberSlow
+_SubscriberEvent: TypeAlias = (
+    SubscribeRequested | FilterChangeRequested | UnsubscribeRequested | DeliveryTaken | SubscriberSlow
+)
 
 
 def describe(item: Item, names: SlotNames | None = None) -> str:
@@ -154,7 +162,10 @@ def _message_text(message: Message) -> str:
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, start=start):
             return f"start-grant {pubend} {{{edge}:{epoch_text(epoch)}}} from {start}"
         case LinkStatusMessage(reaches=reaches):
-            return f"link-status reaches {' '.join(sorted(reaches)) or 'nothing'}"
+            topics = f" topics {message.topics:x}" if message.topics else ""
+            return f"link-status reaches {' '.join(sorted(reaches)) or 'nothing'}{topics}"
+        case TopicsMessage(creations=creations):
+            return f"topics {_creations_text(creations)}"
         case SidewaysMessage(cell=cell, message=inner):
             return f"sideways to {cell}: {_message_text(inner)}"
         case _:
@@ -190,8 +201,12 @@ def _effect_text(effect: Effect, names: SlotNames) -> str:
             return f"refuse {pubend} #{token}: {reason}"
         case ConfirmSubscription(subscription=subscription, pubend=pubend, start=start):
             return f"confirm {subscription} {pubend} from {start}"
+        case ConfirmChange(subscription=subscription, pubend=pubend, condition=condition, since=since):
+            return f"confirm {subscription} {pubend} where {condition} from {since}"
         case Deliver():
             return _deliver_text(effect, names)
+        case RememberTopics(creations=creations):
+            return f"remember topics {_creations_text(creations)}"
         case StartTimer(at_ms=at_ms, spread_ms=spread_ms):
             return f"start timer {at_ms} ms" + (f" spread {spread_ms} ms" if spread_ms else "")
         case _:
@@ -216,9 +231,17 @@ def _event_text(event: Event) -> str:
             return f"link to {neighbour} is up"
         case LinkDown(neighbour=neighbour):
             return f"link to {neighbour} is down"
+        case TopicsLearned(creations=creations):
+            return f"learned topics {_creations_text(creations)}"
         case TimerFired():
             return "timer fired"
-        case SubscribeRequested() | UnsubscribeRequested() | DeliveryTaken() | SubscriberSlow():
+        case (
+            SubscribeRequested()
+            | FilterChangeRequested()
+            | UnsubscribeRequested()
+            | DeliveryTaken()
+            | SubscriberSlow()
+        ):
             return _subscriber_text(event)
         case _:
             assert_never(event)
@@ -228,8 +251,9 @@ def _subscriber_text(event: _SubscriberEvent) -> str:
     match event:
         case SubscribeRequested(subscription=subscription, topic=topic, condition=condition):
             total = " in total order" if event.order is Order.TOTAL else ""
-            since = "" if event.start is None else f" from {event.start}"
-            return f"subscribe {subscription} {topic} where {condition}{total}{since}"
+            return f"subscribe {subscription} {topic} where {condition}{total}{_start_text(event.start)}"
+        case FilterChangeRequested(subscription=subscription, condition=condition):
+            return f"change {subscription} where {condition}"
         case UnsubscribeRequested(subscription=subscription):
             return f"unsubscribe {subscription}"
         case DeliveryTaken(serial=serial, also=also):
@@ -239,6 +263,18 @@ def _subscriber_text(event: _SubscriberEvent) -> str:
             return f"slow {subscription}" + (f" took{taken}" if taken else "")
         case _:
             assert_never(event)
+
+
+def _start_text(start: Tick | Mapping[PubendId, Tick] | None) -> str:
+    if start is None:
+        return ""
+    if isinstance(start, Mapping):
+        return " from" + "".join(f" {pubend} {start[pubend]}" for pubend in sorted(start))
+    return f" from {start}"
+
+
+def _creations_text(creations: Sequence[Creation]) -> str:
+    return _listed([f"{each.topic} {each.pubend}@{each.broker}" for each in creations], "creations", ", ")
 
 
 def _record_text(record: Record) -> str:
@@ -326,7 +362,7 @@ def _message_mentions(message: Message, pubend: PubendId, tick: Tick) -> bool:
     match message:
         case SidewaysMessage(message=inner):
             return _message_mentions(inner, pubend, tick)
-        case AdvertisementMessage() | AdvertisementAckMessage() | LinkStatusMessage():
+        case AdvertisementMessage() | AdvertisementAckMessage() | LinkStatusMessage() | TopicsMessage():
             return False
         case StartRequestMessage() | StartGrantMessage():
             return False
@@ -360,7 +396,7 @@ def _effect_mentions(effect: Effect, pubend: PubendId, tick: Tick) -> bool:
             return effect.pubend == pubend and _holds(accepted, tick)
         case Deliver():
             return _delivers(effect, pubend, tick)
-        case RefusePublish() | ConfirmSubscription() | StartTimer():
+        case RefusePublish() | ConfirmSubscription() | ConfirmChange() | RememberTopics() | StartTimer():
             return False
         case _:
             assert_never(effect)
@@ -375,11 +411,11 @@ def _event_mentions(event: Event, pubend: PubendId, tick: Tick) -> bool:
         case SubscriberSlow(positions=positions):
             # What it had not taken was thrown away, so it asks again for all of that.
             return pubend in positions and positions[pubend] <= tick
-        case BrokerStarted() | LinkUp() | LinkDown() | TimerFired():
+        case BrokerStarted() | LinkUp() | LinkDown() | TopicsLearned() | TimerFired():
             return False
         case PublishRequested() | RecordDurable() | RecordFailed():
             return False
-        case SubscribeRequested() | UnsubscribeRequested() | DeliveryTaken():
+        case SubscribeRequested() | FilterChangeRequested() | UnsubscribeRequested() | DeliveryTaken():
             return False
         case _:
             assert_never(event)

@@ -8,7 +8,7 @@ are durable in the logs. The first broken promise is raised as a `Violation` tha
 | exactly_once | nothing is taken twice, and nothing that is not in the log |
 | order | ticks ascend per pubend; in total order, (tick, pubend) ascends over the topic |
 | gapless | when an event is taken, every matching event before it was taken |
-| filter | what is taken matches the condition |
+| filter | what is taken matches the condition that decides of its tick |
 | start | nothing below the confirmed start; a start that was asked for is honoured |
 | durability | nothing is accepted or shown to anybody before it is flushed |
 | release | nothing is released that a live subscription still has to take |
@@ -40,6 +40,10 @@ CHECKERS = (
     "liveness",
     "invariant",
 )
+
+
+#: Below all ticks.
+_ALWAYS = -(2**63)
 
 
 class Violation(Exception):  # noqa: N818  # it is the name of a finding, and not of an error in the simulator
@@ -101,8 +105,16 @@ class _Share:
     moment: int
     #: All matching events before this position in the truth's ticks were taken.
     cursor: int
+    #: The conditions it had, the last first, each with the tick from which on it decides.
+    conditions: list[tuple[int, Condition]]
     taken: set[int] = field(default_factory=set)
     last: int = -1
+    #: The moment of the last change.
+    changed: int = -1
+
+    def condition(self, tick: int) -> Condition:
+        """The condition that decides of a tick."""
+        return next(condition for since, condition in self.conditions if since <= tick)
 
 
 @dataclass(slots=True)
@@ -111,8 +123,15 @@ class _View:
 
     wish: Wish
     shares: dict[str, _Share] = field(default_factory=dict)
+    #: The conditions it asked for instead, which may decide of some tick by now.
+    changes: list[Condition] = field(default_factory=list)
     #: In total order, the last event it took.
     last: tuple[int, str] = (-1, "")
+
+    @property
+    def last_wish(self) -> Condition:
+        """The condition that it asked for last."""
+        return self.changes[-1] if self.changes else self.wish.condition
 
 
 class Checkers(Observer):
@@ -182,6 +201,10 @@ class Checkers(Observer):
                 text = f"accepted after the subscription was confirmed from {share.start} on"
                 subject = view.wish.subscription
                 raise Violation("start", text, subject=subject, pubend=pubend, tick=min(ticks))
+            if not view.wish.total and share.changed != self._moment and min(ticks) < share.conditions[0][0]:
+                text = f"accepted after the condition was confirmed to change at {share.conditions[0][0]}"
+                subject = view.wish.subscription
+                raise Violation("filter", text, subject=subject, pubend=pubend, tick=min(ticks))
 
     def releasing(self, pubend: str, before: int) -> None:
         """From now on nobody is owed events below `before` who was not confirmed to get them."""
@@ -223,7 +246,7 @@ class Checkers(Observer):
         topic, row = self._plan.topic_of[pubend], self._truths[pubend].rows[tick]
         if self.settled:
             return any(
-                view.wish.edge in edges and view.wish.topic == topic and view.wish.condition.accepts(row)
+                view.wish.edge in edges and view.wish.topic == topic and view.last_wish.accepts(row)
                 for view in self._views.values()
             )
         wanted = self._wanted.setdefault((pubend, tick), set())
@@ -253,7 +276,7 @@ class Checkers(Observer):
             text = f"confirmed from {start} on, after it was from {view.shares[pubend].start}"
             raise Violation("start", text, subject=subscription, pubend=pubend)
         cursor = bisect_left(truth.ticks, start)
-        view.shares[pubend] = _Share(start, self._moment, cursor)
+        view.shares[pubend] = _Share(start, self._moment, cursor, [(_ALWAYS, view.wish.condition)])
         owed = self._missing(view, pubend, truth.released)
         if owed is not None:
             text = f"confirmed from {start} on, but released up to {truth.released}"
@@ -265,6 +288,31 @@ class Checkers(Observer):
                 if view.wish.condition.accepts(truth.rows[tick]):
                     text = f"wanted from {wanted} on and still there, but confirmed from {start}"
                     raise Violation("start", text, subject=subscription, pubend=pubend, tick=tick)
+
+    def changing(self, subscription: str, condition: Condition) -> None:
+        """Rows that the new condition accepts may travel from now on."""
+        view = self._views[subscription]
+        view.changes.append(condition)
+        self._ever.setdefault((view.wish.edge, view.wish.topic), {})[condition] = None
+
+    def changed(self, subscription: str, pubend: str, condition: Condition, since: int) -> None:
+        """A change comes after those before it, and leaves alone what was taken."""
+        view, truth = self._views[subscription], self._truths[pubend]
+        share = view.shares.get(pubend)
+        if share is None:
+            text = "changed before the subscription was confirmed"
+            raise Violation("start", text, subject=subscription, pubend=pubend)
+        if since <= share.last or since < share.conditions[0][0]:
+            text = f"changed from {since} on, after {share.last} was taken and {share.conditions[0]} decided"
+            raise Violation("filter", text, subject=subscription, pubend=pubend, tick=since)
+        others = [view.shares[p].conditions for p in self._pubends[view.wish.topic] if p in view.shares]
+        ahead = [conditions for conditions in others if len(conditions) > len(share.conditions)]
+        if view.wish.total and any(since != each[-1 - len(share.conditions)][0] for each in ahead):
+            text = f"changed from {since} on, and of another pubend from another tick on, in total order"
+            raise Violation("order", text, subject=subscription, pubend=pubend, tick=since)
+        share.conditions.insert(0, (since, condition))
+        share.cursor = min(share.cursor, bisect_left(truth.ticks, since))
+        share.changed = self._moment
 
     def taken(self, subscription: str, pubend: str, tick: int, row_id: int) -> None:
         """The event is real, new, wanted, in order, and nothing before it is missing."""
@@ -282,8 +330,8 @@ class Checkers(Observer):
             raise broken("exactly_once", "taken, but the log has no such event")
         if tick < share.start:
             raise broken("start", f"taken, but the start is {share.start}")
-        if not view.wish.condition.accepts(row):
-            raise broken("filter", f"taken, but {dict(row)} is not {view.wish.condition}")
+        if not share.condition(tick).accepts(row):
+            raise broken("filter", f"taken, but {dict(row)} is not {share.condition(tick)}")
         if tick in share.taken:
             raise broken("exactly_once", "taken twice")
         if tick < share.last:
@@ -305,11 +353,12 @@ class Checkers(Observer):
         if share is None:
             return None
         truth = self._truths[pubend]
-        ticks, condition = truth.ticks, view.wish.condition
+        ticks = truth.ticks
         while share.cursor < len(ticks) and ticks[share.cursor] < before:
             tick = ticks[share.cursor]
             # A start may lie in the future, above events that are still to come.
-            if tick >= share.start and tick not in share.taken and condition.accepts(truth.rows[tick]):
+            owed = tick >= share.start and tick not in share.taken
+            if owed and share.condition(tick).accepts(truth.rows[tick]):
                 return tick
             share.cursor += 1
         return None
@@ -333,10 +382,14 @@ class Checkers(Observer):
             for pubend in self._pubends[view.wish.topic]:
                 if pubend not in view.shares:
                     return Violation("liveness", "never confirmed", subject=subscription, pubend=pubend)
+                share = view.shares[pubend]
+                if len(share.conditions) <= len(view.changes):
+                    text = "a change of its condition was never confirmed"
+                    return Violation("liveness", text, subject=subscription, pubend=pubend)
                 ticks = self._truths[pubend].ticks
                 tick = self._missing(view, pubend, ticks[-1] + 1) if ticks else None
                 if tick is not None:
-                    text = f"never taken ({view.wish.condition})"
+                    text = f"never taken ({share.condition(tick)})"
                     return Violation("liveness", text, subject=subscription, pubend=pubend, tick=tick)
         for pubend, truth in self._truths.items():
             if truth.ticks and truth.released <= truth.ticks[-1]:

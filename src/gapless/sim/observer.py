@@ -56,6 +56,12 @@ class Observer:
     def confirmed(self, subscription: str, pubend: str, start: int) -> None:
         """The subscriber was told that it gets everything from `start` on."""
 
+    def changing(self, subscription: str, condition: Condition) -> None:
+        """A subscriber asks for other events from some tick on."""
+
+    def changed(self, subscription: str, pubend: str, condition: Condition, since: int) -> None:
+        """The subscriber was told that this condition decides of the events from `since` on."""
+
     def taken(self, subscription: str, pubend: str, tick: int, row_id: int) -> None:
         """The subscriber took an event from its queue."""
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
 from gapless.protocol.effects import Deliver
+from gapless.sim.conditions import Condition
 from gapless.sim.observer import Wish
 
 #: One event in a queue: the serial of its delivery, its name, and the id of its row.
@@ -30,6 +31,10 @@ class Subscriber:
     #: How long the subscriber takes to come back to its queue.
     take_us_max: int
     queue: deque[Waiting] = field(default_factory=deque)
+    #: The conditions it asked for instead, in this order.
+    changes: list[Condition] = field(default_factory=list)
+    #: How many of these each pubend has confirmed.
+    changed: dict[PubendId, int] = field(default_factory=dict)
     #: It does not read at the moment.
     paused: bool = False
     #: It unsubscribed, or its broker crashed.
@@ -66,6 +71,17 @@ class Desk:
         holder = self.by_slot.get(slot)
         assert holder is None or holder is subscriber or holder.closed, f"slot {slot} is taken"
         self.by_slot[slot] = subscriber
+
+    def confirm_change(self, name: str, pubend: PubendId) -> Condition | None:
+        """The broker confirms the next change of a subscriber; None when that one has left."""
+        subscriber = self.by_name.get(name)
+        if subscriber is None:
+            assert not self._gone[name].forgotten, f"a change of {name} is confirmed after it left"
+            return None
+        confirmed = subscriber.changed.get(pubend, 0)
+        assert confirmed < len(subscriber.changes), f"{name} is confirmed a change it did not ask for"
+        subscriber.changed[pubend] = confirmed + 1
+        return subscriber.changes[confirmed]
 
     def deliver(self, effect: Deliver) -> tuple[list[Subscriber], list[int]]:
         """Fill the queues; gives the subscribers concerned, and the serials that are done already."""

@@ -34,6 +34,8 @@ NAMES = ("Ada", "Grace", "Barbara", "Edsger", None)
 GROUPS = 6
 PRICE_MAX = 100.0
 CLIENTS_PER_EDGE_MAX = 5
+#: How often one subscription changes its condition: always fewer than an edge takes at once.
+CHANGES_MAX = 6
 #: How long a client that is in a hurry leaves its queue alone.
 QUICK_US = 2_000
 
@@ -72,8 +74,9 @@ class Workload(Observer):
         self._world = world
         self._checkers = checkers
         self._random = random
-        #: Draws what makes a plain condition a richer one; None leaves all of them plain. It is apart, so
-        #: that the two kinds of run draw the same network, the same faults and the same clients.
+        #: Draws what makes a plain condition a richer one, and changes of conditions; None leaves all of
+        #: them plain and as they are. It is apart, so that the two kinds of run draw the same network, the
+        #: same faults and the same clients.
         self._tastes = tastes
         self._publishers = [self._random_publisher(pubend) for pubend in sorted(world.network.pubends)]
         self._ids = 0
@@ -100,6 +103,12 @@ class Workload(Observer):
             self._world.after(
                 self._random.randrange(publisher.interval_us), partial(self._publish, publisher)
             )
+
+    def publish_to(self, pubend: PubendId) -> None:
+        """A topic was created: somebody publishes to it from now on."""
+        publisher = self._random_publisher(pubend)
+        self._publishers.append(publisher)
+        self._publish(publisher)
 
     def stop_publishing(self) -> None:
         """Let all publishers fall silent."""
@@ -136,10 +145,37 @@ class Workload(Observer):
     # ---- clients -------------------------------------------------------------------------------------
 
     def start_clients(self) -> None:
-        """A few clients at most edges, within the first half second."""
+        """A few clients at most edges, within the first half second; in most runs they change their minds."""
         for edge in self.clients:
             for _ in range(self._random.choice((0, 1, 1, 2, 3))):
                 self._world.after(self._random.randrange(SECOND_US // 2), partial(self.join, edge))
+        if self._tastes is not None and self._tastes.random() < 0.7:
+            interval_us = self._tastes.choice((50_000, 300_000, 1_000_000))
+            self._change_someone(self._tastes, interval_us, ready=False)
+
+    def _change_someone(self, tastes: Random, interval_us: int, *, ready: bool = True) -> None:
+        """Somebody wants other events from now on; after a while somebody else does."""
+        if ready and not self._publishing:
+            return
+        subscribed = [
+            client.subscriber
+            for clients in self.clients.values()
+            for client in clients
+            if client.subscriber is not None and not client.subscriber.closed
+        ]
+        changeable = [each for each in subscribed if len(each.changes) < CHANGES_MAX]
+        if ready and changeable:
+            self._world.change(tastes.choice(changeable), self._changed_mind(tastes))
+        delay = round(tastes.expovariate(1.0) * interval_us)
+        self._world.after(delay, partial(self._change_someone, tastes, interval_us))
+
+    def _changed_mind(self, tastes: Random) -> Condition:
+        luck = tastes.random()
+        if luck < 0.2:
+            return Everything()
+        if luck < 0.7:
+            return Equal("group", tastes.randrange(GROUPS))
+        return random_taste(tastes)
 
     def join(self, edge: str) -> None:
         """A new client subscribes."""
@@ -148,7 +184,7 @@ class Workload(Observer):
         random = self._random
         client = Client(
             edge=edge,
-            topic=random.choice(sorted(self._world.network.topics)),
+            topic=random.choice(self._world.topics_at(BrokerId(edge))),
             condition=self._tasted(self._random_condition()),
             total=random.random() < 0.3,
             queue_max=random.choice((10, 50, 1_000, 1_000)),

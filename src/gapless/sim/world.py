@@ -24,15 +24,18 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICKS_PER_MS, Tick
 from gapless.protocol.broker import Broker
+from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
+    ConfirmChange,
     ConfirmSubscription,
     Deliver,
     Effect,
     ReadRecords,
     RefusePublish,
     ReleaseRecord,
+    RememberTopics,
     SendMessage,
     StartTimer,
     TrimLog,
@@ -41,6 +44,7 @@ from gapless.protocol.events import (
     BrokerStarted,
     DeliveryTaken,
     Event,
+    FilterChangeRequested,
     LinkDown,
     LinkUp,
     MessageReceived,
@@ -53,12 +57,14 @@ from gapless.protocol.events import (
     SubscribeRequested,
     SubscriberSlow,
     TimerFired,
+    TopicsLearned,
     UnsubscribeRequested,
 )
 from gapless.protocol.messages import KnowledgeMessage, Message, NackMessage, SidewaysMessage
 from gapless.protocol.network import Network
 from gapless.protocol.trace import Entry
 from gapless.sim.checkers import Violation
+from gapless.sim.conditions import Condition
 from gapless.sim.disk import Log
 from gapless.sim.network import Link, Weather, ends
 from gapless.sim.observer import Observer, Wish
@@ -89,6 +95,8 @@ class Node:
     #: How often it was started. The host keeps it on its disk.
     incarnation: int = 0
     logs: dict[PubendId, Log] = field(default_factory=dict)
+    #: The creations that are on its disk.
+    created: set[Creation] = field(default_factory=set)
     desk: Desk = field(default_factory=Desk)
     #: It accepts everything and does nothing.
     stalled: bool = False
@@ -174,7 +182,8 @@ class World:
         node.incarnation += 1
         node.base_ms = self.random.randrange(1_000_000)
         recovered = {pubend: log.recovered() for pubend, log in node.logs.items()}
-        node.broker = Broker(self.network, broker, node.incarnation, recovered)
+        network = (self.network.described or self.network).extended(node.created)
+        node.broker = Broker(network, broker, node.incarnation, recovered)
         self.feed(broker, BrokerStarted())
         for link in self._links_of[broker]:
             self._refresh(link)
@@ -271,8 +280,12 @@ class World:
                     self._answer_publisher(node, effect)
                 case ConfirmSubscription():
                     self._confirm(node, effect)
+                case ConfirmChange():
+                    self._confirm_change(node, effect)
                 case Deliver():
                     self._deliver(node, effect)
+                case RememberTopics():
+                    self._remember(node, effect.creations)
                 case StartTimer():
                     self._start_timer(node, effect)
                 case _:
@@ -285,7 +298,7 @@ class World:
             return effects
         shuffled = list(effects)
         self.random.shuffle(shuffled)
-        numbered = AppendRecord | ConfirmSubscription | Deliver
+        numbered = AppendRecord | ConfirmSubscription | ConfirmChange | Deliver
         in_order = iter([effect for effect in effects if isinstance(effect, numbered)])
         return [next(in_order) if isinstance(effect, numbered) else effect for effect in shuffled]
 
@@ -334,6 +347,28 @@ class World:
         for token in done.failed:
             self.faults["disk_full"] += 1
             self.feed(node.name, RecordFailed(pubend=pubend, token=token, reason="the disk is full"))
+
+    def create(self, creation: Creation) -> bool:
+        """Create a topic at its broker; False when it is not there to be asked."""
+        node = self.nodes[creation.broker]
+        if node.broker is None:
+            return False
+        self.network = self.network.extended([creation])
+        self._remember(node, (creation,))
+        return True
+
+    def _remember(self, node: Node, creations: tuple[Creation, ...]) -> None:
+        delay = self.random.randint(self.pace.flush_us_min, self.pace.flush_us_max)
+        self.after(delay, partial(self._remembered, node, node.incarnation, creations))
+
+    def _remembered(self, node: Node, incarnation: int, creations: tuple[Creation, ...]) -> None:
+        if node.broker is None or node.incarnation != incarnation:
+            return
+        node.created.update(creations)
+        for each in creations:
+            if each.broker == node.name:
+                node.logs.setdefault(each.pubend, Log())
+        self.feed(node.name, TopicsLearned(creations=creations, recovered={}))
 
     def _report_durable(self, pubend: PubendId, log: Log, batches: Sequence[EventBatch]) -> None:
         for batch in batches:
@@ -435,6 +470,13 @@ class World:
             for observer in self.observers:
                 observer.accepted(effect.pubend, ids, effect.ticks.tolist())
 
+    def topics_at(self, edge: BrokerId) -> list[TopicId]:
+        """The topics that an edge knows, or knew when it was up last."""
+        node = self.nodes[edge]
+        described = self.network.described or self.network
+        network = described.extended(node.created) if node.broker is None else node.broker.network
+        return sorted(network.topics)
+
     def subscribe(self, wish: Wish, queue_max: int, take_us_max: int) -> Subscriber | None:
         """Subscribe; None when the broker is not there to be asked."""
         edge = BrokerId(wish.edge)
@@ -454,6 +496,17 @@ class World:
         )
         self.feed(edge, request)
         return subscriber
+
+    def change(self, subscriber: Subscriber, condition: Condition) -> None:
+        """The subscriber wants other events from now on."""
+        wish = subscriber.wish
+        for observer in self.observers:
+            observer.changing(wish.subscription, condition)
+        subscriber.changes.append(condition)
+        request = FilterChangeRequested(
+            subscription=SubscriptionId(wish.subscription), condition=condition_of(condition)
+        )
+        self.feed(BrokerId(wish.edge), request)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """The subscriber goes away."""
@@ -480,6 +533,13 @@ class World:
             for observer in self.observers:
                 observer.confirmed(effect.subscription, effect.pubend, effect.start)
         node.desk.confirm(effect.subscription, effect.slot)
+
+    def _confirm_change(self, node: Node, effect: ConfirmChange) -> None:
+        condition = node.desk.confirm_change(effect.subscription, effect.pubend)
+        if condition is not None:
+            assert condition_of(condition) == effect.condition, f"{effect.subscription} asked for {condition}"
+            for observer in self.observers:
+                observer.changed(effect.subscription, effect.pubend, condition, effect.since)
 
     def _deliver(self, node: Node, effect: Deliver) -> None:
         touched, done = node.desk.deliver(effect)
