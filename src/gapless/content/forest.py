@@ -87,6 +87,16 @@ class Forest:
         """The subscriptions that no other covers, oldest first."""
         return [node.condition for _, node in sorted(self._roots.nodes.items())]
 
+    @property
+    def maximal_count(self) -> int:
+        """How many there are that no other covers."""
+        return len(self._roots.nodes)
+
+    def is_maximal(self, condition: Condition) -> bool:
+        """Whether a subscription is there, and no other covers it."""
+        node = self._nodes.get(condition)
+        return node is not None and node.parent is None
+
     def add(self, condition: Condition) -> Change:
         """One more subscription."""
         node = self._nodes.get(condition)

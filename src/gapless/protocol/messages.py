@@ -60,6 +60,10 @@ class AckExpectedMessage:
     before: Tick
 
 
+#: What somebody wants of a topic.
+Want: TypeAlias = tuple[TopicId, Condition]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvertisementMessage:
     """Towards a root: what the brokers and subscribers below `origin` want, as a change or as a whole."""
@@ -71,10 +75,14 @@ class AdvertisementMessage:
     version: int
     #: The version that `added` and `removed` change; None when `added` is the whole set.
     base: int | None
-    added: frozenset[tuple[TopicId, Condition]]
-    removed: frozenset[tuple[TopicId, Condition]]
+    added: frozenset[Want]
+    removed: frozenset[Want]
     #: The epoch of every edge at or below `origin` that the whole set speaks for.
     epochs: Epochs
+    #: A large advertisement travels in parts: the number of this one, ...
+    part: int = 0
+    #: ... and how many conditions all parts add and remove; None when there is just this one.
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +92,8 @@ class AdvertisementAckMessage:
     root: CellId
     origin: BrokerId
     version: int | None
+    #: The version and the number of the part that this is the answer to, when others are missing.
+    staged: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

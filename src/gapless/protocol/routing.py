@@ -1,37 +1,54 @@
 """Who wants what further down? Subscription tables, and advertisements towards every root.
 
 Every broker tells the brokers of the next cell towards a root what is wanted at and below it: a set
-of (topic, condition) pairs and, per edge, the epoch of the subscription set they speak for. A change
-travels as a difference to the version that the neighbour acknowledged, or whole when it has none.
-Unacknowledged advertisements are repeated. A cell's filter is the union of what its brokers said:
-each of them speaks for the whole cell, and the one that speaks for newer epochs is right too.
+of (topic, condition) pairs and, per edge, the epoch of the subscription set they speak for. It leaves
+out what another condition of the set covers. When one is cancelled, what it had covered takes its
+place, in the same advertisement.
+
+A change travels as a difference to the version that the neighbour acknowledged, or whole when it has
+none. While an advertisement waits for its answer, further changes gather and travel together; one that
+is not acknowledged is repeated; a large one travels in parts, one at a time, and counts when all of
+them are there. A cell's filter is the union of what its brokers said: each of them speaks for the
+whole cell, and the one that speaks for newer epochs is right too.
 
 Brokers of one cell pass on to each other what they hear from below, so that one that lost a link
 still knows the filters of the cell behind it.
+
+Everything here is counted and changed in place: a change costs what it changes, however many
+subscriptions there are. Measured by benchmarks/subscribing.py.
 
 Implements docs/protocol.md, section 9.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import islice
 
 from gapless.content.condition import Condition
-from gapless.content.selection import Selection
+from gapless.content.forest import Change, Forest
+from gapless.content.size import size_of
+from gapless.errors import PeerError
 from gapless.model.epochs import NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, TopicId
 from gapless.protocol.effects import Effect, SendMessage
 from gapless.protocol.events import Now
 from gapless.protocol.marks import mark, reached
-from gapless.protocol.messages import AdvertisementAckMessage, AdvertisementMessage
+from gapless.protocol.messages import AdvertisementAckMessage, AdvertisementMessage, Want
 from gapless.protocol.network import Network, Tree
 from gapless.protocol.ostream import CellFilter
 
 ADVERTISED_WHOLE = mark("advertised_whole", "an advertisement was sent as a whole set")
 ADVERTISED_CHANGE = mark("advertised_change", "an advertisement was sent as a change")
 ADVERTISED_AGAIN = mark("advertised_again", "an advertisement was repeated because no ack came")
+ADVERTISED_COVERED = mark("advertised_covered", "a condition was not advertised: another covers it")
+ADVERTISED_UNCOVERED = mark("advertised_uncovered", "a condition was advertised: what covered it is gone")
+ADVERTISED_IN_PARTS = mark("advertised_in_parts", "an advertisement was sent in parts")
+ADVERTISED_FROM_THE_START = mark(
+    "advertised_from_the_start", "all parts were sent and some were missing: all are sent again"
+)
 ADVERTISEMENT_STALE = mark(
     "advertisement_stale", "an advertisement arrived that was older than what is known"
 )
@@ -41,28 +58,83 @@ ADVERTISEMENT_BASELESS = mark(
 ADVERTISEMENT_SIDEWAYS = mark(
     "advertisement_sideways", "an advertisement was learned from a broker of the own cell"
 )
+ADVERTISEMENT_DROPPED = mark(
+    "advertisement_dropped", "parts of an advertisement were dropped because a newer one came"
+)
 
-Wants: TypeAlias = frozenset[tuple[TopicId, Condition]]
-
-#: Changes kept so that a neighbour that is a little behind need not get a whole set.
+#: Changes are kept so that a neighbour that is a little behind need not get a whole set: so many at least,
+#: counting one for each version and each condition, and as many as there are conditions to advertise.
 CHANGES_MAX = 64
+#: A part of an advertisement has about so many bytes at most, so that it fits into a frame.
+PART_BYTES_MAX = 2**20
+#: So many conditions of one broker below are kept; a broker that advertises more is cut off.
+WANTS_MAX = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """What one broker below last advertised."""
+@dataclass(slots=True)
+class _Staged:
+    """What came so far of an advertisement that comes in parts."""
 
     version: int
-    wants: Wants
+    base: int | None
+    #: What is added counts already: it does no harm to know of it early.
+    added: dict[Want, None] = field(default_factory=dict)
+    removed: dict[Want, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Table:
+    """What one broker below last advertised, and what it is about to."""
+
+    #: None until a whole set has come.
+    version: int | None = None
+    wants: dict[Want, None] = field(default_factory=dict)
+    epochs: Epochs = NEVER
+    #: By the broker that sends it: the origin itself, or one of our cell.
+    staged: dict[BrokerId, _Staged] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """An advertisement that is on its way to a neighbour."""
+
+    root: CellId
+    origin: BrokerId
+    version: int
+    base: int | None
     epochs: Epochs
+    #: What each part adds and removes; there is at least one.
+    parts: Sequence[tuple[frozenset[Want], frozenset[Want]]]
+    #: The part that waits to be acknowledged.
+    at: int = 0
+
+    def messages(self) -> Iterator[AdvertisementMessage]:
+        """All parts from the one on that waits."""
+        total = None
+        if len(self.parts) > 1:
+            total = sum(len(added) + len(removed) for added, removed in self.parts)
+        for part, (added, removed) in enumerate(islice(self.parts, self.at, None), self.at):
+            yield AdvertisementMessage(
+                root=self.root,
+                origin=self.origin,
+                version=self.version,
+                base=self.base,
+                added=added,
+                removed=removed,
+                epochs=self.epochs,
+                part=part,
+                total=total,
+            )
 
 
 @dataclass(slots=True)
 class _Upward:
-    """What one broker of the next cell towards the root has acknowledged."""
+    """What one broker of the next cell towards the root has acknowledged, and what is on its way to it."""
 
     acked: int | None = None
+    #: When the last part was sent; None when the next one is to be sent now.
     sent_ms: int | None = None
+    transfer: _Transfer | None = None
 
 
 @dataclass(slots=True)
@@ -70,12 +142,88 @@ class _Root:
     """The subscriptions that flow towards one root through this broker."""
 
     tree: Tree
-    mine: Table
     upward: dict[BrokerId, _Upward]
-    below: dict[BrokerId, Table] = field(default_factory=dict)
-    own: Wants = frozenset()
-    changes: deque[tuple[int, Wants, Wants]] = field(default_factory=lambda: deque(maxlen=CHANGES_MAX))
-    filters: dict[tuple[CellId, TopicId], CellFilter] = field(default_factory=dict)
+    #: The version of what was last advertised, and the epochs that it spoke for.
+    version: int
+    told: Epochs = NEVER
+    #: The epochs that all that is wanted now speaks for.
+    epochs: Epochs = NEVER
+    #: The topics that have a pubend at the root.
+    topics: frozenset[TopicId] = frozenset()
+    #: What is wanted here and advertised by the brokers below, counted. The maximal ones are advertised.
+    forests: dict[TopicId, Forest] = field(default_factory=dict)
+    #: Where what is to be advertised differs from `version`: whether it was advertised then.
+    touched: dict[Want, bool] = field(default_factory=dict)
+    #: The last versions, each with the conditions that it touched; and how much that is.
+    changes: deque[tuple[int, tuple[Want, ...]]] = field(default_factory=deque)
+    changes_size: int = 0
+    below: dict[BrokerId, _Table] = field(default_factory=dict)
+    filters: dict[CellId, dict[TopicId, CellFilter]] = field(default_factory=dict)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something to tell that no version has."""
+        return bool(self.touched) or self.epochs != self.told
+
+    def enter(self, want: Want) -> None:
+        """Somebody more wants this."""
+        topic, condition = want
+        forest = self.forests.get(topic)
+        if forest is None:
+            forest = self.forests[topic] = Forest()
+        change = forest.add(condition)
+        if not change and not forest.is_maximal(condition):
+            reached(ADVERTISED_COVERED)
+        self._touch(topic, change)
+
+    def leave(self, want: Want) -> None:
+        """Somebody less wants this."""
+        topic, condition = want
+        change = self.forests[topic].remove(condition)
+        if change.maximal:
+            reached(ADVERTISED_UNCOVERED)
+        self._touch(topic, change)
+        if not len(self.forests[topic]):
+            del self.forests[topic]
+
+    def seal(self) -> None:
+        """Make what is wanted now a version that can be advertised."""
+        if not self.is_changed:
+            return
+        self.version += 1
+        self.told = self.epochs
+        self.changes.append((self.version, tuple(self.touched)))
+        self.changes_size += 1 + len(self.touched)
+        self.touched.clear()
+        bound = max(CHANGES_MAX, sum(forest.maximal_count for forest in self.forests.values()))
+        while self.changes_size > bound:
+            self.changes_size -= 1 + len(self.changes.popleft()[1])
+
+    def advertised(self) -> Iterator[Want]:
+        """All that is to be advertised."""
+        for topic, forest in sorted(self.forests.items()):
+            for condition in forest.maximal:
+                yield topic, condition
+
+    def since(self, version: int) -> tuple[list[Want], list[Want]] | None:
+        """What was added and removed since a version; None when that is too long ago to know."""
+        if version != self.version and (not self.changes or self.changes[0][0] > version + 1):
+            return None
+        touched = {want: None for at, wants in self.changes if at > version for want in wants}
+        added: list[Want] = []
+        removed: list[Want] = []
+        for topic, condition in touched:
+            forest = self.forests.get(topic)
+            wanted = forest is not None and forest.is_maximal(condition)
+            (added if wanted else removed).append((topic, condition))
+        return added, removed
+
+    def _touch(self, topic: TopicId, change: Change) -> None:
+        for was, conditions in ((False, change.maximal), (True, change.covered)):
+            for condition in conditions:
+                # What has changed twice is as it was.
+                if self.touched.pop((topic, condition), None) is None:
+                    self.touched[topic, condition] = was
 
 
 class Routing:
@@ -84,78 +232,114 @@ class Routing:
     def __init__(self, network: Network, broker: BrokerId, first_version: int) -> None:
         self._network = network
         self._broker = broker
+        self._first_version = first_version
         self._epochs = NEVER
+        #: The subscriptions of this edge, counted.
+        self._own: dict[TopicId, Counter[Condition]] = {}
         self._roots: dict[CellId, _Root] = {}
-        cell = network.cell_of[broker]
-        for root, tree in network.trees.items():
-            above = network.cells[tree.parent[cell]] if cell != root else ()
-            self._roots[root] = _Root(
-                tree, Table(first_version, frozenset(), NEVER), {neighbour: _Upward() for neighbour in above}
-            )
+        self.extend(network)
 
-    def wanted_here(self, wants: Wants, epochs: Epochs) -> None:
+    def extend(self, network: Network) -> None:
+        """The network has grown: there may be new roots, and roots that offer more topics."""
+        self._network = network
+        cell = network.cell_of[self._broker]
+        offered: dict[CellId, set[TopicId]] = {}
+        for place in network.pubends.values():
+            offered.setdefault(network.cell_of[place.broker], set()).add(place.topic)
+        for root, tree in network.trees.items():
+            state = self._roots.get(root)
+            if state is None:
+                above = network.cells[tree.parent[cell]] if cell != root else ()
+                upward = {neighbour: _Upward() for neighbour in above}
+                state = self._roots[root] = _Root(tree, upward, self._first_version)
+                state.epochs = self._epochs
+            for topic in sorted(offered[root] - state.topics):
+                for condition in self._own.get(topic, ()):
+                    state.enter((topic, condition))
+            state.topics = frozenset(offered[root])
+
+    def wanted_here(self, begun: Iterable[Want], ended: Iterable[Want], epochs: Epochs) -> None:
         """The subscriptions of this edge have changed."""
         self._epochs = epochs
-        for root, state in self._roots.items():
-            topics = {
-                p.topic for p in self._network.pubends.values() if self._network.cell_of[p.broker] == root
-            }
-            state.own = frozenset((topic, each) for topic, each in wants if topic in topics)
-            self._recompute(state)
+        for topic, condition in begun:
+            own = self._own.setdefault(topic, Counter())
+            own[condition] += 1
+            if own[condition] == 1:
+                for state in self._offering(topic):
+                    state.enter((topic, condition))
+        # What begins is there before what ends is gone, so that little comes to light for a moment only.
+        for topic, condition in ended:
+            own = self._own[topic]
+            own[condition] -= 1
+            if not own[condition]:
+                del own[condition]
+                for state in self._offering(topic):
+                    state.leave((topic, condition))
+        for state in self._roots.values():
+            self._join_epochs(state)
 
     def wants(self, root: CellId, cell: CellId, topic: TopicId) -> CellFilter:
-        """What a downstream cell wants of a topic, as far as we know."""
+        """What a downstream cell wants of a topic, as far as we know now."""
         state = self._roots[root]
-        found = state.filters.get((cell, topic))
+        found = state.filters.setdefault(cell, {}).get(topic)
         if found is None:
-            tables = [state.below[b] for b in self._network.cells[cell] if b in state.below]
-            epochs = NEVER
-            for table in tables:
-                epochs = epochs.join(table.epochs)
-            accepts = Selection(each for t in tables for name, each in t.wants if name == topic)
-            found = state.filters[(cell, topic)] = CellFilter(accepts, epochs)
+            found = state.filters[cell][topic] = CellFilter(epochs=self._cell_epochs(state, cell))
         return found
 
     def epochs_known(self, root: CellId) -> Epochs:
         """The newest epoch of every edge that the filters towards it speak for."""
-        return self._roots[root].mine.epochs
+        return self._roots[root].epochs
 
     def received(self, sender: BrokerId, message: AdvertisementMessage) -> list[Effect]:
-        """A broker below, or of our own cell on behalf of one below, advertised."""
+        """A broker below, or of our own cell on behalf of one below, advertised.
+
+        Raises PeerError, before anything changes, when it wants more than anybody may want.
+        """
         state = self._roots[message.root]
-        old = state.below.get(message.origin)
+        table = state.below.setdefault(message.origin, _Table())
         effects: list[Effect] = []
-        if old is not None and message.version <= old.version:
+        if table.version is not None and message.version <= table.version:
             reached(ADVERTISEMENT_STALE)
-        elif message.base is None or (old is not None and message.base == old.version):
-            base = frozenset() if message.base is None or old is None else old.wants
-            wants = (base - message.removed) | message.added
-            state.below[message.origin] = Table(message.version, wants, message.epochs)
-            self._recompute(state)
-            if sender == message.origin:
-                effects += self._relayed(message)
-            else:
-                reached(ADVERTISEMENT_SIDEWAYS)
+        elif message.base is None or message.base == table.version:
+            if self._take(state, table, sender, message):
+                if sender == message.origin:
+                    effects += [
+                        SendMessage(to=sibling, message=message)
+                        for sibling in self._network.siblings(self._broker)
+                    ]
+                else:
+                    reached(ADVERTISEMENT_SIDEWAYS)
         else:
             reached(ADVERTISEMENT_BASELESS)
         if sender == message.origin:
-            held = state.below.get(message.origin)
-            version = held.version if held is not None else None
-            ack = AdvertisementAckMessage(root=message.root, origin=message.origin, version=version)
+            held = table.staged.get(sender)
+            is_part = held is not None and (held.version, held.base) == (message.version, message.base)
+            staged = (message.version, message.part) if is_part else None
+            ack = AdvertisementAckMessage(
+                root=message.root, origin=message.origin, version=table.version, staged=staged
+            )
             effects.append(SendMessage(to=sender, message=ack))
         return effects
 
     def acknowledged(self, sender: BrokerId, message: AdvertisementAckMessage) -> None:
-        """A broker towards the root says which version it holds."""
+        """A broker towards the root says which version it holds, and which part of the next it has."""
         state = self._roots[message.root]
         upward = state.upward.get(sender)
         if upward is None or message.origin != self._broker:
             return
-        if message.version is None or message.version > state.mine.version:
-            upward.acked, upward.sent_ms = None, None
+        transfer = upward.transfer
+        if message.staged is not None:
+            if transfer is not None and message.staged == (transfer.version, transfer.at):
+                transfer.at += 1
+                upward.sent_ms = None
+                if transfer.at == len(transfer.parts):
+                    reached(ADVERTISED_FROM_THE_START)
+                    transfer.at = 0
+        elif message.version is None or message.version > state.version:
+            state.upward[sender] = _Upward()
         elif upward.acked is None or message.version >= upward.acked:
             if upward.acked != message.version:
-                upward.sent_ms = None
+                upward.sent_ms = upward.transfer = None
             upward.acked = message.version
 
     def link_up(self, neighbour: BrokerId) -> list[Effect]:
@@ -166,8 +350,10 @@ class Routing:
                 state.upward[neighbour] = _Upward()
             if neighbour in self._network.siblings(self._broker):
                 for origin, table in sorted(state.below.items()):
-                    whole = _whole(root, origin, table)
-                    effects.append(SendMessage(to=neighbour, message=whole))
+                    if table.version is not None:
+                        parts = self._parts(table.wants, ())
+                        whole = _Transfer(root, origin, table.version, None, table.epochs, parts)
+                        effects += [SendMessage(to=neighbour, message=part) for part in whole.messages()]
         return effects
 
     def woken(self, up: frozenset[BrokerId], now: Now) -> list[Effect]:
@@ -175,14 +361,11 @@ class Routing:
         effects: list[Effect] = []
         for root, state in self._roots.items():
             for neighbour, upward in sorted(state.upward.items()):
-                if neighbour not in up or upward.acked == state.mine.version:
-                    continue
-                if upward.sent_ms is not None:
-                    if now.ms < upward.sent_ms + self._network.parameters.advertise_repeat_ms:
-                        continue
-                    reached(ADVERTISED_AGAIN)
-                upward.sent_ms = now.ms
-                effects.append(SendMessage(to=neighbour, message=self._advertisement(root, state, upward)))
+                if neighbour in up and self._is_due(state, upward, now):
+                    upward.sent_ms = now.ms
+                    if upward.transfer is None:
+                        upward.transfer = self._transfer(root, state, upward.acked)
+                    effects.append(SendMessage(to=neighbour, message=next(upward.transfer.messages())))
         return effects
 
     def deadline_ms(self, up: frozenset[BrokerId]) -> int | None:
@@ -191,55 +374,151 @@ class Routing:
             upward.sent_ms + self._network.parameters.advertise_repeat_ms if upward.sent_ms is not None else 0
             for state in self._roots.values()
             for neighbour, upward in state.upward.items()
-            if neighbour in up and upward.acked != state.mine.version
+            if neighbour in up and (upward.acked != state.version or state.is_changed)
         ]
         return min(waiting, default=None)
 
-    def _recompute(self, state: _Root) -> None:
-        state.filters.clear()
-        wants = state.own.union(*(table.wants for table in state.below.values()))
+    # ---- what is heard from below ----
+
+    def _take(self, state: _Root, table: _Table, sender: BrokerId, message: AdvertisementMessage) -> bool:
+        """Take in an advertisement that can be applied, or a part of it; says whether it was news."""
+        named = len(message.added) + len(message.removed)
+        staged = table.staged.get(sender)
+        if staged is not None and (staged.version, staged.base) != (message.version, message.base):
+            if message.version < staged.version:
+                reached(ADVERTISEMENT_STALE)
+                return False
+            staged = None
+        if (len(staged.added) if staged is not None else 0) + len(message.added) > WANTS_MAX:
+            raise PeerError("E208", f"'{sender}' advertised more than {WANTS_MAX} conditions")
+        if staged is None:
+            self._drop(state, table, sender, message.origin)
+            staged = table.staged[sender] = _Staged(message.version, message.base)
+        before = len(staged.added) + len(staged.removed)
+        for want in message.added:
+            if want not in staged.added:
+                staged.added[want] = None
+                self._enter(state, message.origin, want)
+        staged.removed.update(dict.fromkeys(message.removed))
+        now = len(staged.added) + len(staged.removed)
+        # Of one version only what belongs to it can come: when all of it was named, it is complete.
+        if now == (named if message.total is None else message.total):
+            self._complete(state, table, staged, message)
+            return True
+        return now > before
+
+    def _complete(
+        self, state: _Root, table: _Table, staged: _Staged, message: AdvertisementMessage
+    ) -> None:
+        """All parts are there: now what was removed goes, and the epochs are those of the whole."""
+        origin = message.origin
+        gone: Iterable[Want]
+        if staged.base is None:
+            gone, table.wants = table.wants, staged.added
+        else:
+            # What was there before is counted twice now.
+            gone = [want for want in staged.added if want in table.wants]
+            gone += [want for want in staged.removed if want in table.wants and want not in staged.added]
+            for want in staged.removed:
+                table.wants.pop(want, None)
+            table.wants.update(staged.added)
+        for want in gone:
+            self._leave(state, origin, want)
+        table.version, table.epochs = message.version, message.epochs
+        for sender, each in list(table.staged.items()):
+            if each is staged:
+                del table.staged[sender]
+            elif each.base is not None or each.version <= message.version:
+                # It is older, or its base is gone.
+                self._drop(state, table, sender, origin)
+        self._join_epochs(state)
+        cell = self._network.cell_of[origin]
+        epochs = self._cell_epochs(state, cell)
+        for found in state.filters.get(cell, {}).values():
+            found.epochs = epochs
+
+    def _drop(self, state: _Root, table: _Table, sender: BrokerId, origin: BrokerId) -> None:
+        """Parts that will not be completed any more never were."""
+        staged = table.staged.pop(sender, None)
+        if staged is not None:
+            reached(ADVERTISEMENT_DROPPED)
+            for want in staged.added:
+                self._leave(state, origin, want)
+
+    def _enter(self, state: _Root, origin: BrokerId, want: Want) -> None:
+        topic, condition = want
+        cell = self._network.cell_of[origin]
+        self.wants(state.tree.root, cell, topic).accepts.add(condition)
+        state.enter(want)
+
+    def _leave(self, state: _Root, origin: BrokerId, want: Want) -> None:
+        topic, condition = want
+        state.filters[self._network.cell_of[origin]][topic].accepts.remove(condition)
+        state.leave(want)
+
+    # ---- what is told further up ----
+
+    def _offering(self, topic: TopicId) -> list[_Root]:
+        return [state for state in self._roots.values() if topic in state.topics]
+
+    def _join_epochs(self, state: _Root) -> None:
         epochs = self._epochs
         for table in state.below.values():
             epochs = epochs.join(table.epochs)
-        old = state.mine
-        if wants == old.wants and epochs == old.epochs:
-            return
-        state.mine = Table(old.version + 1, wants, epochs)
-        state.changes.append((state.mine.version, wants - old.wants, old.wants - wants))
-        for upward in state.upward.values():
-            upward.sent_ms = None
+        state.epochs = epochs
 
-    def _advertisement(self, root: CellId, state: _Root, upward: _Upward) -> AdvertisementMessage:
-        mine = state.mine
-        changes = [
-            change for change in state.changes if upward.acked is not None and change[0] > upward.acked
-        ]
-        if upward.acked is None or len(changes) != mine.version - upward.acked:
+    def _cell_epochs(self, state: _Root, cell: CellId) -> Epochs:
+        epochs = NEVER
+        for broker in self._network.cells[cell]:
+            if broker in state.below:
+                epochs = epochs.join(state.below[broker].epochs)
+        return epochs
+
+    def _is_due(self, state: _Root, upward: _Upward, now: Now) -> bool:
+        """Whether something is to be sent now; forgets an advertisement that has a newer one."""
+        if upward.acked == state.version and not state.is_changed:
+            return False
+        if upward.sent_ms is not None:
+            # The changes since then travel together with each other, when this one has been answered.
+            if now.ms < upward.sent_ms + self._network.parameters.advertise_repeat_ms:
+                return False
+            reached(ADVERTISED_AGAIN)
+            transfer = upward.transfer
+            if transfer is not None and transfer.at == 0 and (
+                state.is_changed or transfer.version != state.version
+            ):
+                upward.transfer = None
+        return True
+
+    def _transfer(self, root: CellId, state: _Root, acked: int | None) -> _Transfer:
+        state.seal()
+        change = None if acked is None else state.since(acked)
+        if change is None:
             reached(ADVERTISED_WHOLE)
-            return _whole(root, self._broker, mine)
-        reached(ADVERTISED_CHANGE)
-        touched: Wants = frozenset().union(*(plus | minus for _, plus, minus in changes))
-        return AdvertisementMessage(
-            root=root,
-            origin=self._broker,
-            version=mine.version,
-            base=upward.acked,
-            added=mine.wants & touched,
-            removed=touched - mine.wants,
-            epochs=mine.epochs,
-        )
+            acked, change = None, (list(state.advertised()), [])
+        else:
+            reached(ADVERTISED_CHANGE)
+        parts = self._parts(*change)
+        if len(parts) > 1:
+            reached(ADVERTISED_IN_PARTS)
+        return _Transfer(root, self._broker, state.version, acked, state.told, parts)
 
-    def _relayed(self, message: AdvertisementMessage) -> list[Effect]:
-        return [SendMessage(to=sibling, message=message) for sibling in self._network.siblings(self._broker)]
-
-
-def _whole(root: CellId, origin: BrokerId, table: Table) -> AdvertisementMessage:
-    return AdvertisementMessage(
-        root=root,
-        origin=origin,
-        version=table.version,
-        base=None,
-        added=table.wants,
-        removed=frozenset(),
-        epochs=table.epochs,
-    )
+    def _parts(
+        self, added: Iterable[Want], removed: Iterable[Want]
+    ) -> list[tuple[frozenset[Want], frozenset[Want]]]:
+        """Cut an advertisement into parts of bounded size."""
+        most = self._network.parameters.message_conditions_max
+        parts: list[tuple[frozenset[Want], frozenset[Want]]] = []
+        here: tuple[list[Want], list[Want]] = ([], [])
+        size = count = 0
+        for side, wants in enumerate((added, removed)):
+            for want in wants:
+                more = size_of(want[1])
+                if count == most or (count and size + more > PART_BYTES_MAX):
+                    parts.append((frozenset(here[0]), frozenset(here[1])))
+                    here, size, count = ([], []), 0, 0
+                here[side].append(want)
+                size, count = size + more, count + 1
+        if count or not parts:
+            parts.append((frozenset(here[0]), frozenset(here[1])))
+        return parts

@@ -106,6 +106,8 @@ def random_parameters(random: Random) -> dict[str, object]:
     if random.random() < 0.3:
         parameters["message_rows_max"] = random.choice((4, 16, 64))
     if random.random() < 0.3:
+        parameters["message_conditions_max"] = random.choice((1, 2, 3))
+    if random.random() < 0.3:
         parameters["stream_bytes_max"] = random.choice((4_000, 10_000, 40_000))
     if random.random() < 0.3:
         parameters["stream_runs_max"] = random.choice((4, 8, 64))

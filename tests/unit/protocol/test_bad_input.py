@@ -58,7 +58,7 @@ def test_a_call_that_makes_no_sense_is_refused_before_anything_changes(
     assert caught.value.code == code
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert made._subends().wants() == frozenset()
+    assert made._subends().changes() == ([], [])
     made.step(subscribe(EVERYTHING), Now(2, 2_000))
     made.check()
 

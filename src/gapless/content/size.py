@@ -1,0 +1,48 @@
+"""How large is a condition? About so many bytes as it takes to send it, without writing it down.
+
+Texts and byte strings may be long, and a product of disjunctions repeats them: so what travels is measured
+where it is put together, and cut before it is too much for a frame.
+
+Implements docs/content.md, section 4.
+"""
+
+from __future__ import annotations
+
+from gapless.content.condition import AnyOf, Condition
+
+#: What a conjunction, a term of it, and a number take at most, each with all that stands around it.
+_CONJUNCTION_BYTES, _TERM_BYTES, _NUMBER_BYTES = 8, 16, 9
+#: A character, in UTF-8.
+_CHARACTER_BYTES = 4
+
+
+def size_of(condition: Condition) -> int:
+    """No fewer bytes than the condition takes, and not many more.
+
+    >>> from gapless.content.language import parse_condition
+    >>> from gapless.model.schema import Schema
+    >>> schema = Schema.parse("trades", {"sym": "string", "price": "int"})
+    >>> size_of(parse_condition("price = 7", schema)) < 100
+    True
+    >>> size_of(parse_condition(f"sym = '{'x' * 1000}'", schema)) > 1000
+    True
+    """
+    size = 0
+    for conjunction in condition.terms:
+        size += _CONJUNCTION_BYTES
+        for term, domain in conjunction.within.items():
+            size += _TERM_BYTES + _CHARACTER_BYTES * len(str(term))
+            for interval in domain.intervals:
+                for key in interval:
+                    size += _NUMBER_BYTES
+                    if isinstance(key, str):
+                        size += _CHARACTER_BYTES * len(key)
+                    elif isinstance(key, bytes):
+                        size += len(key)
+                    elif key is not None:
+                        # Only the keys of decimals have more than 64 bits.
+                        size += key.bit_length() // 3
+        for atom in conjunction.atoms:
+            size += _TERM_BYTES
+            size += size_of(atom.condition) if isinstance(atom, AnyOf) else _CHARACTER_BYTES * len(str(atom))
+    return size
