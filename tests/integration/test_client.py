@@ -90,7 +90,7 @@ def test_a_subscriber_goes_on_at_another_edge(tmp_path: Path) -> None:
             for price in range(100):
                 await publisher.publish("trades", {"name": "x", "price": float(price)})
             assert await prices(trades, 50) == [float(price) for price in range(50)]
-            for client in list(cluster.nodes["s1"]._sessions._sessions):
+            for client in list(cluster.nodes["s1"].sessions._sessions):
                 client.connection.abort("the cable was pulled")
             for price in range(100, 200):
                 await publisher.publish("trades", {"name": "x", "price": float(price)})

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -20,9 +20,14 @@ from gapless import __version__
 from gapless.errors import ParameterError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.config import DEFAULT_PORT, Address, NodeConfig, load_network
+from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
 from gapless.protocol.network import Network
 
+log = event_log("gapless.up")
+
+#: What nodes and clients are told of the program.
+SOFTWARE = f"gapless {__version__}"
 #: The only broker of a network without a description.
 SOLE_BROKER = BrokerId("node")
 
@@ -51,7 +56,17 @@ def up(
     in_memory: Annotated[
         bool, typer.Option("--in-memory", help="Keep nothing on disk: all is lost when the node stops.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log what links and clients do.")] = False,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="Serve metrics, status and health here, over HTTP."),
+    ] = None,
+    logs: Annotated[
+        str | None,
+        typer.Option(
+            "--log", metavar="json|text", help="Lines of JSON or for people; by default people at a terminal."
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log what every client does, too.")] = False,
 ) -> None:
     """Start a node and serve until it is stopped.
 
@@ -59,15 +74,19 @@ def up(
 
     gapless up network.toml --broker b1
 
-    The node says on one line of standard output where it listens, and stops at Ctrl-C or SIGTERM after what
-    is on its way to the disk has arrived.
+    The node says on one line of standard output where it listens. At Ctrl-C or SIGTERM it takes nothing new,
+    finishes what is on its way to the disk, tells its clients, and stops; a second one stops it at once.
     """
+    if logs not in (None, "json", "text"):
+        raise ParameterError("E150", f"--log takes json or text, got {logs!r}")
     config = configured(network, broker, topic or [], data, listen)
     if in_memory:
         config = replace(config, folder=None)
-    level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(_serve(config))
+    if http is not None:
+        config = replace(config, http=Address.parse(http, "--http", port=None))
+    configure(config.broker, form=logs, verbose=verbose)  # type: ignore[arg-type]  # checked above
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(config))
 
 
 def configured(
@@ -81,9 +100,8 @@ def configured(
             raise ParameterError(
                 "E151", "name a network description, or topics: --topic trades:sym=string,price=float"
             )
-        described = alone(topics)
         addresses = {SOLE_BROKER: Address("127.0.0.1", DEFAULT_PORT)}
-        name = SOLE_BROKER
+        config = NodeConfig(alone(topics), SOLE_BROKER, addresses, data / SOLE_BROKER, SOFTWARE)
     else:
         if topics:
             raise ParameterError("E151", "--topic is for a node without a description: add it to the file")
@@ -92,11 +110,13 @@ def configured(
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not a text"
             raise UsageError("E156", f"{network} cannot be read: {reason}") from error
-        described, addresses = load_network(text, network.name)
-        name = _chosen(described, broker)
+        file = load_network(text, network.name, network.parent)
+        name = _chosen(file.network, broker)
+        config = file.node(name, data / name, SOFTWARE)
     if listen is not None:
-        addresses[name] = Address.parse(listen, "--listen")
-    return NodeConfig(described, name, addresses, data / name, f"gapless {__version__}")
+        told = Address.parse(listen, "--listen")
+        config = replace(config, addresses={**config.addresses, config.broker: told})
+    return config
 
 
 def alone(topics: list[str]) -> Network:
@@ -139,11 +159,33 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
     return BrokerId(broker)
 
 
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The fast event loop where there is one; None for Python's own."""
+    try:
+        import uvloop  # noqa: PLC0415  # it may be missing
+    except ImportError as error:
+        log.warning("slow_event_loop", reason=str(error), way_out="install uvloop")
+        return None
+    return uvloop.new_event_loop
+
+
 async def _serve(config: NodeConfig) -> None:
     async with Node(config) as node:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, node.stop)
-        line = {"broker": config.broker, "listens": f"gapless://{node.address}"}
+        signals = (signal.SIGINT, signal.SIGTERM)
+
+        def stop(number: signal.Signals) -> None:
+            log.info("stopping", signal=number.name)
+            node.stop()
+            for each in signals:
+                # Whoever asks a second time does not want to wait.
+                loop.remove_signal_handler(each)
+                signal.signal(each, signal.SIG_DFL)
+
+        for each in signals:
+            loop.add_signal_handler(each, stop, each)
+        line = {"broker": config.broker, "listens": f"{node.scheme}{node.address}"}
+        if node.http_address is not None:
+            line["http"] = f"http://{node.http_address}"
         typer.echo(json.dumps(line))
         await node.run()

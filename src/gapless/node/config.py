@@ -1,31 +1,34 @@
 """What does a node need to know before it starts? One TOML file for the whole network, and its own name.
 
 The file is the description that `protocol.network` checks (cells, links, topics, pubends, edges,
-parameters) and, for real networks, the address of every broker:
-
-```toml
-[addresses]
-p1 = "10.0.0.5:7400"
-b1 = "10.0.0.6:7400"
-```
-
-Everything is checked before anything starts.
+parameters) and what real nodes need beside it: addresses, certificates, tokens, retention, limits.
+docs/network.md describes every key. Everything is checked before anything starts; a key that nobody knows is
+a mistake.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from gapless.errors import GaplessError, NetworkDescriptionError
-from gapless.model.ids import BrokerId
+from gapless.model.ids import BrokerId, TopicId
+from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
+from gapless.store.log import LogOptions
+from gapless.store.retention import Keep, Retention
 
 DEFAULT_PORT = 7400
-#: How many clients may be connected to one node, unless the file says otherwise.
-CLIENTS_MAX = 20_000
+#: The sections that describe the network itself, and those that say how its nodes are run.
+NETWORK_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "parameters")
+NODE_SECTIONS = ("addresses", "http", "tls", "tokens", "retention", "archive", "limits")
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +39,36 @@ class Address:
     port: int
 
     @staticmethod
-    def parse(text: str, place: str) -> Address:
-        """An address from `host:port` or `host`.
+    def parse(text: str, place: str, *, port: int | None = DEFAULT_PORT) -> Address:
+        """An address from `host:port` or, when there is a `port` to fall back on, from `host`.
 
         >>> print(Address.parse("localhost", "here"))
         localhost:7400
 
         Raises NetworkDescriptionError naming the place.
         """
-        host, _, port = text.rpartition(":") if ":" in text else (text, "", str(DEFAULT_PORT))
-        if not host or not port.isdigit() or int(port) > 65_535:
+        host, _, told = text.rpartition(":") if ":" in text else (text, "", str(port))
+        if not host or not told.isdigit() or int(told) > 65_535:
             raise NetworkDescriptionError("E131", f"{place}: {text!r} is no address: write host:port")
-        return Address(host.strip("[]"), int(port))
+        return Address(host.strip("[]"), int(told))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs of the same machine can connect there."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a node takes at most, and what it leaves free."""
+
+    #: So many clients may be connected at once.
+    clients_max: int = 20_000
+    #: While the disk has less room than this, no events are stored.
+    free_bytes_min: int = LogOptions().free_bytes_min
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +82,16 @@ class NodeConfig:
     folder: Path | None
     #: The version of the program, for people.
     software: str = ""
-    #: So many clients may be connected at once.
-    clients_max: int = CLIENTS_MAX
+    #: Where metrics and status are to be had over HTTP; None for nowhere.
+    http: Address | None = None
+    tls: Tls | None = None
+    #: None lets everybody in.
+    tokens: Tokens | None = None
+    #: How long the events of a topic are kept; those that are not named, until everybody has them.
+    retention: Mapping[TopicId, Retention] = field(default_factory=dict)
+    #: The topics whose events are kept as Parquet files for other programs.
+    archive: frozenset[TopicId] = frozenset()
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def listen(self) -> Address:
@@ -73,37 +99,290 @@ class NodeConfig:
         return self.addresses[self.broker]
 
 
-def load_network(text: str, name: str) -> tuple[Network, dict[BrokerId, Address]]:
-    """A network and the addresses of its brokers from the text of a TOML file called `name`.
+@dataclass(frozen=True, slots=True)
+class NetworkFile:
+    """All that a network description says."""
+
+    network: Network
+    addresses: dict[BrokerId, Address]
+    http: dict[BrokerId, Address]
+    #: With `{broker}` in the paths.
+    tls: Tls | None
+    tokens: Tokens | None
+    retention: dict[TopicId, Retention]
+    archive: frozenset[TopicId]
+    limits: Limits
+
+    def node(self, broker: BrokerId, folder: Path | None, software: str) -> NodeConfig:
+        """What one broker of the network needs."""
+        return NodeConfig(
+            network=self.network,
+            broker=broker,
+            addresses=self.addresses,
+            folder=folder,
+            software=software,
+            http=self.http.get(broker),
+            tls=None if self.tls is None else _of_broker(self.tls, broker),
+            tokens=self.tokens,
+            retention=self.retention,
+            archive=self.archive,
+            limits=self.limits,
+        )
+
+
+def load_network(text: str, name: str, folder: Path | None = None) -> NetworkFile:
+    """All that the text of a TOML file called `name` says. Paths in it begin at `folder`.
 
     Raises NetworkDescriptionError, or SchemaError or ParameterError for those parts, naming the place.
     """
+    description = _toml(text, name)
     try:
-        description = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NetworkDescriptionError("E130", f"{name}: not TOML: {error}") from error
-    told = description.pop("addresses", {})
-    try:
-        network = Network.parse(description)
-        addresses = _addresses(told, network)
+        return _parsed(description, folder or Path())
     except GaplessError as error:
         raise type(error)(error.code, f"{name}: {error.message}") from error
-    return network, addresses
 
 
-def _addresses(told: object, network: Network) -> dict[BrokerId, Address]:
-    if not isinstance(told, Mapping):
-        raise NetworkDescriptionError("E131", "addresses: must be a table of broker = 'host:port'")
-    addresses: dict[BrokerId, Address] = {}
-    for name, text in told.items():
-        if name not in network.cell_of:
-            raise NetworkDescriptionError("E131", f"addresses.{name}: there is no such broker in the cells")
-        if not isinstance(text, str):
-            raise NetworkDescriptionError("E131", f"addresses.{name}: must be a text such as 'host:7400'")
-        addresses[BrokerId(name)] = Address.parse(text, f"addresses.{name}")
+def _toml(text: str, name: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NetworkDescriptionError("E130", f"{name}: not TOML: {error}") from error
+
+
+def _parsed(description: dict[str, object], folder: Path) -> NetworkFile:
+    _known_keys(description, (*NETWORK_SECTIONS, *NODE_SECTIONS), "section")
+    network = Network.parse({key: description[key] for key in NETWORK_SECTIONS if key in description})
+    tls = None if "tls" not in description else _tls(_table(description["tls"], "tls"), folder)
+    return NetworkFile(
+        network=network,
+        addresses=_all_addresses(description.get("addresses", {}), network),
+        http=_addresses(description.get("http", {}), "http", network, port=None),
+        tls=tls,
+        tokens=None if "tokens" not in description else _tokens(description["tokens"], folder),
+        retention=_by_topic(description.get("retention", {}), "retention", network, parse_retention),
+        archive=frozenset(
+            topic
+            for topic, wanted in _by_topic(
+                description.get("archive", {}), "archive", network, _boolean
+            ).items()
+            if wanted
+        ),
+        limits=_limits(_table(description.get("limits", {}), "limits")),
+    )
+
+
+# ---- addresses ---------------------------------------------------------------------------------------
+
+
+def _all_addresses(told: object, network: Network) -> dict[BrokerId, Address]:
+    addresses = _addresses(told, "addresses", network, port=DEFAULT_PORT)
     missing = sorted(set(network.cell_of) - set(addresses))
     if missing and len(network.cell_of) > 1:
-        raise NetworkDescriptionError("E131", f"addresses: none is given for {', '.join(missing)}")
+        raise _wrong("addresses", f"none is given for {', '.join(missing)}")
     for name in missing:
         addresses[name] = Address("127.0.0.1", DEFAULT_PORT)
     return addresses
+
+
+def _addresses(told: object, place: str, network: Network, *, port: int | None) -> dict[BrokerId, Address]:
+    if not isinstance(told, Mapping):
+        raise _wrong(place, "must be a table of broker = 'host:port'")
+    addresses: dict[BrokerId, Address] = {}
+    for name, text in told.items():
+        if name not in network.cell_of:
+            hint = _suggestion(name, network.cell_of)
+            raise _wrong(f"{place}.{name}", f"there is no such broker in the cells{hint}")
+        if not isinstance(text, str):
+            raise _wrong(f"{place}.{name}", "must be a text such as 'host:7400'")
+        addresses[BrokerId(name)] = Address.parse(text, f"{place}.{name}", port=port)
+    return addresses
+
+
+# ---- security ----------------------------------------------------------------------------------------
+
+
+def _tls(table: Mapping[str, object], folder: Path) -> Tls:
+    _known_keys(table, ("certificate", "key", "authority", "clients"), "key", "tls.")
+    paths: dict[str, Path] = {}
+    for name in ("certificate", "key", "authority"):
+        if name not in table:
+            raise _wrong(f"tls.{name}", "is missing: TLS needs a certificate, its key and the authority")
+        paths[name] = folder / _text(table[name], f"tls.{name}")
+    allowed = [each.value for each in ClientCertificates]
+    clients = table.get("clients", "none")
+    if clients not in allowed:
+        raise _wrong("tls.clients", f"must be {_either(allowed)}, got {clients!r}")
+    return Tls(**paths, clients=ClientCertificates(clients))
+
+
+def _of_broker(tls: Tls, broker: BrokerId) -> Tls:
+    def own(path: Path) -> Path:
+        return Path(str(path).replace("{broker}", broker))
+
+    return Tls(
+        certificate=own(tls.certificate), key=own(tls.key), authority=own(tls.authority), clients=tls.clients
+    )
+
+
+def _tokens(told: object, folder: Path) -> Tokens:
+    """Tokens from a table, or from the file that a text names."""
+    if isinstance(told, str):
+        path = folder / told
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not a text"
+            raise NetworkDescriptionError("E133", f"tokens: {path} cannot be read: {reason}") from error
+        told = _toml(text, path.name)
+    found: dict[str, Rights] = {}
+    for name, entry in _table(told, "tokens").items():
+        digest, rights = _token(name, entry)
+        if digest in found:
+            raise _bad_token(name, f"has the same token as '{found[digest].name}': make one for each")
+        found[digest] = rights
+    return Tokens.of(found)
+
+
+def _token(name: str, entry: object) -> tuple[str, Rights]:
+    if not isinstance(entry, Mapping):
+        raise _bad_token(name, "must be a table: make it with `gapless token`")
+    _known_keys(entry, ("sha256", "publish", "subscribe", "admin"), "key", f"tokens.{name}.")
+    digest = entry.get("sha256")
+    if not isinstance(digest, str) or re.fullmatch("[0-9a-f]{64}", digest) is None:
+        raise _bad_token(name, "sha256 must be 64 hexadecimal digits: make it with `gapless token`")
+    patterns: dict[str, tuple[str, ...]] = {}
+    for right in ("publish", "subscribe"):
+        told = entry.get(right, [])
+        if not isinstance(told, list) or not all(isinstance(each, str) and each for each in told):
+            raise _bad_token(
+                name, f"{right} must be a list of topics or patterns, such as ['trades', 'news.*']"
+            )
+        patterns[right] = tuple(told)
+    admin = entry.get("admin", False)
+    if not isinstance(admin, bool):
+        raise _bad_token(name, "admin must be true or false")
+    return digest, Rights(
+        name=name, publish=patterns["publish"], subscribe=patterns["subscribe"], admin=admin
+    )
+
+
+def _bad_token(name: str, text: str) -> NetworkDescriptionError:
+    return NetworkDescriptionError("E133", f"tokens.{name}: {text}")
+
+
+# ---- retention and limits ----------------------------------------------------------------------------
+
+_SIZES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+_TIMES_MS = {"s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_retention(told: object, place: str = "retention") -> Retention:
+    """How long events are kept, as people write it.
+
+    >>> parse_retention("7d").keep_ms, parse_retention("10GB").keep_bytes
+    (604800000, 10000000000)
+
+    Raises NetworkDescriptionError naming the place.
+    """
+    text = told if isinstance(told, str) else ""
+    if text in (Keep.ACKNOWLEDGED.value, Keep.FOREVER.value):
+        return Retention(keep=Keep(text))
+    number, unit = _quantity(text)
+    if unit in _TIMES_MS and number * _TIMES_MS[unit] >= 1:
+        return Retention(keep=Keep.TIME, keep_ms=int(number * _TIMES_MS[unit]))
+    if unit in _SIZES and number * _SIZES[unit] >= 1:
+        return Retention(keep=Keep.SIZE, keep_bytes=int(number * _SIZES[unit]))
+    raise _wrong(
+        place,
+        f"must be 'acknowledged', 'forever', a time such as '7d', or a size such as '10GB', got {told!r}",
+    )
+
+
+def _quantity(text: str) -> tuple[float, str]:
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]+)", text)
+    return (float(match[1]), match[2]) if match else (0.0, "")
+
+
+def _limits(table: Mapping[str, object]) -> Limits:
+    _known_keys(table, ("clients_max", "free_bytes_min"), "key", "limits.")
+    defaults = Limits()
+    clients_max = table.get("clients_max", defaults.clients_max)
+    if not isinstance(clients_max, int) or isinstance(clients_max, bool) or not 1 <= clients_max <= 10**6:
+        raise _wrong("limits.clients_max", f"must be a whole number from 1 to 1000000, got {clients_max!r}")
+    return Limits(
+        clients_max=clients_max,
+        free_bytes_min=_size(table.get("free_bytes_min", defaults.free_bytes_min), "limits.free_bytes_min"),
+    )
+
+
+def _size(told: object, place: str) -> int:
+    if isinstance(told, int) and not isinstance(told, bool) and told >= 0:
+        return told
+    number, unit = _quantity(told) if isinstance(told, str) else (0.0, "")
+    if unit not in _SIZES:
+        raise _wrong(place, f"must be a size such as '64MB', got {told!r}")
+    return int(number * _SIZES[unit])
+
+
+def _by_topic(
+    told: object, place: str, network: Network, parse: Callable[[object, str], Found]
+) -> dict[TopicId, Found]:
+    found: dict[TopicId, Found] = {}
+    for name, value in _table(told, place).items():
+        if name not in network.topics:
+            raise _wrong(f"{place}.{name}", f"there is no such topic{_suggestion(name, network.topics)}")
+        found[TopicId(name)] = parse(value, f"{place}.{name}")
+    return found
+
+
+# ---- what all parts share ----------------------------------------------------------------------------
+
+
+def _wrong(place: str, text: str) -> NetworkDescriptionError:
+    return NetworkDescriptionError("E131", f"{place}: {text}")
+
+
+def _table(value: object, place: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise _wrong(place, f"must be a table, got {value!r:.80}")
+    return value
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(place, f"must be a text, got {value!r:.80}")
+    return value
+
+
+def _boolean(value: object, place: str) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(place, f"must be true or false, got {value!r:.80}")
+    return value
+
+
+def _known_keys(table: Mapping[str, object], known: Iterable[str], what: str, prefix: str = "") -> None:
+    for key in table:
+        if key not in known:
+            raise _wrong(f"{prefix}{key}", f"unknown {what}{_suggestion(key, known) or _listing(known)}")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f": did you mean '{close[0]}'?" if close else ""
+
+
+def _listing(known: Iterable[str]) -> str:
+    return f": there are {', '.join(known)}"
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)

@@ -11,13 +11,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gapless.errors import PeerError
 from gapless.model.ids import BrokerId
-from gapless.node.config import Address
+from gapless.node.config import NodeConfig
 from gapless.node.connection import Connection
+from gapless.node.logs import event_log
+from gapless.node.security import check_broker, trouble
 from gapless.protocol.effects import SendMessage
 from gapless.protocol.events import Event, LinkDown, LinkUp, MessageReceived
 from gapless.protocol.network import Network
@@ -37,10 +39,12 @@ from gapless.wire.handshake import (
     network_fingerprint,
 )
 
-log = logging.getLogger("gapless.links")
+log = event_log("gapless.links")
 
 #: A neighbour that has not read so much loses what comes next.
 BACKLOG_BYTES_MAX = 32 * 2**20
+#: A neighbour has so long for the handshake of TLS.
+DIAL_SECONDS_MAX = 5.0
 #: How long to wait before dialling again: at first, and at most.
 REDIAL_SECONDS_MIN, REDIAL_SECONDS_MAX = 0.05, 2.0
 #: A link is asked whether it is alive so often, and given up when it has not answered by the next time.
@@ -86,20 +90,12 @@ class LinkFigures:
 class Links:
     """The connections to all neighbours of one broker."""
 
-    def __init__(
-        self,
-        network: Network,
-        broker: BrokerId,
-        addresses: Mapping[BrokerId, Address],
-        feed: Callable[[Event], None],
-        *,
-        software: str = "",
-    ) -> None:
-        """`software` is the version of the program, told to whoever answers."""
+    def __init__(self, config: NodeConfig, feed: Callable[[Event], None]) -> None:
+        network, broker = config.network, config.broker
+        self._config = config
         self._broker = broker
-        self._software = software
-        self._addresses = addresses
         self._feed = feed
+        self._tls = None if config.tls is None else config.tls.dialling()
         self._fingerprint = network_fingerprint(network)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
@@ -107,6 +103,10 @@ class Links:
         self._encoder = BrokerEncoder()
         self._decoder = BrokerDecoder.of(network)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def extend(self, network: Network) -> None:
+        """The network has grown to this: what neighbours say of the new topics can be read from now on."""
+        self._decoder = BrokerDecoder.of(network)
 
     def start(self) -> None:
         """Dial those whose name comes after ours; the others dial us."""
@@ -181,7 +181,7 @@ class Links:
         neighbour.connection = connection
         neighbour.heard = neighbour.since = self._loop.time()
         neighbour.ups += 1
-        log.info("link to %s is up", neighbour.name)
+        log.info("link_up", neighbour=neighbour.name, peer=connection.peer)
         self._feed(LinkUp(neighbour=neighbour.name))
 
     def lost(self, neighbour: _Neighbour, connection: Connection, reason: str) -> None:
@@ -189,7 +189,7 @@ class Links:
         if neighbour.connection is connection:
             neighbour.connection = None
             neighbour.since, neighbour.round_trip_ms = self._loop.time(), None
-            log.info("link to %s is down: %s", neighbour.name, reason)
+            log.warning("link_down", neighbour=neighbour.name, reason=reason)
             self._feed(LinkDown(neighbour=neighbour.name))
 
     def received(self, neighbour: _Neighbour, frame: Frame) -> None:
@@ -204,26 +204,40 @@ class Links:
             elif isinstance(message, Refuse):
                 raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return
-        self._feed(MessageReceived(sender=neighbour.name, message=self._decoder.decode(frame)))
+        told = self._decoder.decode(frame)
+        # What is not known here yet cannot be understood: it will be asked for when it is.
+        if told is not None:
+            self._feed(MessageReceived(sender=neighbour.name, message=told))
 
     async def _dial(self, neighbour: _Neighbour) -> None:
         """Keep one link up for ever."""
         wait = REDIAL_SECONDS_MIN
         while True:
-            address = self._addresses[neighbour.name]
+            address = self._config.addresses[neighbour.name]
             gone = self._loop.create_future()
             try:
                 await self._loop.create_connection(
-                    lambda gone=gone: Connection(  # type: ignore[misc]
+                    lambda gone=gone: Connection(
                         FROM_DIALED_BROKER, lambda connection: _Dialled(self, neighbour, connection, gone)
                     ),
                     address.host,
                     address.port,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=None if self._tls is None else DIAL_SECONDS_MAX,
                 )
                 if await gone:
                     wait = REDIAL_SECONDS_MIN
             except OSError as error:
-                log.debug("cannot reach %s at %s: %s", neighbour.name, address, error)
+                reason = trouble(error)
+                log.repeated(
+                    "link_failed",
+                    by=(neighbour.name, reason),
+                    # Nodes are started one after the other: that one is not there yet is as it should be.
+                    level=logging.INFO if isinstance(error, ConnectionRefusedError) else logging.WARNING,
+                    neighbour=neighbour.name,
+                    address=str(address),
+                    reason=reason,
+                )
             await asyncio.sleep(wait)
             wait = min(wait * 2, REDIAL_SECONDS_MAX)
 
@@ -245,7 +259,17 @@ class Links:
 
     def hello(self) -> Hello:
         """What we say when we dial."""
-        return Hello(role=Role.BROKER, name=self._broker, network=self._fingerprint, software=self._software)
+        return Hello(
+            role=Role.BROKER,
+            name=self._broker,
+            network=self._fingerprint,
+            software=self._config.software,
+        )
+
+    def check_certificate(self, connection: Connection, neighbour: _Neighbour) -> None:
+        """Whether the certificate that was shown is the neighbour's. Raises PeerError."""
+        if self._tls is not None:
+            check_broker(connection.certificate, neighbour.name)
 
     def check(self, welcome: Welcome, neighbour: _Neighbour) -> None:
         """Whether the right broker answered. Raises PeerError."""
@@ -284,6 +308,14 @@ class _Dialled:
         #: Set when the connection is gone: whether it ever stood.
         self._gone = gone
         self._welcomed = False
+        try:
+            links.check_certificate(connection, neighbour)
+        except PeerError as error:
+            log.repeated(
+                "link_failed", by=(neighbour.name, error.code), neighbour=neighbour.name, reason=str(error)
+            )
+            connection.refuse(error)
+            return
         connection.send(encode_link(links.hello()))
 
     def received(self, frame: Frame) -> None:
@@ -294,7 +326,13 @@ class _Dialled:
             raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
         message = decode_link(frame)
         if isinstance(message, Refuse):
-            log.warning("%s refuses: %s %s", self._neighbour.name, message.code, message.message)
+            log.repeated(
+                "link_refused",
+                by=(self._neighbour.name, message.code),
+                neighbour=self._neighbour.name,
+                code=message.code,
+                reason=message.message,
+            )
             self._connection.close(f"{message.code} {message.message}")
             return
         assert isinstance(message, Welcome)

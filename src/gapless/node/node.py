@@ -1,25 +1,32 @@
 """How does a node start and stop? Logs first, then the broker, then the door.
 
 A node that starts recovers its logs, raises its incarnation, and only then listens. A node that stops
-closes the door, lets what is on its way to the disk finish, and closes the logs.
+closes the door, refuses what is new, lets what is on its way to the disk finish, sends its clients elsewhere,
+and closes the logs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
+from collections.abc import Callable
 from dataclasses import asdict
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 
-from gapless.errors import PeerError, StoreError, UsageError
+from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId
 from gapless.node.config import Address, NodeConfig
-from gapless.node.connection import Connection, Owner
-from gapless.node.counters import Rates
+from gapless.node.counters import Counters, Rates
+from gapless.node.door import Door
 from gapless.node.host import Host
+from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.links import Links
+from gapless.node.logs import REPEATS, event_log
+from gapless.node.metrics import exposition
 from gapless.node.publishers import Publishers
+from gapless.node.security import check_files, days_left
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
@@ -36,23 +43,15 @@ from gapless.store.contract import RecordLog
 from gapless.store.log import Log
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import RecoveryDatabase
-from gapless.wire.frames import FROM_STRANGER, HELLO_BYTES_MAX, Frame
-from gapless.wire.handshake import (
-    Hello,
-    Role,
-    Welcome,
-    check_hello,
-    decode_link,
-    encode_link,
-    network_fingerprint,
-)
 
-log = logging.getLogger("gapless.node")
+log = event_log("gapless.node")
 
-#: Whoever connects has so long to say who it is.
-HELLO_SECONDS_MAX = 5.0
-#: How often the node looks at itself: rates, retention, troubles that repeat.
+#: How often the node looks at itself: rates, troubles that repeat.
 TICK_SECONDS = 1.0
+#: A node that stops waits so long for the disk, and then as long for its clients to take what is theirs.
+DRAIN_SECONDS_MAX = 5.0
+#: A certificate that expires within so many days is worth a warning.
+CERTIFICATE_DAYS_MIN = 14.0
 
 
 class Node:
@@ -61,61 +60,100 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
         self._database: RecoveryDatabase | None = None
-        self._server: asyncio.Server | None = None
-        self._fingerprint = network_fingerprint(config.network)
+        self._http: HttpDoor | None = None
         self._stopping = asyncio.Event()
         #: Why the node stopped by itself.
         self.failure: StoreError | None = None
+        #: When its certificate expires, in Unix time; None without TLS.
+        self.certificate_expires: float | None = None
 
     @property
     def address(self) -> Address:
         """Where the node listens, with the port that it really has."""
-        assert self._server is not None, "the node has not started"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Address(host, port)
+        return self._door.address
+
+    @property
+    def scheme(self) -> str:
+        """What the address of this node begins with."""
+        return "gapless://" if self.config.tls is None else "gapless+tls://"
+
+    @property
+    def http_address(self) -> Address | None:
+        """Where metrics and status are to be had, if anywhere."""
+        return None if self._http is None else self._http.address
+
+    @property
+    def counters(self) -> Counters:
+        """What the node has counted."""
+        return self._host.counters
+
+    @property
+    def uptime_s(self) -> float:
+        """For how long the node has been up."""
+        return self._host.uptime_s
 
     async def __aenter__(self) -> Node:
         config = self.config
         loop = asyncio.get_running_loop()
-        incarnation, logs = await loop.run_in_executor(None, self._open)
+        if config.tls is not None:
+            self.certificate_expires = check_files(config.tls, config.broker)
+            if days_left(self.certificate_expires) < CERTIFICATE_DAYS_MIN:
+                days = round(days_left(self.certificate_expires), 1)
+                log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
+        self._incarnation, logs = await loop.run_in_executor(None, self._open)
         self._host = Host()
-        self._incarnation = incarnation
-        self._rates = Rates(self._host.counters)
-        self._storage = Storage(
-            logs, self._host.feed, self._broken, self._remember, self._host.counters.flushed
-        )
+        self._rates = Rates(self.counters)
+        self.storage = Storage(logs, self._host.feed, self._broken, self._remember, self.counters.flushed)
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
-        self._sessions = Sessions(config.network, self._publishers, self._host.feed, self.status)
-        self._links = Links(
-            config.network, config.broker, config.addresses, self._host.feed, software=config.software
-        )
-        self._broker = Broker(config.network, config.broker, incarnation, self._storage.recovered())
-        self._host.run(self._broker, self._links, self._storage, self._sessions)
+        self.sessions = Sessions(config.network, self._publishers, self._host.feed, self.status)
+        self.links = Links(config, self._host.feed)
+        self.broker = Broker(config.network, config.broker, self._incarnation, self.storage.recovered())
+        self._host.run(self.broker, self.links, self.storage, self.sessions)
         self._host.feed(BrokerStarted())
-        listen = config.listen
+        self._door = Door(config, self.links, self.sessions, self.counters)
         try:
-            self._server = await loop.create_server(self._accept, listen.host, listen.port)
-        except OSError as error:
-            await self._storage.close()
-            raise UsageError("E183", f"cannot listen at {listen}: {error.strerror or error}") from error
-        self._links.start()
+            await self._door.open()
+            if config.http is not None:
+                self._http = HttpDoor(config.http, self._pages())
+                await self._http.open()
+        except UsageError:
+            self._door.shut()
+            await self.storage.close()
+            raise
+        self.links.start()
         self._tick()
-        log.info("%s listens at %s", config.broker, self.address)
+        log.info("listening", listens=f"{self.scheme}{self.address}", http=str(self.http_address or ""))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server is not None
+        self._stopping.set()
+        self._door.shut()
+        await self._drain()
         self._ticker.cancel()
-        self._server.close()
-        self._sessions.close("this node stops")
-        await self._links.stop()
+        if self._http is not None:
+            await self._http.close()
+        await self.links.stop()
         self._host.stop()
-        await self._storage.close()
+        await self.storage.close()
         if self._database is not None:
             self._remember()
             self._database.close()
+        log.info("stopped", steps=self.counters.steps)
+        REPEATS.sweep(all_of_them=True)
+
+    async def _drain(self) -> None:
+        """Refuse what is new, let what is on its way arrive, and send the clients elsewhere."""
+        self.sessions.stop()
+        if self.failure is None:
+            try:
+                await asyncio.wait_for(self.storage.idle(), DRAIN_SECONDS_MAX)
+            except TimeoutError:
+                log.warning("slow_disk", reason="stopping although not all that was published is durable")
+        self.sessions.close(UsageError("E188", "this node stops: go to another one", retry=True))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.sessions.gone(), DRAIN_SECONDS_MAX)
 
     async def run(self) -> None:
         """Until `stop` is called. Raises StoreError when a log cannot be trusted any more."""
@@ -133,48 +171,72 @@ class Node:
 
     def report(self) -> dict[str, object]:
         """What the node tells of itself."""
-        config, counters = self.config, self._host.counters
+        config, counters = self.config, self.counters
         waiting_for = self.waiting_for()
         now = self._host.now()
+        http = self.http_address
         return {
             "broker": config.broker,
             "cell": config.network.cell_of[config.broker],
-            "roles": roles(config.network, config.broker),
+            "roles": roles(self.broker.network, config.broker),
             "software": config.software,
             "incarnation": self._incarnation,
-            "listens": str(self.address),
+            "listens": f"{self.scheme}{self.address}",
+            "http": None if http is None else f"http://{http}",
             "time_us": now.clock,
-            "uptime_s": round(self._host.uptime_s, 3),
+            "uptime_s": round(self.uptime_s, 3),
             "ready": not waiting_for,
             "waiting_for": waiting_for,
+            "stopping": self._stopping.is_set(),
             "totals": counters.totals(),
             "rates": self._rates.per_second,
             "flush_ms": {
                 "p50": counters.flush_quantile(0.5) * 1_000,
                 "p99": counters.flush_quantile(0.99) * 1_000,
             },
-            "memory": asdict(self._broker.memory()),
+            "memory": asdict(self.broker.memory()),
             "links": [
                 {**asdict(each), "address": str(config.addresses[each.broker])}
-                for each in self._links.figures()
+                for each in self.links.figures()
             ],
-            "pubends": pubends_status(self._broker, self._storage.figures(), now.clock),
-            "clients": clients_status(self._sessions, config.clients_max),
-            "subscriptions": subscriptions_status(self._sessions, self._broker),
+            "pubends": pubends_status(self.broker, self.storage.figures(), now.clock),
+            "clients": clients_status(self.sessions, config.limits.clients_max),
+            "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
     def waiting_for(self) -> list[str]:
         """Why the node is not ready to serve; empty when it is."""
-        up = self._links.up()
+        if self._stopping.is_set():
+            return ["its end"]
+        up = self.links.up()
         return [
-            f"a link to cell {cell}" for cell in upstream_missing(self.config.network, self.config.broker, up)
+            f"a link to cell {cell}"
+            for cell in upstream_missing(self.broker.network, self.config.broker, up)
         ]
+
+    def _pages(self) -> dict[str, Callable[[], Page]]:
+        """What the HTTP endpoint serves."""
+
+        def ready() -> Page:
+            waiting_for = self.waiting_for()
+            if waiting_for:
+                return text_page(f"waiting for {', '.join(waiting_for)}", HTTPStatus.SERVICE_UNAVAILABLE)
+            return text_page("ready")
+
+        return {
+            "/metrics": lambda: Page(exposition(self), kind="text/plain; version=0.0.4; charset=utf-8"),
+            "/status": lambda: Page(self.status().encode(), kind="application/json"),
+            "/healthz": lambda: text_page("alive"),
+            "/readyz": ready,
+        }
 
     def _tick(self) -> None:
         """Once a second."""
-        self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
-        self._host.counters.messages_dropped = self._links.dropped
-        self._rates.tick(asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        self._ticker = loop.call_later(TICK_SECONDS, self._tick)
+        self.counters.messages_dropped = self.links.dropped
+        self._rates.tick(loop.time())
+        REPEATS.sweep()
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""
@@ -214,52 +276,7 @@ class Node:
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""
-        log.error("stopping: %s", error)
+        log.error("log_broken", code=error.code, reason=error.message)
         self.failure = error
         self._host.stop()
         self._stopping.set()
-
-    def _accept(self) -> Connection:
-        connection = Connection(FROM_STRANGER, lambda made: _Stranger(self, made))
-        connection.reader.allow(FROM_STRANGER, bytes_max=HELLO_BYTES_MAX)
-        return connection
-
-    def introduced(self, connection: Connection, hello: Hello) -> Owner:
-        """Somebody said who it is. Raises PeerError when it may not come in."""
-        version = check_hello(hello, self._fingerprint)
-        connection.send(
-            encode_link(
-                Welcome(
-                    version=version,
-                    name=self.config.broker,
-                    network=self._fingerprint,
-                    software=self.config.software,
-                )
-            )
-        )
-        if hello.role is Role.BROKER:
-            return self._links.welcome(connection, hello)
-        return self._sessions.welcome(connection, hello)
-
-
-class _Stranger:
-    """A connection whose other side has not said who it is."""
-
-    def __init__(self, node: Node, connection: Connection) -> None:
-        self._node = node
-        self._connection = connection
-        loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(HELLO_SECONDS_MAX, connection.abort, "it did not say who it is")
-
-    def received(self, frame: Frame) -> None:
-        self._patience.cancel()
-        hello = decode_link(frame)
-        if not isinstance(hello, Hello):
-            raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
-        self._connection.hand_over(self._node.introduced(self._connection, hello))
-
-    def drained(self) -> None:
-        """Nobody waits for that."""
-
-    def lost(self, reason: str) -> None:  # noqa: ARG002  # nobody knew it
-        self._patience.cancel()

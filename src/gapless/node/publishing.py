@@ -14,6 +14,7 @@ from typing import Protocol
 from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.node.publishers import Publishers, note
+from gapless.node.security import Rights
 from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
@@ -22,6 +23,8 @@ from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, R
 
 class Speaker(Protocol):
     """Whoever gets the answers: a client, or what is left of it."""
+
+    rights: Rights
 
     def send(self, message: NodeMessage) -> None:
         """Say it; lost when nobody is there."""
@@ -51,12 +54,17 @@ class Publishing:
         self._tokens = count()
         #: What goes into the log beside the rows that are being published.
         self._note = b""
+        #: Nothing new is taken any more.
+        self.is_stopping = False
 
     def publish(self, client: Speaker, message: Publish) -> None:
         """A client publishes: answered now or when the rows are durable."""
         rows_count = 0 if message.rows is None else message.rows.num_rows
         last = message.first_catenation + max(rows_count, 1) - 1
         try:
+            client.rights.check_publish(message.topic)
+            if self.is_stopping:
+                raise UsageError("E188", "this node stops: publish at another one", retry=True)
             pubend = self._pubend_for(message)
             publishers = self._publishers[pubend]
             schema = self.network.topics[message.topic]

@@ -7,15 +7,17 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections.abc import Callable, Mapping
 
-from gapless.errors import PeerError, UsageError
+from gapless.errors import GaplessError, PeerError, UsageError
 from gapless.model.ids import PubendId
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
+from gapless.node.logs import event_log
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
+from gapless.node.security import EVERYTHING, Rights
 from gapless.node.subscriptions import Subscription, Subscriptions
 from gapless.protocol.network import Network
 from gapless.wire.client_codec import ClientDecoder, encode_node
@@ -40,7 +42,7 @@ from gapless.wire.frames import FROM_CLIENT, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, encode_link
 from gapless.wire.rows import RowFormat
 
-log = logging.getLogger("gapless.sessions")
+log = event_log("gapless.sessions")
 
 
 class Sessions:
@@ -63,6 +65,9 @@ class Sessions:
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(network, self.delivery, sources, feed)
         self._sessions: set[Session] = set()
+        #: Set while nobody is connected.
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -71,17 +76,26 @@ class Sessions:
         """Everybody who is connected."""
         return list(self._sessions)
 
-    def welcome(self, connection: Connection, hello: Hello) -> Session:
-        """A client has come."""
+    def welcome(self, connection: Connection, hello: Hello, rights: Rights = EVERYTHING) -> Session:
+        """A client has come that may do so much."""
         connection.reader.allow(FROM_CLIENT)
-        session = Session(self, connection, hello.name)
+        session = Session(self, connection, hello.name, rights)
         self._sessions.add(session)
+        self._empty.clear()
         return session
 
-    def close(self, reason: str) -> None:
-        """Hang up on all clients."""
+    async def gone(self) -> None:
+        """Return when nobody is connected."""
+        await self._empty.wait()
+
+    def stop(self) -> None:
+        """Let nobody publish any more; what is on its way is answered."""
+        self.publishing.is_stopping = True
+
+    def close(self, reason: GaplessError) -> None:
+        """Hang up on all clients, and tell them why."""
         for session in list(self._sessions):
-            session.connection.close(reason)
+            session.connection.refuse(reason)
 
     def received(self, session: Session, frame: Frame) -> None:
         """A frame came from a client. Raises PeerError when it makes no sense."""
@@ -116,16 +130,20 @@ class Sessions:
                 if reader is not None:
                     self.delivery.granted(reader, request.rows)
             case Subscribe():
+                session.rights.check_subscribe(request.topic)
                 self.subscriptions.subscribe(session, request)
             case Unsubscribe():
                 self.subscriptions.end(session.named(request.subscription))
                 session.send(Done(request=request.request))
             case ListTopics():
                 topics = tuple(
-                    (schema, self.network.pubends_of(topic)) for topic, schema in self.network.topics.items()
+                    (schema, self.network.pubends_of(topic))
+                    for topic, schema in self.network.topics.items()
+                    if session.rights.may_see(topic)
                 )
                 session.send(Topics(request=request.request, topics=topics))
             case AskStatus():
+                session.rights.check_admin("see the status")
                 session.send(StatusReport(request=request.request, report=self._status()))
             case ChangeFilter() | CreateTopic():
                 raise UsageError("E181", f"{type(request).__name__} is not offered by this node")
@@ -135,7 +153,9 @@ class Sessions:
     def lost(self, session: Session, reason: str) -> None:
         """A client is gone; what it had not acknowledged stays wanted for a while."""
         self._sessions.discard(session)
-        log.info("client %s is gone: %s", session.name, reason)
+        if not self._sessions:
+            self._empty.set()
+        log.debug("client_gone", client=session.name, reason=reason)
         for subscription in list(session.subscriptions.values()):
             self.subscriptions.park(subscription)
         session.subscriptions.clear()
@@ -144,10 +164,12 @@ class Sessions:
 class Session:
     """One connected client."""
 
-    def __init__(self, sessions: Sessions, connection: Connection, name: str) -> None:
+    def __init__(self, sessions: Sessions, connection: Connection, name: str, rights: Rights) -> None:
         self._sessions = sessions
         self.connection = connection
         self.name = name
+        #: What its token allows.
+        self.rights = rights
         self.subscriptions: dict[int, Subscription] = {}
 
     def send(self, message: NodeMessage) -> None:

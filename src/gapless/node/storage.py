@@ -8,7 +8,6 @@ never waits in front of new events.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +17,13 @@ from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick, TickRange
+from gapless.node.logs import event_log
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead
 from gapless.store.contract import Flushed, RecordLog
 
-log = logging.getLogger("gapless.storage")
+log = event_log("gapless.storage")
 
 #: Trims are put together for so long: each one costs a write to the node's database.
 TRIM_SECONDS = 1.0
@@ -68,7 +68,15 @@ class Storage:
         #: Logs with records that are not being flushed yet, and those under way.
         self._waiting: dict[PubendId, None] = {}
         self._flushing: set[PubendId] = set()
+        #: Set while nothing is under way.
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closed = False
+
+    def add(self, pubend: PubendId, log: RecordLog) -> Recovered:
+        """A pubend was created here: this is its log. Says what a broker must know of it."""
+        self._logs[pubend] = log
+        return log.recover()
 
     def recovered(self) -> dict[PubendId, Recovered]:
         """What the logs say to a broker that starts."""
@@ -88,6 +96,7 @@ class Storage:
             self._waiting[effect.pubend] = None
         else:
             self._flushing.add(effect.pubend)
+            self._idle.clear()
             # At the end of this turn of the loop, so that what else it appends goes along.
             self._loop.call_soon(self._flush, effect.pubend)
 
@@ -111,6 +120,10 @@ class Storage:
         for pubend, before in trims.items():
             task = self._loop.run_in_executor(self._reader, self._logs[pubend].trim, before, now)
             task.add_done_callback(_was_trimmed)
+
+    async def idle(self) -> None:
+        """Return when everything that was appended is durable, or was refused."""
+        await self._idle.wait()
 
     async def close(self) -> None:
         """Wait for what is under way, and close the logs."""
@@ -140,6 +153,8 @@ class Storage:
             self._flush(pubend)
         else:
             self._flushing.discard(pubend)
+        if not self._flushing:
+            self._idle.set()
         flushed = done.result()
         reason = "" if flushed.error is None else str(flushed.error)
         for token in flushed.failed:
@@ -164,6 +179,6 @@ def _was_trimmed(done: asyncio.Future[None]) -> None:
     error = done.exception()
     if isinstance(error, StoreError):
         # What could not be deleted is deleted by the next trim.
-        log.warning("cannot trim: %s", error)
+        log.repeated("trim_failed", by=error.code, code=error.code, reason=error.message)
     elif error is not None:
         raise error
