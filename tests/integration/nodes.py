@@ -12,10 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from gapless.model.ids import BrokerId, PubendId, TopicId
-from gapless.node.config import Address, NodeConfig
+from gapless.node.config import NodeConfig
 from gapless.node.connection import Connection
 from gapless.node.node import Node
 from gapless.protocol.network import Network
+from gapless.wire.address import Address
 from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.client_messages import (
     Acknowledge,

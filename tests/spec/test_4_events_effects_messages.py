@@ -35,6 +35,7 @@ from gapless.protocol.messages import (
     SidewaysMessage,
     StartGrantMessage,
     StartRequestMessage,
+    TopicsMessage,
 )
 from gapless.protocol.trace import describe, story
 from tests.spec.document import clauses, names
@@ -193,7 +194,6 @@ def _sideways(cell: str) -> SidewaysMessage:
         ("E202", "b", "p", _nack(0, 1)),
         ("E202", "s", "b", _request("s")),
         ("E203", "p", "s", LinkStatusMessage(reaches=frozenset())),
-        ("E204", "b", "p", _knowledge(pubend="nobody")),
         ("E205", "b", "p", _knowledge(start=5, stop=5)),
         ("E205", "b", "s", AckMessage(pubend=PUBEND, runs=((10, ALWAYS), (5, ALWAYS)))),
         ("E205", "b", "s", _nack(5, 5)),
@@ -204,6 +204,7 @@ def _sideways(cell: str) -> SidewaysMessage:
         ("E207", "b", "s", _advertisement("P", "b")),
         ("E207", "b", "s", _advertisement("NOWHERE", "s")),
         ("E207", "b", "s", AdvertisementAckMessage(root=CellId("P"), origin=BrokerId("b"), version=1)),
+        ("E209", "b", "s", TopicsMessage(creations=())),
     ],
 )
 def test_a_message_that_its_senders_place_does_not_allow_changes_nothing(

@@ -19,10 +19,11 @@ import typer
 from gapless import __version__
 from gapless.errors import ParameterError, UsageError
 from gapless.model.ids import BrokerId
-from gapless.node.config import DEFAULT_PORT, Address, NodeConfig, load_network
+from gapless.node.config import NodeConfig, load_network
 from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
 from gapless.protocol.network import Network
+from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 

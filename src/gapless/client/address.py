@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from gapless.errors import UsageError
+from gapless.wire.address import DEFAULT_PORT, Address
 
 SCHEME = "gapless://"
-#: Where a node listens unless it is told otherwise.
-PORT = 7400
 
 _PLACE = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@?#]+))(?::(?P<port>[0-9]{1,5}))?")
-
-
-class Address(NamedTuple):
-    """One place where a node may listen."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
@@ -37,7 +25,7 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     found: dict[Address, None] = {}
     for place in text.removeprefix(SCHEME).removesuffix("/").split(","):
         match = _PLACE.fullmatch(place.strip())
-        port = int(match["port"] or PORT) if match else 0
+        port = int(match["port"] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 2**16:
             raise UsageError(
                 "E190", f"{place!r} in {text!r} is no host and port: write host:7400, or [::1]:7400 for IPv6"

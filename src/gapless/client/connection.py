@@ -142,15 +142,18 @@ class Client:
         answer = await self._entered().learn_topics()
         return {schema.topic: Topic(schema, pubends) for schema, pubends in answer.topics}
 
-    async def create_topic(self, name: str, columns: Mapping[str, str]) -> None:
+    async def create_topic(self, name: str, columns: Mapping[str, str], *, retention: str = "") -> None:
         """Create a topic with columns such as `{"price": "float", "note": "string?"}`.
 
-        Creating the very same topic again is no error. Raises SchemaError, or the node's error.
+        `retention` says how long events are kept that everybody has: "7d", "10GB" or "forever"; no time at all
+        without it. Creating the very same topic again is no error. Raises SchemaError, or the node's error.
         """
         session = self._entered()
         schema = Schema.parse(TopicId(_checked_name(name)), columns)
         await session.request(
-            lambda number: CreateTopic(request=number, topic=schema.topic, columns=column_texts(schema))
+            lambda number: CreateTopic(
+                request=number, topic=schema.topic, columns=column_texts(schema), retention=retention
+            )
         )
         session.schemas[schema.topic] = schema
 

@@ -10,9 +10,9 @@ import asyncio
 import ssl
 from typing import Protocol, cast
 
-from gapless.client.address import Address
 from gapless.client.refusals import error_of
 from gapless.errors import GaplessError, LinkError, PeerError
+from gapless.wire.address import Address
 from gapless.wire.client_codec import NodeDecoder
 from gapless.wire.client_messages import NodeMessage
 from gapless.wire.frames import FROM_DIALED_NODE, Frame, FrameReader, Kind, Part

@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol, assert_never
 
-from gapless.client.address import Address
 from gapless.client.link import Link, dial
 from gapless.client.options import Options
 from gapless.client.refusals import error_of
 from gapless.errors import GaplessError, LinkError, PeerError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
+from gapless.wire.address import Address
 from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import (
     AckWanted,

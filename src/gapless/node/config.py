@@ -22,43 +22,13 @@ from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
 from gapless.store.log import LogOptions
 from gapless.store.retention import Keep, Retention
+from gapless.wire.address import DEFAULT_PORT, Address
 
-DEFAULT_PORT = 7400
 #: The sections that describe the network itself, and those that say how its nodes are run.
-NETWORK_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "parameters")
-NODE_SECTIONS = ("addresses", "http", "tls", "tokens", "retention", "archive", "limits")
+NETWORK_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "repositories", "parameters")
+NODE_SECTIONS = ("addresses", "client_addresses", "http", "tls", "tokens", "retention", "archive", "limits")
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a node listens. Port 0 means any free one."""
-
-    host: str
-    port: int
-
-    @staticmethod
-    def parse(text: str, place: str, *, port: int | None = DEFAULT_PORT) -> Address:
-        """An address from `host:port` or, when there is a `port` to fall back on, from `host`.
-
-        >>> print(Address.parse("localhost", "here"))
-        localhost:7400
-
-        Raises NetworkDescriptionError naming the place.
-        """
-        host, _, told = text.rpartition(":") if ":" in text else (text, "", str(port))
-        if not host or not told.isdigit() or int(told) > 65_535:
-            raise NetworkDescriptionError("E131", f"{place}: {text!r} is no address: write host:port")
-        return Address(host.strip("[]"), int(told))
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only programs of the same machine can connect there."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +62,12 @@ class NodeConfig:
     #: The topics whose events are kept as Parquet files for other programs.
     archive: frozenset[TopicId] = frozenset()
     limits: Limits = field(default_factory=Limits)
+    #: Where clients reach brokers, where that is not where they listen: behind a proxy, for instance.
+    client_addresses: Mapping[BrokerId, Address] = field(default_factory=dict)
+
+    def client_address(self, broker: BrokerId) -> Address:
+        """Where clients reach a broker."""
+        return self.client_addresses.get(broker, self.addresses[broker])
 
     @property
     def listen(self) -> Address:
@@ -105,6 +81,7 @@ class NetworkFile:
 
     network: Network
     addresses: dict[BrokerId, Address]
+    client_addresses: dict[BrokerId, Address]
     http: dict[BrokerId, Address]
     #: With `{broker}` in the paths.
     tls: Tls | None
@@ -127,6 +104,7 @@ class NetworkFile:
             retention=self.retention,
             archive=self.archive,
             limits=self.limits,
+            client_addresses=self.client_addresses,
         )
 
 
@@ -156,6 +134,9 @@ def _parsed(description: dict[str, object], folder: Path) -> NetworkFile:
     return NetworkFile(
         network=network,
         addresses=_all_addresses(description.get("addresses", {}), network),
+        client_addresses=_addresses(
+            description.get("client_addresses", {}), "client_addresses", network, port=DEFAULT_PORT
+        ),
         http=_addresses(description.get("http", {}), "http", network, port=None),
         tls=tls,
         tokens=None if "tokens" not in description else _tokens(description["tokens"], folder),

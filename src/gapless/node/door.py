@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 
 from gapless.errors import GaplessError, PeerError, UsageError
-from gapless.node.config import Address, NodeConfig
+from gapless.node.config import NodeConfig
 from gapless.node.connection import Connection, Owner
 from gapless.node.counters import Counters
 from gapless.node.links import Links
 from gapless.node.logs import event_log
 from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker
 from gapless.node.sessions import Sessions
+from gapless.wire.address import Address
 from gapless.wire.frames import FROM_STRANGER, HELLO_BYTES_MAX, Frame
 from gapless.wire.handshake import (
     Hello,
@@ -135,7 +136,7 @@ class Door:
         config = self._config
         if len(self._sessions) >= config.limits.clients_max:
             raise UsageError(
-                "E187",
+                "E197",
                 f"this node has {config.limits.clients_max} clients already: go to another edge, or raise "
                 "limits.clients_max",
                 retry=True,
@@ -143,7 +144,7 @@ class Door:
         required = config.tls is not None and config.tls.clients is ClientCertificates.REQUIRED
         # One that was shown is of the authority: TLS itself has seen to that.
         if required and not connection.certificate:
-            raise UsageError("E186", "this node takes only clients with a certificate: show yours")
+            raise UsageError("E196", "this node takes only clients with a certificate: show yours")
         return EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)
 
 

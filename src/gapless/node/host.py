@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, assert_never
 from gapless.errors import PeerError, UsageError
 from gapless.node.counters import Counters
 from gapless.protocol.broker import Broker
+from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
@@ -25,6 +26,7 @@ from gapless.protocol.effects import (
     Effect,
     ReadRecords,
     RefusePublish,
+    RememberTopics,
     SendMessage,
     StartTimer,
     TrimLog,
@@ -32,6 +34,7 @@ from gapless.protocol.effects import (
 from gapless.protocol.events import Event, Now, TimerFired
 
 if TYPE_CHECKING:
+    from gapless.node.catalog import Catalog
     from gapless.node.links import Links
     from gapless.node.sessions import Sessions
     from gapless.node.storage import Storage
@@ -53,12 +56,16 @@ class Host:
         self._links: Links | None = None
         self._storage: Storage | None = None
         self._sessions: Sessions | None = None
+        self._catalog: Catalog | None = None
         self.counters = Counters()
         self._began = self._loop.time()
 
-    def run(self, broker: Broker, links: Links, storage: Storage, sessions: Sessions) -> None:
+    def run(
+        self, broker: Broker, links: Links, storage: Storage, sessions: Sessions, catalog: Catalog
+    ) -> None:
         """From now on events reach this broker, and its effects these."""
         self._broker, self._links, self._storage, self._sessions = broker, links, storage, sessions
+        self._catalog = catalog
 
     def stop(self) -> None:
         """Feed nothing to the broker any more."""
@@ -133,10 +140,18 @@ class Host:
                 self._storage.read(effect)
             case TrimLog():
                 self._storage.trim(effect, self.now().clock)
+            case RememberTopics(creations=creations):
+                # Not within the step: whoever is told of new topics must not be in the middle of old ones.
+                self._loop.call_soon(self._learned, creations)
             case StartTimer():
                 self._start_timer(effect)
             case _:
                 assert_never(effect)
+
+    def _learned(self, creations: tuple[Creation, ...]) -> None:
+        assert self._catalog is not None
+        if not self._stopped:
+            self._catalog.learned(creations)
 
     def _start_timer(self, effect: StartTimer) -> None:
         if self._timer is not None:

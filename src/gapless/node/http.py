@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from gapless.errors import UsageError
-from gapless.node.config import Address
 from gapless.node.logs import event_log
+from gapless.wire.address import Address
 
 log = event_log("gapless.http")
 

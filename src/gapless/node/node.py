@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
-from pathlib import Path
 from types import TracebackType
 
 from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId
-from gapless.node.config import Address, NodeConfig
+from gapless.node.catalog import Catalog, stored_creations
+from gapless.node.config import NodeConfig, parse_retention
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
 from gapless.node.host import Host
@@ -37,12 +37,15 @@ from gapless.node.status import (
     upstream_missing,
 )
 from gapless.node.storage import Storage
-from gapless.protocol.broker import Broker
+from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
+from gapless.protocol.network import Network, PubendPlace
 from gapless.store.contract import RecordLog
-from gapless.store.log import Log
+from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import RecoveryDatabase
+from gapless.store.retention import Retention
+from gapless.wire.address import Address
 
 log = event_log("gapless.node")
 
@@ -105,10 +108,21 @@ class Node:
         self._rates = Rates(self.counters)
         self.storage = Storage(logs, self._host.feed, self._broken, self._remember, self.counters.flushed)
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
-        self.sessions = Sessions(config.network, self._publishers, self._host.feed, self.status)
+        self.catalog = Catalog(
+            self._network,
+            config.broker,
+            self._database,
+            addresses={broker: str(config.client_address(broker)) for broker in config.addresses},
+            open_logs=self._add_logs,
+            feed=self._host.feed,
+            clock=lambda: self._host.now().clock,
+        )
+        self.sessions = Sessions(self._network, self._publishers, self._host.feed, self.status, self.catalog)
         self.links = Links(config, self._host.feed)
-        self.broker = Broker(config.network, config.broker, self._incarnation, self.storage.recovered())
-        self._host.run(self.broker, self.links, self.storage, self.sessions)
+        self.links.extend(self._network)
+        self.catalog.grown = (self.sessions, self.links)
+        self.broker = Broker(self._network, config.broker, self._incarnation, self.storage.recovered())
+        self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self._host.feed(BrokerStarted())
         self._door = Door(config, self.links, self.sessions, self.counters)
         try:
@@ -210,8 +224,7 @@ class Node:
             return ["its end"]
         up = self.links.up()
         return [
-            f"a link to cell {cell}"
-            for cell in upstream_missing(self.broker.network, self.config.broker, up)
+            f"a link to cell {cell}" for cell in upstream_missing(self.broker.network, self.config.broker, up)
         ]
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
@@ -241,21 +254,40 @@ class Node:
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""
         config = self.config
-        places = [place for place in config.network.pubends.values() if place.broker == config.broker]
+        incarnation = 1
+        if config.folder is not None:
+            config.folder.mkdir(parents=True, exist_ok=True)
+            self._database = RecoveryDatabase.open(config.folder)
+            incarnation = self._database.begin_incarnation()
+        self._network = config.network.extended(stored_creations(self._database))
+        places = [place for place in self._network.pubends.values() if place.broker == config.broker]
+        return incarnation, {place.pubend: self._open_log(place, self._network) for place in places}
+
+    def _open_log(self, place: PubendPlace, network: Network) -> RecordLog:
+        config = self.config
         if config.folder is None:
-            return 1, {place.pubend: MemoryLog() for place in places}
-        config.folder.mkdir(parents=True, exist_ok=True)
-        self._database = RecoveryDatabase.open(config.folder)
-        incarnation = self._database.begin_incarnation()
-        logs: dict[PubendId, RecordLog] = {
-            place.pubend: Log.open(
-                Path(config.folder) / "log" / place.pubend,
-                place.pubend,
-                config.network.topics[place.topic].arrow(),
-            )
-            for place in places
-        }
-        return incarnation, logs
+            return MemoryLog()
+        return Log.open(
+            config.folder / "log" / place.pubend,
+            place.pubend,
+            network.topics[place.topic].arrow(),
+            options=LogOptions(retention=self._retention(place, network)),
+        )
+
+    def _retention(self, place: PubendPlace, network: Network) -> Retention:
+        """How long events are kept: as the description says, else as whoever created the topic said."""
+        told = self.config.retention.get(place.topic)
+        created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
+        return told or (parse_retention(created) if created else Retention())
+
+    def _add_logs(self, places: Sequence[PubendPlace], network: Network) -> dict[PubendId, Recovered]:
+        """Pubends were created here: open their logs. Raises StoreError."""
+        recovered: dict[PubendId, Recovered] = {}
+        for place in places:
+            opened = self._open_log(place, network)
+            recovered[place.pubend] = self.storage.add(place.pubend, opened)
+            self._publishers[place.pubend] = self._recovered(place.pubend, opened)
+        return recovered
 
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""

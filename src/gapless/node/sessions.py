@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from gapless.errors import GaplessError, PeerError, UsageError
+from gapless.errors import GaplessError, PeerError, StoreError, UsageError
 from gapless.model.ids import PubendId
+from gapless.node.catalog import Catalog
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
 from gapless.node.logs import event_log
@@ -35,7 +36,6 @@ from gapless.wire.client_messages import (
     RequestRefused,
     StatusReport,
     Subscribe,
-    Topics,
     Unsubscribe,
 )
 from gapless.wire.frames import FROM_CLIENT, Frame
@@ -54,13 +54,15 @@ class Sessions:
         publishers: Mapping[PubendId, Publishers],
         feed: Feed,
         status: Callable[[], str],
+        catalog: Catalog,
     ) -> None:
         self.network = network
         self._status = status
+        self._catalog = catalog
         self._decoder = ClientDecoder(network.topics)
         #: The number that names each pubend in deliveries, and how its rows are written.
-        sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
-        forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
+        self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
+        self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
         self.publishing = Publishing(network, publishers, feed)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(network, self.delivery, sources, feed)
@@ -88,6 +90,24 @@ class Sessions:
         """Return when nobody is connected."""
         await self._empty.wait()
 
+    def extend(self, network: Network) -> None:
+        """The network has grown to this.
+
+        Whoever reads a topic that has got another pubend is hung up on: a client that comes back goes on
+        where it was, and gets the new pubend too.
+        """
+        fresh = sorted(set(network.pubends) - set(self._sources))
+        wider = {network.pubends[each].topic for each in fresh} & set(self.network.topics)
+        self._sources.update((pubend, len(self._sources) + at) for at, pubend in enumerate(fresh))
+        for topic, schema in network.topics.items():
+            if topic not in self._forms:
+                self._forms[topic] = RowFormat(schema)
+        self.network = self.publishing.network = self.subscriptions.network = network
+        self._decoder = ClientDecoder(network.topics)
+        for session in list(self._sessions):
+            if any(each.asked.topic in wider for each in session.subscriptions.values()):
+                session.connection.close("a topic got another pubend")
+
     def stop(self) -> None:
         """Let nobody publish any more; what is on its way is answered."""
         self.publishing.is_stopping = True
@@ -110,7 +130,7 @@ class Sessions:
             return
         try:
             self._answer(session, request)
-        except UsageError as error:
+        except (UsageError, StoreError) as error:
             number = getattr(request, "request", None)
             if number is None:
                 raise PeerError("E224", f"{error.code} {error.message}") from error
@@ -136,16 +156,15 @@ class Sessions:
                 self.subscriptions.end(session.named(request.subscription))
                 session.send(Done(request=request.request))
             case ListTopics():
-                topics = tuple(
-                    (schema, self.network.pubends_of(topic))
-                    for topic, schema in self.network.topics.items()
-                    if session.rights.may_see(topic)
-                )
-                session.send(Topics(request=request.request, topics=topics))
+                session.send(self._catalog.told(request.request, session.rights.may_see))
+            case CreateTopic():
+                session.rights.check_admin("create topics")
+                self._catalog.create(request)
+                session.send(Done(request=request.request))
             case AskStatus():
                 session.rights.check_admin("see the status")
                 session.send(StatusReport(request=request.request, report=self._status()))
-            case ChangeFilter() | CreateTopic():
+            case ChangeFilter():
                 raise UsageError("E181", f"{type(request).__name__} is not offered by this node")
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")

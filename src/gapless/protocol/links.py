@@ -84,7 +84,7 @@ class Links:
         self.status_at_ms = now.ms + self.network.parameters.link_status_ms
         cell = self.network.cell_of[self.broker]
         near = [c for c in self.network.adjacent[cell] if self._live(c)]
-        message = LinkStatusMessage(reaches=frozenset(near))
+        message = LinkStatusMessage(reaches=frozenset(near), topics=self.network.created_digest)
         return [SendMessage(to=neighbour, message=message) for neighbour in sorted(self.heard_ms)]
 
     def deadline_ms(self) -> int:

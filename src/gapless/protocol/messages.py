@@ -18,6 +18,7 @@ from gapless.model.epochs import Epoch, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.stream import Run
 from gapless.model.ticks import Tick, TickRange
+from gapless.protocol.creations import Creation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,15 @@ class LinkStatusMessage:
     """To every neighbour, now and then: which cells the sender has a working link to."""
 
     reaches: frozenset[CellId]
+    #: The digest of the creations that the sender knows: whoever knows others tells them.
+    topics: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsMessage:
+    """To every neighbour: these topics were created. Whoever has not heard of one passes it on."""
+
+    creations: tuple[Creation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,5 +150,10 @@ CellMessage: TypeAlias = (
     KnowledgeMessage | AckMessage | NackMessage | AckExpectedMessage | StartRequestMessage | StartGrantMessage
 )
 Message: TypeAlias = (
-    CellMessage | AdvertisementMessage | AdvertisementAckMessage | LinkStatusMessage | SidewaysMessage
+    CellMessage
+    | AdvertisementMessage
+    | AdvertisementAckMessage
+    | LinkStatusMessage
+    | TopicsMessage
+    | SidewaysMessage
 )

@@ -5,19 +5,22 @@ between all brokers of the one and all brokers of the other cell. Brokers of one
 with each other too. Every cell that hosts pubends is the root of a spanning tree: knowledge flows
 down from it, curiosity and subscriptions flow up.
 
-Implements docs/protocol.md, sections 5 and 9.
+Topics may be created while the network runs: `Network.extended` gives the larger network.
+
+Implements docs/protocol.md, sections 5, 9 and 12.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.schema import Schema
+from gapless.protocol.creations import Creation, columns_text, digest, oldest
 from gapless.protocol.parameters import Parameters
 
 
@@ -62,6 +65,12 @@ class Network:
     #: The brokers that may host subends.
     edges: frozenset[BrokerId]
     parameters: Parameters = field(default_factory=Parameters)
+    #: The brokers that take the pubends of topics that are created while the network runs.
+    repositories: frozenset[BrokerId] = frozenset()
+    #: What was created since, as far as it is known; what contradicts the rest is not in use.
+    created: frozenset[Creation] = frozenset()
+    #: The network as it was described; None when nothing was created since.
+    described: Network | None = None
 
     @staticmethod
     def load(text: str, name: str = "network") -> Network:
@@ -87,6 +96,65 @@ class Network:
     def parse(description: Mapping[str, object]) -> Network:
         """A network from plain dictionaries. Raises as `load` does."""
         return _parsed(description)
+
+    def extended(self, creations: Iterable[Creation]) -> Network:
+        """This network with what was created since.
+
+        Whatever is in use stays in use. Of the rest, older creations come first, and one that contradicts
+        what is there already is set aside. So a network that is described and extended once by a whole set
+        is the same everywhere; and if nothing is contradictory, so is one that grew step by step.
+        """
+        created = oldest(self.created.union(creations))
+        if created == self.created:
+            return self
+        topics, pubends = dict(self.topics), dict(self.pubends)
+        for each in sorted(created - self.created, key=lambda each: each.age):
+            if self._objection(each, topics, pubends) is None:
+                topics[each.topic] = each.schema
+                pubends[each.pubend] = PubendPlace(each.pubend, each.topic, each.broker)
+        return replace(
+            self, topics=topics, pubends=pubends, created=created, described=self.described or self
+        )
+
+    def objection(self, creation: Creation) -> str | None:
+        """Why a creation cannot be in use here; None when it can."""
+        return self._objection(creation, self.topics, self.pubends)
+
+    @property
+    def set_aside(self) -> tuple[Creation, ...]:
+        """The creations that contradict what is in use, oldest first."""
+        found = [each for each in self.created if self.objection(each) is not None]
+        return tuple(sorted(found, key=lambda each: each.age))
+
+    @cached_property
+    def created_digest(self) -> int:
+        """The same number at all brokers that know the same creations."""
+        return digest(self.created)
+
+    @cached_property
+    def created_topics(self) -> frozenset[TopicId]:
+        """The topics that are not in the description."""
+        return frozenset() if self.described is None else frozenset(self.topics) - set(self.described.topics)
+
+    def _objection(
+        self, creation: Creation, topics: Mapping[TopicId, Schema], pubends: Mapping[PubendId, PubendPlace]
+    ) -> str | None:
+        topic, broker = creation.topic, creation.broker
+        cell = self.cell_of.get(broker)
+        if cell is None:
+            return f"there is no broker '{broker}'"
+        if len(self.cells[cell]) > 1:
+            return f"broker '{broker}' must be alone in its cell to host pubends"
+        if len(_tree(self, cell).edges) < len(self.cells):
+            return f"there are cells without a way to broker '{broker}'"
+        schema = topics.get(topic, creation.schema)
+        if schema != creation.schema:
+            there, asked = columns_text(schema), columns_text(creation.schema)
+            return f"topic '{topic}' has the columns {there} already, and not {asked}"
+        place = pubends.get(creation.pubend)
+        if place is not None and (place.topic, place.broker) != (topic, broker):
+            return f"there is a pubend '{creation.pubend}' already, of topic '{place.topic}'"
+        return None
 
     @cached_property
     def cell_of(self) -> Mapping[BrokerId, CellId]:
@@ -153,7 +221,7 @@ def _tree(network: Network, root: CellId) -> Tree:
     return Tree(root, parent, {cell: tuple(sorted(below)) for cell, below in children.items()}, edges)
 
 
-_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "parameters")
+_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "repositories", "parameters")
 
 
 #: How much of a wrong value an error shows.
@@ -169,9 +237,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
 
 
+def is_name(value: str) -> bool:
+    """Whether this can be a name: names stand in errors, in traces of one line and between blanks."""
+    return bool(value) and value.isprintable() and " " not in value
+
+
 def _name(value: str, place: str) -> str:
-    # Names stand in errors, in traces of one line per event and between the blanks of stamps.
-    if not value or not value.isprintable() or " " in value:
+    if not is_name(value):
         raise _wrong(place, f"{_shown(value)} is not a name: use printable characters without blanks")
     return value
 
@@ -219,6 +291,7 @@ def _parsed(description: Mapping[str, object]) -> Network:
         pubends=pubends,
         edges=edges,
         parameters=Parameters.parse(_table(description, "parameters")),
+        repositories=_repositories(description, cells, brokers, pubends),
     )
     _check_shape(network)
     return network
@@ -301,6 +374,25 @@ def _edges(
         if broker not in brokers:
             raise _wrong("edges", f"there is no broker {_shown(broker)}")
     return edges
+
+
+def _repositories(
+    description: Mapping[str, object],
+    cells: Mapping[CellId, tuple[BrokerId, ...]],
+    brokers: Mapping[BrokerId, CellId],
+    pubends: Mapping[PubendId, PubendPlace],
+) -> frozenset[BrokerId]:
+    """Who takes new topics: whom the description names, else who hosts pubends, else who could."""
+    alone = frozenset(members[0] for members in cells.values() if len(members) == 1)
+    if "repositories" not in description:
+        return frozenset(place.broker for place in pubends.values()) or alone
+    named = frozenset(map(BrokerId, _strings(description["repositories"], "repositories")))
+    for broker in sorted(named):
+        if broker not in brokers:
+            raise _wrong("repositories", f"there is no broker {_shown(broker)}")
+        if broker not in alone:
+            raise _wrong("repositories", f"broker '{broker}' must be alone in its cell to host pubends")
+    return named
 
 
 def _check_shape(network: Network) -> None:

@@ -3,11 +3,12 @@
 A peer that breaks the protocol must hurt only itself: whatever it sends is either a message that its
 place in the network allows, or a PeerError that closes its link and changes nothing.
 
-Implements docs/protocol.md, section 4.
+Implements docs/protocol.md, sections 4 and 12.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
@@ -17,6 +18,7 @@ from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.ticks import TICK_MAX, TICK_MIN
+from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, is_pubend_name, is_topic_name
 from gapless.protocol.messages import (
     AckExpectedMessage,
     AckMessage,
@@ -30,8 +32,9 @@ from gapless.protocol.messages import (
     SidewaysMessage,
     StartGrantMessage,
     StartRequestMessage,
+    TopicsMessage,
 )
-from gapless.protocol.network import Network
+from gapless.protocol.network import Network, is_name
 
 
 class Peers:
@@ -47,24 +50,40 @@ class Peers:
             pubend: network.topics[place.topic].arrow() for pubend, place in network.pubends.items()
         }
 
-    def check(self, sender: BrokerId, message: Message) -> None:
-        """Raise PeerError, naming the sender and its fault, unless it may send this message."""
+    def check(self, sender: BrokerId, message: Message) -> bool:
+        """Whether the message can be understood: False when it speaks of a topic that is not known here yet.
+
+        Raises PeerError, naming the sender and its fault, unless it may send this message.
+        """
         if sender not in self._neighbours:
             raise PeerError("E203", f"'{sender}' is no neighbour of '{self._broker}'")
         match message:
             case LinkStatusMessage():
-                pass
+                return True
+            case TopicsMessage():
+                self._check_topics(sender, message)
+                return True
             case SidewaysMessage():
                 self._check_sideways(sender, message)
+                return message.message.pubend in self._network.pubends
             case AdvertisementMessage() | AdvertisementAckMessage():
-                self._check_advertisement(sender, message)
+                return self._check_advertisement(sender, message)
             case _:
+                if message.pubend not in self._network.pubends:
+                    return False
                 self._check_way(sender, message)
                 self._check_content(sender, message)
+                return True
+
+    def _check_topics(self, sender: BrokerId, message: TopicsMessage) -> None:
+        wrong = not 0 < len(message.creations) <= MESSAGE_CREATIONS_MAX
+        for each in message.creations:
+            named = is_topic_name(each.topic) and is_pubend_name(each.pubend) and is_name(each.broker)
+            wrong = wrong or not named or not _are_ticks(each.made)
+        if wrong:
+            raise PeerError("E209", f"'{sender}' tells of topics that cannot be")
 
     def _check_way(self, sender: BrokerId, message: CellMessage) -> None:
-        if message.pubend not in self._network.pubends:
-            raise PeerError("E204", f"'{sender}' speaks of '{message.pubend}', which is no pubend")
         tree = self._network.tree_of(message.pubend)
         cell = self._network.cell_of[sender]
         if isinstance(message, KnowledgeMessage | AckExpectedMessage | StartGrantMessage):
@@ -112,20 +131,21 @@ class Peers:
         return self._network.tree_of(message.pubend).edges[self._network.cell_of[sender]]
 
     def _check_sideways(self, sender: BrokerId, message: SidewaysMessage) -> None:
-        known = message.message.pubend in self._network.pubends
         adjacent = message.cell in self._network.adjacent[self._cell]
         # The answer to a nack would come back to us, and not to the broker that sent it sideways.
         nack = isinstance(message.message, NackMessage)
-        if sender not in self._siblings or not known or not adjacent or nack:
+        if sender not in self._siblings or not adjacent or nack:
             raise PeerError("E206", f"'{sender}' sent a message sideways that this broker cannot pass on")
 
     def _check_advertisement(
         self, sender: BrokerId, message: AdvertisementMessage | AdvertisementAckMessage
-    ) -> None:
+    ) -> bool:
         tree = self._network.trees.get(message.root)
         cell = self._network.cell_of.get(message.origin)
-        if tree is None or cell is None:
+        if cell is None or message.root not in self._network.cells:
             raise PeerError("E207", f"'{sender}' sent an advertisement of or towards nobody we know")
+        if tree is None:
+            return False
         if isinstance(message, AdvertisementAckMessage):
             allowed = self._is_above(sender, message.root)
         else:
@@ -136,9 +156,21 @@ class Peers:
             raise PeerError("E207", f"'{sender}' may not advertise for '{message.origin}' here")
         for topic, condition in message.added if isinstance(message, AdvertisementMessage) else ():
             schema = self._network.topics.get(topic)
-            misfit = f"there is no topic '{topic}'" if schema is None else condition.misfit(schema)
-            if misfit is not None:
+            if schema is None:
+                return False
+            misfit = condition.misfit(schema)
+            # A topic that was created twice has other columns at whoever heard of the other one first.
+            if misfit is not None and topic not in self._network.created_topics:
                 raise PeerError("E208", f"'{sender}' advertised a condition that makes no sense: {misfit}")
+        return True
+
+    def fitting(self, message: AdvertisementMessage) -> AdvertisementMessage:
+        """The same without the conditions that do not fit: they are for another topic of the same name."""
+        if not self._network.created_topics:
+            return message
+        topics = self._network.topics
+        fit = frozenset(each for each in message.added if each[1].misfit(topics[each[0]]) is None)
+        return message if len(fit) == len(message.added) else replace(message, added=fit)
 
     def _is_above(self, sender: BrokerId, root: CellId) -> bool:
         return self._network.trees[root].parent.get(self._cell) == self._network.cell_of[sender]

@@ -18,6 +18,7 @@ from gapless.protocol.network import Network
 from gapless.protocol.trace import Entry, describe
 from gapless.protocol.trace import story as tick_story
 from gapless.sim.checkers import Checkers, Plan, Violation
+from gapless.sim.creating import Creating
 from gapless.sim.faults import Faults, Profile
 from gapless.sim.topologies import random_network
 from gapless.sim.workload import Workload
@@ -88,13 +89,15 @@ def run(
     random = Random(seed)
     network = network or random_network(random, brokers_max)
     profile = profile or Profile.draw(random)
-    checkers = Checkers(plan_of(network))
+    creating = Creating.draw(network, Random(f"topics of {seed}"))
+    checkers = Checkers(plan_of(network.extended(creating.creations)))
     world = World(network, random, [checkers], Pace())
     workload = Workload(world, checkers, random, None if plain else Random(f"tastes of {seed}"))
     faults = Faults(world, workload, profile, random)
     marks_before = Counter(marks.counts)
     violation: Violation | None = None
     try:
+        creating.start(world, workload)
         _strike(world, workload, faults, faults_seconds)
         _heal(world, workload, faults, checkers)
     except Violation as found:

@@ -20,13 +20,14 @@ from msgspec import Meta
 
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
-from gapless.errors import ContentError, PeerError
+from gapless.errors import ContentError, PeerError, SchemaError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange
+from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
 from gapless.protocol.messages import (
     AckExpectedMessage,
     AckMessage,
@@ -40,16 +41,20 @@ from gapless.protocol.messages import (
     SidewaysMessage,
     StartGrantMessage,
     StartRequestMessage,
+    TopicsMessage,
 )
 from gapless.protocol.network import Network
 from gapless.wire.codec import (
     ROWS_MAX,
     ColumnsFormat,
+    ColumnTexts,
     ConditionText,
     Counter,
     Head,
     Name,
+    Text,
     TickNumber,
+    column_texts,
     decode_batch,
     decode_head,
     encode_columns,
@@ -138,6 +143,15 @@ class _AdvertisementAck(Head, frozen=True):
 
 class _LinkStatus(Head, frozen=True):
     reaches: Annotated[tuple[Name, ...], Meta(max_length=EDGES_MAX)]
+    topics: Counter = 0
+
+
+#: Topic, columns, pubend, broker, when, and how long its events are kept.
+_Created = tuple[Name, ColumnTexts, Name, Name, TickNumber, Text]
+
+
+class _Topics(Head, frozen=True):
+    creations: Annotated[tuple[_Created, ...], Meta(min_length=1, max_length=MESSAGE_CREATIONS_MAX)]
 
 
 class _Sideways(Head, frozen=True):
@@ -155,6 +169,7 @@ _start_grant = msgspec.msgpack.Decoder(_StartGrant)
 _advertisement = msgspec.msgpack.Decoder(_Advertisement)
 _advertisement_ack = msgspec.msgpack.Decoder(_AdvertisementAck)
 _link_status = msgspec.msgpack.Decoder(_LinkStatus)
+_topics = msgspec.msgpack.Decoder(_Topics)
 _sideways = msgspec.msgpack.Decoder(_Sideways)
 
 #: What may be passed sideways.
@@ -234,11 +249,17 @@ def _head(message: Message) -> tuple[Kind, Head]:
         case AdvertisementAckMessage(root=root, origin=origin, version=held):
             return Kind.ADVERTISEMENT_ACK, _AdvertisementAck(root, origin, held)
         case LinkStatusMessage(reaches=reaches):
-            return Kind.LINK_STATUS, _LinkStatus(tuple(sorted(reaches)))
+            return Kind.LINK_STATUS, _LinkStatus(tuple(sorted(reaches)), message.topics)
+        case TopicsMessage(creations=creations):
+            return Kind.TOPICS_CREATED, _Topics(tuple(map(_created, creations)))
         case SidewaysMessage():
             raise AssertionError("a sideways message inside a sideways message")
         case _:
             assert_never(message)
+
+
+def _created(each: Creation) -> _Created:
+    return each.topic, column_texts(each.schema), each.pubend, each.broker, each.made, each.retention
 
 
 def _split(message: KnowledgeMessage) -> Iterable[KnowledgeMessage]:
@@ -299,11 +320,18 @@ def _texts(wanted: frozenset[tuple[TopicId, Condition]]) -> tuple[tuple[str, str
 class BrokerDecoder:
     """Turns the frames of neighbours into messages."""
 
-    def __init__(self, topics: Mapping[TopicId, Schema], pubends: Mapping[PubendId, TopicId]) -> None:
+    def __init__(
+        self,
+        topics: Mapping[TopicId, Schema],
+        pubends: Mapping[PubendId, TopicId],
+        created: frozenset[TopicId] = frozenset(),
+    ) -> None:
+        """`created` are those of the topics that are not in the network's description."""
         self._topics = topics
+        self._created = created
         self._forms = {pubend: ColumnsFormat(topics[topic]) for pubend, topic in pubends.items()}
         self._condition = lru_cache(maxsize=_CONDITIONS_KEPT)(self._parsed)
-        self._decoders: dict[Kind, Callable[[Frame], Message]] = {
+        self._decoders: dict[Kind, Callable[[Frame], Message | None]] = {
             Kind.KNOWLEDGE: self._knowledge,
             Kind.ACK: _decode_ack,
             Kind.NACK: _decode_nack,
@@ -313,6 +341,7 @@ class BrokerDecoder:
             Kind.ADVERTISEMENT: self._advertisement,
             Kind.ADVERTISEMENT_ACK: _decode_advertisement_ack,
             Kind.LINK_STATUS: _decode_link_status,
+            Kind.TOPICS_CREATED: _decode_topics,
             Kind.SIDEWAYS: self._sideways,
         }
 
@@ -320,22 +349,28 @@ class BrokerDecoder:
     def of(network: Network) -> BrokerDecoder:
         """A decoder for the messages of one network."""
         pubends = {pubend: place.topic for pubend, place in network.pubends.items()}
-        return BrokerDecoder(network.topics, pubends)
+        return BrokerDecoder(network.topics, pubends, network.created_topics)
 
-    def decode(self, frame: Frame) -> Message:
-        """The message in a frame. Raises PeerError, whatever the bytes are."""
+    def decode(self, frame: Frame) -> Message | None:
+        """The message in a frame; None when it is about a topic or pubend that is not known here yet.
+
+        Raises PeerError, whatever the bytes are.
+        """
         decoder = self._decoders.get(frame.kind)
         if decoder is None:
             raise PeerError("E213", f"a {frame.kind.name} frame may not come from a broker")
         return decoder(frame)
 
-    def _knowledge(self, frame: Frame) -> KnowledgeMessage:
+    def _knowledge(self, frame: Frame) -> KnowledgeMessage | None:
         head = decode_head(_knowledge, frame, len(frame.parts))
+        form = self._forms.get(PubendId(head.pubend))
+        if form is None:
+            return None
         batch = None
         if frame.parts:
             if len(frame.parts) != 2:
                 raise unreadable(frame, f"{len(frame.parts)} parts instead of 2")
-            batch = decode_batch(*frame.parts, self._form(head.pubend))
+            batch = decode_batch(*frame.parts, form)
             if not len(batch):
                 raise unreadable(frame, "a batch without rows")
         stamps = _epochs(frame, head.stamps, len(head.runs))
@@ -351,41 +386,43 @@ class BrokerDecoder:
             final_before=head.final_before,
         )
 
-    def _form(self, pubend: str) -> ColumnsFormat:
-        found = self._forms.get(PubendId(pubend))
-        if found is None:
-            raise PeerError("E204", f"knowledge of '{pubend}', which is no pubend")
-        return found
-
-    def _advertisement(self, frame: Frame) -> AdvertisementMessage:
+    def _advertisement(self, frame: Frame) -> AdvertisementMessage | None:
         head = decode_head(_advertisement, frame)
+        if any(TopicId(topic) not in self._topics for topic, _ in (*head.added, *head.removed)):
+            return None
         return AdvertisementMessage(
             root=CellId(head.root),
             origin=BrokerId(head.origin),
             version=head.version,
             base=head.base,
-            added=frozenset(self._condition(topic, text) for topic, text in head.added),
-            removed=frozenset(self._condition(topic, text) for topic, text in head.removed),
+            added=self._conditions(head.added),
+            removed=self._conditions(head.removed),
             epochs=_epoch(head.epochs),
         )
 
-    def _parsed(self, name: str, text: str) -> tuple[TopicId, Condition]:
+    def _conditions(self, told: _Wanted) -> frozenset[tuple[TopicId, Condition]]:
+        found = (self._condition(topic, text) for topic, text in told)
+        return frozenset(each for each in found if each is not None)
+
+    def _parsed(self, name: str, text: str) -> tuple[TopicId, Condition] | None:
         topic = TopicId(name)
-        schema = self._topics.get(topic)
-        if schema is None:
-            raise PeerError("E208", f"a condition on the topic '{topic}' is advertised, which there is not")
         try:
-            return topic, parse_condition(text, schema)
+            return topic, parse_condition(text, self._topics[topic])
         except ContentError as error:
+            if topic in self._created:
+                # Somebody has created another topic of this name, with other columns.
+                return None
             message = f"a condition on the topic '{topic}' is advertised that cannot be read: {error.message}"
             raise PeerError("E208", message) from error
 
-    def _sideways(self, frame: Frame) -> SidewaysMessage:
+    def _sideways(self, frame: Frame) -> SidewaysMessage | None:
         head = decode_head(_sideways, frame, len(frame.parts))
         kind = _CELL_KINDS.get(head.kind)
         if kind is None:
             raise unreadable(frame, f"a frame of kind {head.kind} cannot be passed sideways")
-        message: Message = self._decoders[kind](Frame(kind, memoryview(head.head), frame.parts))
+        message = self._decoders[kind](Frame(kind, memoryview(head.head), frame.parts))
+        if message is None:
+            return None
         assert isinstance(message, CellMessage), f"{kind.name} was decoded as {message}"
         return SidewaysMessage(cell=CellId(head.cell), message=message)
 
@@ -453,4 +490,22 @@ def _decode_advertisement_ack(frame: Frame) -> AdvertisementAckMessage:
 
 def _decode_link_status(frame: Frame) -> LinkStatusMessage:
     head = decode_head(_link_status, frame)
-    return LinkStatusMessage(reaches=frozenset(map(CellId, head.reaches)))
+    return LinkStatusMessage(reaches=frozenset(map(CellId, head.reaches)), topics=head.topics)
+
+
+def _decode_topics(frame: Frame) -> TopicsMessage:
+    head = decode_head(_topics, frame)
+    try:
+        creations = tuple(
+            Creation(
+                schema=Schema.parse(TopicId(topic), columns),
+                pubend=PubendId(pubend),
+                broker=BrokerId(broker),
+                made=made,
+                retention=retention,
+            )
+            for topic, columns, pubend, broker, made, retention in head.creations
+        )
+    except SchemaError as error:
+        raise unreadable(frame, error.message) from error
+    return TopicsMessage(creations=creations)

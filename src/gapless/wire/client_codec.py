@@ -372,7 +372,8 @@ def encode_node(message: NodeMessage) -> list[Part]:
             kind, head = Kind.REQUEST_REFUSED, _RequestRefused(request, code, shortened(text), retry)
         case Topics(request=request, topics=topics):
             listed = tuple((each.topic, column_texts(each), tuple(pubends)) for each, pubends in topics)
-            places, addresses = dict[str, str](message.places), dict[str, str](message.addresses)
+            places = {str(pubend): str(broker) for pubend, broker in message.places.items()}
+            addresses = {str(broker): address for broker, address in message.addresses.items()}
             kind, head = Kind.TOPICS, _Topics(request, listed, places, addresses, message.repositories)
         case StatusReport(request=request, report=report):
             kind, head = Kind.STATUS_REPORT, _StatusReport(request, report)

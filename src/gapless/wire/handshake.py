@@ -191,8 +191,10 @@ def check_welcome(welcome: Welcome, network: str = "") -> None:
 def network_fingerprint(network: Network) -> str:
     """What two brokers must agree on before they talk: cells, links, topics, pubends and edges.
 
-    Parameters may differ for a while, so that they can be changed one broker at a time.
+    What was created since is no part of it: brokers tell each other. Parameters may differ for a while, so
+    that they can be changed one broker at a time.
     """
+    network = network.described or network
     said = [
         sorted((cell, list(brokers)) for cell, brokers in network.cells.items()),
         sorted(sorted(link) for link in network.links),

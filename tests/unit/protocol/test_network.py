@@ -192,7 +192,10 @@ def without(section: str) -> Callable[[dict[str, Any]], None]:
 
 WRONG: list[tuple[Callable[[dict[str, Any]], None], str]] = [
     # Sections and their shape.
-    (put("cell", {}), "'cell': unknown section: there are cells, links, topics, pubends, edges, parameters"),
+    (
+        put("cell", {}),
+        "'cell': unknown section: there are cells, links, topics, pubends, edges, repositories, parameters",
+    ),
     (put("two\nlines", {}), r"'two\nlines': unknown section: "),
     (put("cells", ["p1"]), "cells: must be a table, got ['p1']"),
     (put("topics", "t"), "topics: must be a table, got 't'"),

@@ -86,7 +86,6 @@ def data(ticks: list[int], columns: dict[str, list[object]]) -> KnowledgeMessage
 
 FAULTS: list[tuple[str, Message, str]] = [
     ("nobody", LinkStatusMessage(reaches=frozenset()), "E203"),
-    ("s", NackMessage(pubend=PubendId("news"), ticks=TickRange(1, 5)), "E204"),
     ("s", KNOWLEDGE, "E201"),
     ("b2", KNOWLEDGE, "E201"),
     ("p", NACK, "E202"),
@@ -106,7 +105,6 @@ FAULTS: list[tuple[str, Message, str]] = [
     ("s", AckMessage(pubend=TRADES, runs=((2**70, ALWAYS),)), "E205"),
     ("p", AckExpectedMessage(pubend=TRADES, before=2**70), "E205"),
     ("b2", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
-    ("s", wanting("news", EVERYTHING), "E208"),
     ("s", wanting("trades", where("nope > 1", nope="int")), "E208"),
     ("s", request("t"), "E205"),
     ("p", grant("p"), "E205"),

@@ -1,5 +1,6 @@
 """Messages as bytes: the exact bytes of a few, and what is refused of the others."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -115,7 +116,7 @@ STAMPED = Epochs({BrokerId("s1"): 3})
         ),
         (
             LinkStatusMessage(reaches=frozenset({CellId("b"), CellId("a")})),
-            "47a70118080000000600000000000000 9192a161a1620000",
+            "47a70118080000000700000000000000 9292a161a1620000",
         ),
     ],
     ids=lambda value: type(value).__name__,
@@ -251,11 +252,13 @@ def test_a_run_without_a_stamp_is_refused() -> None:
     refused(Frame(Kind.ACK, memoryview(bytes.fromhex("93a1749192ff8090"))), "E215", "stamps")
 
 
-def test_unknown_pubends_topics_and_conditions_are_refused() -> None:
+def test_what_speaks_of_unknown_pubends_or_topics_is_no_message_yet_and_bad_conditions_are_refused() -> None:
     message = KnowledgeMessage(
         pubend=PubendId("u"), runs=(), batch=batch_of(1), first_time=True, final_before=TICK_MIN
     )
-    refused(*frames_of(BrokerEncoder().encode(message)), "E204", "'u'")
+    for each in (message, SidewaysMessage(cell=CellId("p"), message=message)):
+        [frame] = frames_of(BrokerEncoder().encode(each))
+        assert decoder().decode(frame) is None
     condition = parse_condition("price > 3", TRADES)
     for topic, columns, says in (("quotes", TRADES, "quotes"), ("trades", "x = 1", "no column 'x'")):
         if isinstance(columns, str):
@@ -270,7 +273,13 @@ def test_unknown_pubends_topics_and_conditions_are_refused() -> None:
             removed=frozenset(),
             epochs=NEVER,
         )
-        refused(*frames_of(BrokerEncoder().encode(advertised)), "E208", says)
+        [frame] = frames_of(BrokerEncoder().encode(advertised))
+        if topic == "quotes":
+            assert decoder().decode(frame) is None
+        else:
+            refused(frame, "E208", says)
+            lenient = BrokerDecoder({TRADES.topic: TRADES}, {}, frozenset({TRADES.topic}))
+            assert lenient.decode(frame) == replace(advertised, added=frozenset())
 
 
 def test_only_messages_to_a_cell_travel_sideways() -> None:

@@ -1,0 +1,210 @@
+"""Which topics were created while the network runs? What one node knows of them, in its database.
+
+A creation is on the disk before anybody hears of it: before the client that asked for it, before the broker,
+and so before the neighbours. Whatever needs to know of new topics at a node (links, logs, sessions) is told
+first, and the broker last, so that nothing it asks for is unknown to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from gapless.errors import NetworkDescriptionError, SchemaError, StoreError, UsageError
+from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.model.schema import Schema
+from gapless.model.ticks import Tick
+from gapless.node.config import parse_retention
+from gapless.node.logs import event_log
+from gapless.protocol.broker import Recovered
+from gapless.protocol.creations import TOPICS_MAX, Creation, columns_text, is_topic_name, pubend_name
+from gapless.protocol.events import Event, TopicsLearned
+from gapless.protocol.network import Network, PubendPlace
+from gapless.store.recovery import RecoveryDatabase
+from gapless.wire.client_messages import CreateTopic, Topics
+from gapless.wire.codec import column_texts
+
+log = event_log("gapless.catalog")
+
+#: The key of all creations in the database of a node.
+META_KEY = "creations"
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    topic: str
+    columns: dict[str, str]
+    pubend: str
+    broker: str
+    made: int
+    retention: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(list[_Stored])
+
+
+def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
+    """What a node has written down. Raises StoreError."""
+    told = None if database is None else database.meta(META_KEY)
+    if database is None or told is None:
+        return []
+    try:
+        return [
+            Creation(
+                schema=Schema.parse(TopicId(each.topic), each.columns),
+                pubend=PubendId(each.pubend),
+                broker=BrokerId(each.broker),
+                made=each.made,
+                retention=each.retention,
+            )
+            for each in _decoder.decode(told)
+        ]
+    except (msgspec.DecodeError, SchemaError) as error:
+        raise StoreError(
+            "E301", f"{database.path}: the created topics cannot be read: {error}: restore it from a copy"
+        ) from error
+
+
+class Grown(Protocol):
+    """Whoever must know of new topics before the broker does."""
+
+    def extend(self, network: Network) -> None:
+        """The network has grown to this."""
+
+
+class Catalog:
+    """The created topics, as one node knows them."""
+
+    def __init__(
+        self,
+        network: Network,
+        broker: BrokerId,
+        database: RecoveryDatabase | None,
+        *,
+        addresses: Mapping[BrokerId, str],
+        open_logs: Callable[[Sequence[PubendPlace], Network], Mapping[PubendId, Recovered]],
+        feed: Callable[[Event], None],
+        clock: Callable[[], Tick],
+    ) -> None:
+        """`network` is the described one with what was written down; `open_logs` makes room for pubends.
+
+        `addresses` are those that clients can reach.
+        """
+        self._addresses = addresses
+        self.network = network
+        self._broker = broker
+        self._database = database
+        self._open_logs = open_logs
+        self._feed = feed
+        self._clock = clock
+        #: Who is told before the broker, in this order.
+        self.grown: tuple[Grown, ...] = ()
+        for each in network.set_aside:
+            self._complain(each)
+
+    def create(self, asked: CreateTopic) -> None:
+        """A client wants a topic. When this returns it is on the disk.
+
+        Creating what is there already is no error. Raises UsageError or StoreError, and nothing has changed.
+        """
+        if not is_topic_name(asked.topic):
+            raise SchemaError(
+                "E110",
+                f"{asked.topic!r:.80} is no name for a topic: use letters, digits, '_', '-' and '.'",
+            )
+        schema = Schema.parse(asked.topic, asked.columns)
+        there = self.network.topics.get(asked.topic)
+        if there == schema:
+            return
+        if there is not None:
+            raise UsageError(
+                "E187",
+                f"topic '{asked.topic}' has the columns {columns_text(there)} already, "
+                f"and not {columns_text(schema)}: take another name",
+            )
+        if self._broker not in self.network.repositories:
+            others = ", ".join(sorted(self.network.repositories)) or "none"
+            raise UsageError("E189", f"'{self._broker}' takes no new topics: those who do are {others}")
+        if len(self.network.topics) >= TOPICS_MAX:
+            raise UsageError("E180", f"there are {TOPICS_MAX} topics already: no more can be created")
+        if asked.retention:
+            _checked_retention(asked.retention)
+        creation = Creation(
+            schema=schema,
+            pubend=pubend_name(asked.topic, self._broker, self._taken()),
+            broker=self._broker,
+            made=self._clock(),
+            retention=asked.retention,
+        )
+        objection = self.network.objection(creation)
+        if objection is not None:
+            raise UsageError("E187", f"topic '{asked.topic}' cannot be created: {objection}")
+        self._remember((creation,))
+
+    def told(self, request: int, may_see: Callable[[TopicId], bool]) -> Topics:
+        """The answer to a client that asks for all topics."""
+        network = self.network
+        topics = tuple(
+            (schema, network.pubends_of(topic)) for topic, schema in network.topics.items() if may_see(topic)
+        )
+        seen = {schema.topic for schema, _ in topics}
+        places = {p: place.broker for p, place in network.pubends.items() if place.topic in seen}
+        near = {*places.values(), *network.repositories}
+        return Topics(
+            request=request,
+            topics=topics,
+            places=places,
+            addresses={broker: text for broker, text in self._addresses.items() if broker in near},
+            repositories=tuple(sorted(network.repositories)),
+        )
+
+    def learned(self, creations: tuple[Creation, ...]) -> None:
+        """Neighbours told of creations. What cannot be written down now, they tell again."""
+        try:
+            self._remember(creations)
+        except StoreError as error:
+            log.repeated("topics_not_stored", by=error.code, code=error.code, reason=error.message)
+
+    def _remember(self, creations: Iterable[Creation]) -> None:
+        network = self.network.extended(creations)
+        if network is self.network:
+            return
+        if self._database is not None:
+            told = sorted(network.created, key=lambda each: each.age)
+            self._database.put_meta(META_KEY, _encode([_stored(each) for each in told]))
+        fresh = [place for pubend, place in network.pubends.items() if pubend not in self.network.pubends]
+        recovered = self._open_logs([each for each in fresh if each.broker == self._broker], network)
+        before, self.network = self.network, network
+        for grown in self.grown:
+            grown.extend(network)
+        new = tuple(sorted(network.created - before.created, key=lambda each: each.age))
+        for each in new:
+            if network.objection(each) is not None:
+                self._complain(each)
+        self._feed(TopicsLearned(creations=new, recovered=recovered))
+
+    def _taken(self) -> set[str]:
+        return {*self.network.pubends, *(each.pubend for each in self.network.created)}
+
+    def _complain(self, creation: Creation) -> None:
+        log.error(
+            "topic_set_aside",
+            topic=creation.topic,
+            pubend=creation.pubend,
+            broker=creation.broker,
+            reason=self.network.objection(creation),
+            way_out="create it under another name; its events stay in the log of its broker",
+        )
+
+
+def _checked_retention(text: str) -> None:
+    try:
+        parse_retention(text)
+    except NetworkDescriptionError as error:
+        raise UsageError("E121", error.message) from error
+
+
+def _stored(each: Creation) -> _Stored:
+    return _Stored(each.topic, column_texts(each.schema), each.pubend, each.broker, each.made, each.retention)

@@ -1,0 +1,91 @@
+"""Topics that are created while real nodes run: durable, known everywhere, and published from anywhere."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gapless.client import Client, connect
+from gapless.errors import SchemaError, UsageError
+from tests.integration.nodes import FIVE_NODES, PATIENCE_SECONDS, Cluster
+
+EMPTY_NODE = """
+cells = {all = ["n1"]}
+edges = ["n1"]
+"""
+BONDS = {"name": "string", "yield": "float?"}
+
+
+def run(story) -> None:  # type: ignore[no-untyped-def]
+    asyncio.run(asyncio.wait_for(story, 2 * PATIENCE_SECONDS))
+
+
+def client_of(cluster: Cluster, *names: str) -> Client:
+    listed = ",".join(str(cluster.addresses[name]) for name in names)  # type: ignore[index]
+    return connect(f"gapless://{listed}")
+
+
+def test_a_created_topic_and_its_events_survive_a_restart(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(EMPTY_NODE, tmp_path) as cluster:
+            async with client_of(cluster, "n1") as client:
+                assert await client.topics() == {}
+                await client.create_topic("bonds", BONDS)
+                async with client.subscribe("bonds") as bonds:
+                    receipt = await client.publish("bonds", {"name": "a"})
+                    assert receipt.pubend == "bonds-n1"
+                    assert (await anext(bonds))["name"] == "a"
+            await cluster.stop("n1")
+            await cluster.start("n1")
+            async with client_of(cluster, "n1") as client:
+                topics = await client.topics()
+                assert topics["bonds"].columns == BONDS
+                assert topics["bonds"].pubends == ("bonds-n1",)
+                async with client.subscribe("bonds") as bonds:
+                    later = await client.publish("bonds", {"name": "b", "yield": 1.5})
+                    assert later.tick is not None
+                    assert receipt.tick is not None
+                    assert later.tick > receipt.tick
+                    assert (await anext(bonds))["yield"] == 1.5
+
+    run(story())
+
+
+def test_the_same_topic_again_is_no_error_and_another_one_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(EMPTY_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
+            await client.create_topic("bonds", BONDS)
+            await client.create_topic("bonds", BONDS)
+            assert (await client.topics())["bonds"].pubends == ("bonds-n1",)
+            with pytest.raises(UsageError) as refused:
+                await client.create_topic("bonds", {"name": "int"})
+            assert refused.value.code == "E187"
+            assert "name=string yield=float?" in refused.value.message
+            assert "name=int" in refused.value.message
+            with pytest.raises(SchemaError, match="E110"):
+                await client.create_topic("../bonds", BONDS)
+            with pytest.raises(UsageError, match="E121"):
+                await client.create_topic("notes", BONDS, retention="sometimes")
+            assert list(await client.topics()) == ["bonds"]
+
+    run(story())
+
+
+def test_a_topic_created_at_the_repository_is_subscribed_to_at_every_edge(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            Cluster.running(FIVE_NODES, tmp_path) as cluster,
+            client_of(cluster, "p1") as publisher,
+            client_of(cluster, "s1") as one,
+            client_of(cluster, "s2") as other,
+        ):
+            await publisher.create_topic("bonds", BONDS)
+            for client in (one, other):
+                while "bonds" not in await client.topics():
+                    await asyncio.sleep(0.01)
+            async with one.subscribe("bonds") as bonds, other.subscribe("bonds", "name = 'x'") as some:
+                await publisher.publish_batch("bonds", {"name": ["w", "x", "y"]})
+                assert [(await anext(bonds))["name"] for _ in range(3)] == ["w", "x", "y"]
+                assert (await anext(some))["name"] == "x"
+
+    run(story())
