@@ -42,6 +42,7 @@ from gapless.protocol.events import (
     RecordsRead,
     SubscribeRequested,
     SubscriberSlow,
+    SubscriptionsRestored,
     TimerFired,
     UnsubscribeRequested,
 )
@@ -288,6 +289,14 @@ LINES: list[tuple[Item, str, bool]] = [
         "subscribe alice trades where TRUE from quotes 9 trades 7",
         False,
     ),
+    (
+        SubscriptionsRestored(
+            requests=(SubscribeRequested(subscription=ALICE, topic=TOPIC, condition=EVERYTHING),)
+        ),
+        "restore subscribe alice trades where TRUE",
+        False,
+    ),
+    (SubscriberSlow(subscription=ALICE, positions={}, away=True), "away alice", False),
     (
         FilterChangeRequested(subscription=ALICE, condition=EVERYTHING),
         "change alice where TRUE",

@@ -224,7 +224,7 @@ def test_the_window_of_a_laggard_follows_what_it_holds() -> None:
     lane.istream.accumulate(((0, 100_000, ALWAYS),), batch(range(50_000, 50_400)), TICK_MIN)
     group = Group((lane,), parameters)
     birth = first_epoch(1)
-    phase = Phase(EVERYTHING, birth, {PUBEND: 0}, {PUBEND: (0, 100_000)})
+    phase = Phase(EVERYTHING, birth, {PUBEND: 0}, granted={PUBEND: (0, 100_000)})
     subend = Subend(ALICE, 0, TOPIC, Order.PUBLISHER, [phase])
     group.place(subend)
     lag = group.laggards[ALICE]
@@ -323,3 +323,25 @@ def test_a_laggard_is_judged_by_the_condition_of_each_tick() -> None:
     assert hand.got("alice") == [FIRST, FIRST + 3], "all of it again, and nothing else"
     hand.publish(3, 8)
     assert hand.got("alice") == [FIRST, FIRST + 3, FIRST + 5]
+
+
+def test_who_is_away_is_handed_nothing_and_holds_what_it_lacks() -> None:
+    """Clause 10.17."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.publish(1, 2)
+    away = SubscriberSlow(subscription=ALICE, positions={PUBEND: FIRST + 1}, away=True)
+    hand.feed("s", away)
+    hand.effects.clear()
+    hand.publish(3, 4)
+    hand.wait(12_000)
+    assert not hand.of(Deliver)
+    assert not hand.sent(NackMessage, "s")
+    assert {stop for ack in hand.sent(AckMessage, "s") for stop, _ in ack.runs} <= {FIRST + 1}
+    hand.subscribe("bob", start=FIRST)
+    assert hand.got("bob") == [FIRST + 1, FIRST + 2, FIRST + 3], "what was acked is gone, and no more"
+    hand.effects.clear()
+    hand.feed("s", SubscriberSlow(subscription=ALICE, positions={}))
+    assert hand.got("alice") == [FIRST + 1, FIRST + 2, FIRST + 3]
+    hand.publish(5)
+    assert len(hand.got("alice")) == 4

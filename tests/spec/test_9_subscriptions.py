@@ -23,6 +23,8 @@ from gapless.protocol.events import (
     Now,
     Order,
     SubscribeRequested,
+    SubscriberSlow,
+    SubscriptionsRestored,
     UnsubscribeRequested,
 )
 from gapless.protocol.messages import (
@@ -552,7 +554,7 @@ def test_after_it_has_ended_no_change_is_confirmed() -> None:
 
 
 def test_a_change_survives_a_restart_of_the_edge_at_the_same_tick() -> None:
-    """Clause 9.23."""
+    """Clause 9.24."""
     hand = Hand.started(two_pubends())
     hand.stalled = {"alice"}
     hand.subscribe("alice", where("price < 5"))
@@ -578,3 +580,59 @@ def test_a_change_survives_a_restart_of_the_edge_at_the_same_tick() -> None:
     hand.wait(1_000)
     assert [pubend for pubend, _ in hand.changes("alice")] == ["lse"]
     assert sorted(hand.events("alice")) == [("lse", FIRST), ("nyse", FIRST), ("nyse", FIRST + 3)]
+
+
+def test_restored_subscriptions_ask_once_and_lose_nothing() -> None:
+    """Clause 9.23."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.subscribe("bob")
+    hand.stalled = {"alice", "bob"}
+    hand.publish(1, 2, 3)
+    hand.crash("s")
+    hand.stalled.clear()
+    hand.publish(4)
+    hand.effects.clear()
+    hand.start("s")
+    requests = tuple(
+        SubscribeRequested(
+            subscription=SubscriptionId(name), topic=TOPIC, condition=EVERYTHING, start={PUBEND: start}
+        )
+        for name, start in (("alice", FIRST + 2), ("bob", FIRST + 1))
+    )
+    # The requests get lost for a while: whatever the edge says meanwhile, it does not ack what they need.
+    hand.loses = lambda sender, _to, message: sender == "s" and isinstance(message, StartRequestMessage)
+    hand.feed("s", SubscriptionsRestored(requests=requests))
+    hand.link_up("b", "s")
+    hand.publish(5)
+    hand.wait(15_000)
+    assert not hand.starts("alice")
+    hand.loses = lambda *_: False
+    hand.wait(1_000)
+    assert {m.wanted for m in hand.sent(StartRequestMessage, "s")} == {FIRST + 1}
+    assert hand.starts("alice") == {"nyse": FIRST + 2}
+    assert hand.starts("bob") == {"nyse": FIRST + 1}
+    assert hand.got("alice") == [], "it is away"
+    for name in ("alice", "bob"):
+        hand.feed("s", SubscriberSlow(subscription=SubscriptionId(name), positions={}))
+    assert hand.got("bob")[:3] == [FIRST + 1, FIRST + 2, FIRST + 3]
+    assert hand.got("alice") == hand.got("bob")[1:]
+    assert len(hand.got("bob")) == 4
+
+
+def test_a_restored_subscription_that_ends_holds_nothing() -> None:
+    """Clause 9.23."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.stalled = {"alice"}
+    hand.publish(1)
+    hand.crash("s")
+    hand.start("s")
+    request = SubscribeRequested(
+        subscription=SubscriptionId("alice"), topic=TOPIC, condition=EVERYTHING, start={PUBEND: FIRST}
+    )
+    hand.feed("s", SubscriptionsRestored(requests=(request,)))
+    hand.feed("s", UnsubscribeRequested(subscription=SubscriptionId("alice")))
+    hand.link_up("b", "s")
+    hand.wait(15_000)
+    assert hand.recovered("nyse").released > FIRST

@@ -42,6 +42,7 @@ from gapless.protocol.events import (
     RecordsRead,
     SubscribeRequested,
     SubscriberSlow,
+    SubscriptionsRestored,
     TimerFired,
     TopicsLearned,
     UnsubscribeRequested,
@@ -216,6 +217,7 @@ class Broker:
                 self._links.down(event.neighbour, step.now)
             case (
                 SubscribeRequested()
+                | SubscriptionsRestored()
                 | FilterChangeRequested()
                 | UnsubscribeRequested()
                 | DeliveryTaken()
@@ -304,6 +306,7 @@ class Broker:
     def _subscriber_acted(
         self,
         event: SubscribeRequested
+        | SubscriptionsRestored
         | FilterChangeRequested
         | UnsubscribeRequested
         | DeliveryTaken
@@ -314,6 +317,9 @@ class Broker:
         match event:
             case SubscribeRequested():
                 edge.subscribe(event)
+                self._subscriptions_changed(step)
+            case SubscriptionsRestored():
+                edge.restore(event.requests)
                 self._subscriptions_changed(step)
             case FilterChangeRequested():
                 edge.change(event)

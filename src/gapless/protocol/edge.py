@@ -9,7 +9,7 @@ Implements docs/protocol.md, sections 8, 9 and 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -57,6 +57,8 @@ class _Door:
     #: Phases that wait for their start tick, by their birth, which ascends.
     pending: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     request: _Request | None = None
+    #: Restored subscriptions that wait for their start tick need the ticks from here on.
+    floor: Tick = TICK_MAX
     delay_at_ms: int = 0
 
 
@@ -103,6 +105,28 @@ class Edge:
 
     def subscribe(self, event: SubscribeRequested) -> None:
         """Begin a new subscription under a new epoch. Raises UsageError before anything changes."""
+        self._subscribe(event, self._acceptable(event))
+
+    def restore(self, events: Sequence[SubscribeRequested]) -> None:
+        """Go on with subscriptions of an earlier life. Raises UsageError before anything changes.
+
+        All of them ask a pubend for one start tick, the lowest that any of them needs, and each begins at its
+        own: so it takes one grant to restore them, and not as many as there are positions.
+        """
+        starts = [self._acceptable(event) for event in events]
+        lowest: dict[PubendId, Tick] = {}
+        for wanted in starts:
+            for pubend, start in wanted.items():
+                lowest[pubend] = min(start, lowest.get(pubend, TICK_MAX))
+        for event, wanted in zip(events, starts, strict=True):
+            subend = self._subscribe(event, wanted)
+            subend.away = True
+            subend.phases[0].asked = {pubend: lowest[pubend] for pubend in wanted}
+        for pubend, start in lowest.items():
+            self._doors[pubend].floor = min(self._doors[pubend].floor, start)
+
+    def _acceptable(self, event: SubscribeRequested) -> dict[PubendId, Tick]:
+        """The start ticks that a new subscription asks for. Raises UsageError when it cannot be."""
         if event.subscription in self._subends:
             raise UsageError("E140", f"subscription '{event.subscription}' exists already at '{self.broker}'")
         if event.topic not in self._total:
@@ -110,11 +134,15 @@ class Edge:
         wanted = self._wanted(event)
         conditions = [event.condition, *(condition for condition, _ in event.changes)]
         self._check(event.subscription, event.topic, conditions)
+        return wanted
+
+    def _subscribe(self, event: SubscribeRequested, wanted: Mapping[PubendId, Tick]) -> Subend:
         subend = Subend(event.subscription, next(self._slots), event.topic, event.order, [])
         self._subends[event.subscription] = subend
         self._add_phase(subend, event.condition, wanted, {})
         for condition, since in event.changes:
             self._add_phase(subend, condition, {}, since)
+        return subend
 
     def change(self, event: FilterChangeRequested) -> None:
         """Begin to change a condition under a new epoch. Raises UsageError before anything changes."""
@@ -132,8 +160,11 @@ class Edge:
             raise UsageError("E142", f"there is no subscription '{subscription}' at '{self.broker}'")
         self.epoch += 1
         for pubend in self._merge(subend).pubends:
+            door = self._doors[pubend]
             for phase in subend.phases:
-                self._doors[pubend].pending.pop(phase.birth, None)
+                door.pending.pop(phase.birth, None)
+            if not door.pending:
+                door.floor = TICK_MAX
         self._ended += [(subend.topic, phase.condition) for phase in subend.phases]
         self._drop_outstanding(subend)
         for group in self._groups_of(subend):
@@ -158,9 +189,13 @@ class Edge:
             door.request = None
         effects: list[Effect] = []
         for subend, phase in list(door.pending.values()):
-            if phase.birth <= message.epoch and phase.wanted.get(message.pubend) == message.wanted:
-                phase.granted.setdefault(message.pubend, (message.start, message.until))
+            if phase.birth <= message.epoch and phase.asked.get(message.pubend) == message.wanted:
+                start = max(message.start, phase.wanted.get(message.pubend, TICK_MIN))
+                phase.granted.setdefault(message.pubend, (start, message.until))
                 effects += self._place(subend, message.pubend)
+        for other in self._doors.values():
+            if not other.pending:
+                other.floor = TICK_MAX
         return effects
 
     def taken(self, serial: int) -> tuple[PubendId, ...]:
@@ -182,6 +217,7 @@ class Edge:
             return ()
         reached(LEFT_LIVE_PATH)
         subend.slow = True
+        subend.away = event.away
         self._drop_outstanding(subend)
         for group in self._groups_of(subend):
             if all(subend.phases[0].birth not in self._doors[p].pending for p in group.pubends):
@@ -244,8 +280,8 @@ class Edge:
             if now.ms < door.request.sent_ms + self._parameters.advertise_repeat_ms:
                 return []
             reached(START_REQUESTED_AGAIN)
-        wanted = ungranted[0].wanted.get(pubend)
-        alike = [phase.birth for phase in ungranted if phase.wanted.get(pubend) == wanted]
+        wanted = ungranted[0].asked.get(pubend)
+        alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
         door.request = _Request(max(alike), wanted, now.ms)
         return [StartRequestMessage(pubend=pubend, edge=self.broker, epoch=door.request.epoch, wanted=wanted)]
 
@@ -254,8 +290,8 @@ class Edge:
         door = self._doors[pubend]
         reading = [group.acked(pubend) for group in door.groups if group.has_readers]
         if reading:
-            return min(reading)
-        return max(door.lane.istream.frontier, door.lane.expected)
+            return min(door.floor, *reading)
+        return min(door.floor, max(door.lane.istream.frontier, door.lane.expected))
 
     def ack_stamp(self, pubend: PubendId) -> Epochs:
         """The subscriptions that `acked` speaks for: not yet those that wait for their start tick."""
@@ -334,7 +370,7 @@ class Edge:
     ) -> None:
         """A condition of a subscription begins under a new epoch; `since` is where it did so already."""
         self.epoch += 1
-        phase = Phase(condition, self.epoch, wanted)
+        phase = Phase(condition, self.epoch, wanted, wanted)
         subend.phases.append(phase)
         self._begun.append((subend.topic, condition))
         for group in self._groups_of(subend):

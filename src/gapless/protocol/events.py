@@ -123,6 +123,16 @@ class SubscribeRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionsRestored:
+    """Subscriptions that the host kept over a restart, at the positions they had; their subscribers are away.
+
+    Fed right after `BrokerStarted`, so that nothing is acked that they need. Answered like the requests.
+    """
+
+    requests: tuple[SubscribeRequested, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilterChangeRequested:
     """A subscriber wants the events that `condition` accepts instead of those it gets now.
 
@@ -153,13 +163,15 @@ class DeliveryTaken:
 class SubscriberSlow:
     """A subscriber's queue is full; what it had not taken has been thrown away.
 
-    It gets no live deliveries until it has caught up by curiosity from `positions` on.
+    It gets no live deliveries until it has caught up by curiosity from `positions` on. One that is `away`
+    gets nothing at all until it is reported slow once more, which says that it is back.
     """
 
     subscription: SubscriptionId
     #: Per pubend, the tick below which it has taken all its events; of a pubend not named, all that was
     #: handed out.
     positions: Mapping[PubendId, Tick]
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +201,7 @@ Event: TypeAlias = (
     | LinkUp
     | LinkDown
     | SubscribeRequested
+    | SubscriptionsRestored
     | FilterChangeRequested
     | UnsubscribeRequested
     | DeliveryTaken

@@ -7,7 +7,8 @@ edge, ordered by tick and then pubend.
 
 A subend that falls behind (or starts in the past) is a *laggard*: it leaves the group, what it has not
 taken is forgotten, and it catches up through curiosity at its own pace, one delivery at a time. When
-it has reached the group's horizon, it is a member again. It never slows the others down.
+it has reached the group's horizon, it is a member again. It never slows the others down. A laggard whose
+subscriber is away is *parked*: nothing is handed to it, and it costs nothing but its position.
 
 A subscription whose condition changes has several *phases*, and each tick belongs to one of them. What a
 group hands out is cut where a phase begins, so that a change takes effect at one tick exactly.
@@ -45,6 +46,7 @@ LATE_START_HELD = mark(
 )
 MERGE_HELD = mark("merge_held", "total order waited for a pubend that lagged behind the others")
 DELIVERIES_FULL = mark("deliveries_full", "a group stopped handing out because too many deliveries wait")
+PARKED = mark("parked", "a subscription whose subscriber is away was put aside")
 CHANGE_OF_MEMBER = mark("change_of_member", "a member's condition changed when the horizon reached the tick")
 CHANGE_OF_LAGGARD = mark("change_of_laggard", "a laggard came to a tick at which its condition changes")
 
@@ -61,6 +63,8 @@ class Phase:
     birth: Epoch
     #: Per pubend the start tick that was asked for; "from now on" of those that are not named.
     wanted: Mapping[PubendId, Tick] = field(default_factory=dict)
+    #: Per pubend what the pubend itself is asked for: of many that are restored, the lowest for all.
+    asked: Mapping[PubendId, Tick] = field(default_factory=dict)
     #: Per pubend that granted it: the start tick, and how far the pubend's past reached then.
     granted: dict[PubendId, tuple[Tick, Tick]] = field(default_factory=dict)
     #: Per pubend the first tick that it decides of. Empty for the first phase, which has no other before it.
@@ -81,6 +85,8 @@ class Subend:
     phases: list[Phase]
     #: It was reported slow and has taken nothing since.
     slow: bool = False
+    #: Its subscriber is not there to take anything.
+    away: bool = False
     #: The serials of the deliveries handed to it as a laggard that it has not taken.
     outstanding: set[int] = field(default_factory=set)
 
@@ -156,6 +162,9 @@ class Group:
     #: Deliveries that were not taken yet, with the lowest tick they hold.
     waiting: dict[int, Tick] = field(default_factory=dict)
     laggards: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
+    #: Those that are away, and per pubend the lowest tick that one of them has not taken; None when unknown.
+    parked: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
+    parked_low: dict[PubendId, Tick] | None = None
 
     @property
     def pubends(self) -> tuple[PubendId, ...]:
@@ -165,7 +174,7 @@ class Group:
     @property
     def has_readers(self) -> bool:
         """Whether anybody waits for events here."""
-        return bool(len(self.index) or self.laggards)
+        return bool(len(self.index) or self.laggards or self.parked)
 
     def place(self, subend: Subend) -> dict[PubendId, Tick]:
         """Let a granted subend in; returns the ticks from which on it is gapless."""
@@ -181,12 +190,10 @@ class Group:
             # Nobody looked at this stream for a while: it goes on where the newcomer's past ends.
             # No further than the slowest pubend has come: a later newcomer must not begin in its future.
             self.horizon = min(first.granted[pubend][1] for pubend in self.pubends)
-        if min(starts.values()) == max(starts.values()) >= self.horizon:
+        if not subend.away and min(starts.values()) == max(starts.values()) >= self.horizon:
             self._join(subend, min(starts.values()))
         else:
-            self.laggards[subend.subscription] = CatchUp(
-                subend, dict(starts), dict(starts), window=self.parameters.nack_ticks_max
-            )
+            self._set_apart(subend, starts, self.parameters.nack_ticks_max)
             # The horizon it chases must not run over silence that says nothing of it.
             self._require(subend, self.horizon)
         return starts
@@ -218,23 +225,23 @@ class Group:
     def remove(self, subend: Subend) -> None:
         """The subscription has ended."""
         self.laggards.pop(subend.subscription, None)
+        if self.parked.pop(subend.subscription, None) is not None:
+            self.parked_low = None
         self.index.remove(subend.slot)
         self.late_starts.pop(subend.slot, None)
 
     def fall_behind(self, subend: Subend, positions: dict[PubendId, Tick]) -> None:
         """The subscriber has thrown away what it had not taken: go on from `positions`."""
-        old = self.laggards.get(subend.subscription)
+        old = self.laggards.get(subend.subscription) or self.parked.get(subend.subscription)
         start = self.late_starts.get(subend.slot, TICK_MIN)
-        if old is None and start > self.horizon:
+        if old is None and start > self.horizon and not subend.away:
             return
         handed = {
             pubend: max(start, positions.get(pubend, old.handed[pubend] if old else self.horizon))
             for pubend in self.pubends
         }
         self.remove(subend)
-        self.laggards[subend.subscription] = CatchUp(
-            subend, handed, dict(handed), window=old.window if old else self.parameters.nack_ticks_max
-        )
+        self._set_apart(subend, handed, old.window if old else self.parameters.nack_ticks_max)
 
     def taken(self, serial: int, subend: Subend | None) -> None:
         """A delivery was taken by all who were to get it."""
@@ -311,6 +318,8 @@ class Group:
     def acked(self, pubend: PubendId) -> Tick:
         """The tick below which all readers have taken their events of this pubend."""
         lagging = [lag.taken[pubend] for lag in self.laggards.values()]
+        if self.parked:
+            lagging.append(self._parked_low()[pubend])
         return min([self.horizon, *self.waiting.values(), *lagging])
 
     def gaps(self, lane: Lane) -> TickSet:
@@ -337,6 +346,22 @@ class Group:
                 phase, until = lag.subend.in_force(lane.pubend, start)
                 wanted |= lane.gaps_under(start, min(self.horizon, start + lag.window, until), phase.birth)
         return wanted
+
+    def _set_apart(self, subend: Subend, handed: dict[PubendId, Tick], window: int) -> None:
+        lag = CatchUp(subend, dict(handed), dict(handed), window=window)
+        if not subend.away:
+            self.laggards[subend.subscription] = lag
+            return
+        reached(PARKED)
+        self.parked[subend.subscription] = lag
+        if self.parked_low is not None:
+            self.parked_low = {pubend: min(at, handed[pubend]) for pubend, at in self.parked_low.items()}
+
+    def _parked_low(self) -> dict[PubendId, Tick]:
+        if self.parked_low is None:
+            lags = self.parked.values()
+            self.parked_low = {pubend: min(lag.taken[pubend] for lag in lags) for pubend in self.pubends}
+        return self.parked_low
 
     def _join(self, subend: Subend, start: Tick) -> None:
         self.index.add(subend.slot, subend.in_force(self.pubends[0], self.horizon)[0].condition)

@@ -58,6 +58,7 @@ from gapless.protocol.events import (
     RecordsRead,
     SubscribeRequested,
     SubscriberSlow,
+    SubscriptionsRestored,
     TimerFired,
     TopicsLearned,
     UnsubscribeRequested,
@@ -87,7 +88,12 @@ SlotNames: TypeAlias = Mapping[int, SubscriptionId]
 LISTED_MAX = 8
 
 _SubscriberEvent: TypeAlias = (
-    SubscribeRequested | FilterChangeRequested | UnsubscribeRequested | DeliveryTaken | SubscriberSlow
+    SubscribeRequested
+    | SubscriptionsRestored
+    | FilterChangeRequested
+    | UnsubscribeRequested
+    | DeliveryTaken
+    | SubscriberSlow
 )
 
 
@@ -237,6 +243,7 @@ def _event_text(event: Event) -> str:
             return "timer fired"
         case (
             SubscribeRequested()
+            | SubscriptionsRestored()
             | FilterChangeRequested()
             | UnsubscribeRequested()
             | DeliveryTaken()
@@ -252,6 +259,12 @@ def _subscriber_text(event: _SubscriberEvent) -> str:
         case SubscribeRequested(subscription=subscription, topic=topic, condition=condition):
             total = " in total order" if event.order is Order.TOTAL else ""
             return f"subscribe {subscription} {topic} where {condition}{total}{_start_text(event.start)}"
+        case SubscriptionsRestored(requests=requests):
+            return (
+                "restore "
+                + ", ".join(_subscriber_text(each) for each in requests[:LISTED_MAX])
+                + (f" and {len(requests) - LISTED_MAX} more" if len(requests) > LISTED_MAX else "")
+            )
         case FilterChangeRequested(subscription=subscription, condition=condition):
             return f"change {subscription} where {condition}"
         case UnsubscribeRequested(subscription=subscription):
@@ -260,7 +273,7 @@ def _subscriber_text(event: _SubscriberEvent) -> str:
             return " ".join(["taken delivery", *map(str, (serial, *also))])
         case SubscriberSlow(subscription=subscription, positions=positions):
             taken = "".join(f" {pubend} {_before(positions[pubend])}" for pubend in sorted(positions))
-            return f"slow {subscription}" + (f" took{taken}" if taken else "")
+            return f"{'away' if event.away else 'slow'} {subscription}" + (f" took{taken}" if taken else "")
         case _:
             assert_never(event)
 
@@ -415,7 +428,9 @@ def _event_mentions(event: Event, pubend: PubendId, tick: Tick) -> bool:
             return False
         case PublishRequested() | RecordDurable() | RecordFailed():
             return False
-        case SubscribeRequested() | FilterChangeRequested() | UnsubscribeRequested() | DeliveryTaken():
+        case SubscribeRequested() | SubscriptionsRestored() | FilterChangeRequested():
+            return False
+        case UnsubscribeRequested() | DeliveryTaken():
             return False
         case _:
             assert_never(event)
