@@ -28,7 +28,7 @@ class Options:
     outstanding_rows_max: int = 2**20
     outstanding_bytes_max: int = 256 * 2**20
     #: How many rows of a subscription may wait here for the program.
-    credit_rows: int = 16_384
+    credit_rows: int = 131_072
     #: How long a taken event may stay unacknowledged. Nothing waits for it: the log keeps the event longer,
     #: and of a subscription with a name, this is what a program that dies gets again.
     ack_s: float = 10.0

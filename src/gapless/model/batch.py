@@ -23,15 +23,14 @@ Made = TypeVar("Made")
 class EventBatch:
     """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`."""
 
-    __slots__ = ("_arrays", "_derived", "columns", "nbytes", "ticks")
+    __slots__ = ("_arrays", "_derived", "_nbytes", "columns", "ticks")
 
     def __init__(self, ticks: TickArray, columns: pa.RecordBatch) -> None:
         assert len(ticks) == columns.num_rows, f"{len(ticks)} ticks for {columns.num_rows} rows"
         #: Strictly ascending.
         self.ticks = ticks
         self.columns = columns
-        #: What the batch weighs in memory, for bounds.
-        self.nbytes: int = columns.nbytes + ticks.nbytes
+        self._nbytes: int | None = None
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._derived: dict[Callable[[pa.RecordBatch], Any], Any] = {}
 
@@ -49,6 +48,13 @@ class EventBatch:
         return bool(np.array_equal(self.ticks, other.ticks)) and self.columns.equals(other.columns)
 
     __hash__ = None  # type: ignore[assignment]  # a batch is a value, but too big a one to hash
+
+    @property
+    def nbytes(self) -> int:
+        """What the batch weighs in memory, for bounds. Looked at when first asked: it takes a while."""
+        if self._nbytes is None:
+            self._nbytes = self.columns.nbytes + self.ticks.nbytes
+        return self._nbytes
 
     @property
     def first(self) -> Tick:

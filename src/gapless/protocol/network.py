@@ -186,7 +186,14 @@ class Network:
 
     def pubends_of(self, topic: TopicId) -> tuple[PubendId, ...]:
         """The pubends that feed a topic, sorted."""
-        return tuple(sorted(p for p, place in self.pubends.items() if place.topic == topic))
+        return self._pubends_of.get(topic, ())
+
+    @cached_property
+    def _pubends_of(self) -> Mapping[TopicId, tuple[PubendId, ...]]:
+        found: dict[TopicId, list[PubendId]] = {}
+        for pubend, place in sorted(self.pubends.items()):
+            found.setdefault(place.topic, []).append(pubend)
+        return {topic: tuple(pubends) for topic, pubends in found.items()}
 
     def siblings(self, broker: BrokerId) -> tuple[BrokerId, ...]:
         """The other brokers of a broker's cell."""
