@@ -12,10 +12,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.abc import MetaPathFinder
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import pyarrow as pa
 import typer
 
@@ -165,20 +168,24 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
     return BrokerId(broker)
 
 
+class _NoPandas(MetaPathFinder):
+    """Says that there is no pandas."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a node does without pandas", name=fullname)
+
+
 def _do_without_pandas() -> None:
-    """Let pyarrow find that there is no pandas, as it looks for it once, at the first array it makes.
+    """Let pyarrow find that there is no pandas: it looks for it once, when it makes its first array.
 
     A node has no use for it, and importing it in the middle of the first delivery takes 0.4 s and 40 MB.
     """
-    known = sys.modules.get("pandas")
-    sys.modules["pandas"] = None  # type: ignore[assignment]  # which makes its import fail
-    try:
+    if "pandas" not in sys.modules:
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
         pa.array([0])
-    finally:
-        if known is None:
-            del sys.modules["pandas"]
-        else:
-            sys.modules["pandas"] = known
+        sys.meta_path.remove(finder)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -191,11 +198,24 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+class _NoPandas(MetaPathFinder):
+    """While it is in `sys.meta_path`, there is no pandas."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Raises ModuleNotFoundError for pandas, and leaves all else to others."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
 def _load_what_events_need() -> None:
     """Load now what the first condition and the first event would load: half a second, in their way."""
-    # A node never sees a data frame, but Arrow looks for pandas at the first event, and loads it if it can.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]  # None means: there is none
     import_module("gapless.content.sql")
+    # At the first event Arrow loads pandas, if it can, in case that somebody gives it a data frame. Nobody
+    # gives one to a node. It tries once.
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    pa.array([0])
+    sys.meta_path.remove(finder)
 
 
 async def _serve(config: NodeConfig) -> None:
