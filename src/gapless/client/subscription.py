@@ -449,7 +449,9 @@ class Subscription:
         first = confirmed.start
         if isinstance(self._wish.start, Mapping):
             # A node begins with the least of all positions: what lies below that of a pubend came before.
+            # So it is done with, too: the node waits for it as for everything else that it hands out.
             first = max(first, self._wish.start.get(confirmed.pubend, first))
+            self._acked.setdefault(confirmed.pubend, first)
         self._expected.setdefault(confirmed.pubend, first)
         self._taken.setdefault(confirmed.pubend, first)
         self._confirmed.add(confirmed.pubend)

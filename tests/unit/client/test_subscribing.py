@@ -130,6 +130,8 @@ def test_positions_to_go_on_from_are_kept_where_the_node_begins_earlier(as_colum
             )
             async with client.subscribe("trades", start={PUBEND: 5, OTHER: 12}) as trades:
                 assert trades.positions == {PUBEND: 5, OTHER: 12}
+                # The node waits for what it hands out to be acknowledged, also for what nobody wants again.
+                assert (await node.hear(Acknowledge)).positions == {PUBEND: 5, OTHER: 12}
                 node.peer.deliver(7, [10, 11, 12, 13], as_columns=as_columns, sources=[0, 1, 1, 0])
                 got = [(each.pubend, each.tick) for each in [await anext(trades) for _ in range(3)]]
                 assert got == [(PUBEND, 10), (OTHER, 12), (PUBEND, 13)]
