@@ -12,13 +12,11 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.abc import MetaPathFinder
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
 import pyarrow as pa
 import typer
 
@@ -93,7 +91,8 @@ def up(
         config = replace(config, http=Address.parse(http, "--http", port=None))
     configure(config.broker, form=logs, verbose=verbose)  # type: ignore[arg-type]  # checked above
     _do_without_pandas()
-    _load_what_events_need()
+    # The first condition would load the parser, with everybody waiting.
+    import_module("gapless.content.sql")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(config))
 
@@ -196,26 +195,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         log.warning("slow_event_loop", reason=str(error), way_out="install uvloop")
         return None
     return uvloop.new_event_loop
-
-
-class _NoPandas(MetaPathFinder):
-    """While it is in `sys.meta_path`, there is no pandas."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """Raises ModuleNotFoundError for pandas, and leaves all else to others."""
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-
-def _load_what_events_need() -> None:
-    """Load now what the first condition and the first event would load: half a second, in their way."""
-    import_module("gapless.content.sql")
-    # At the first event Arrow loads pandas, if it can, in case that somebody gives it a data frame. Nobody
-    # gives one to a node. It tries once.
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    pa.array([0])
-    sys.meta_path.remove(finder)
 
 
 async def _serve(config: NodeConfig) -> None:
