@@ -26,6 +26,11 @@ COMMANDS: tuple[Entry, ...] = (
     ),
     Entry("status", "gapless.cli.status:status", "Show what a node is, its links, clients and topics."),
     Entry("match", "gapless.cli.match:match", "Try a condition on files, and see why a row matches or not."),
+    Entry(
+        "demo",
+        "gapless.cli.demo:demo",
+        "Watch a network of real processes lose a router, and nobody lose an event.",
+    ),
     Entry("sim", "gapless.cli.sim:sim", "Simulate networks under faults, and check every promise."),
 )
 
