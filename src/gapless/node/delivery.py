@@ -307,6 +307,9 @@ class Delivery:
     def _caught_up(self, reader: Reader) -> None:
         for group, held in list(reader.catching.items()):
             acked = self._ledger(group).acked
+            if reader.catching.get(group) is not held:
+                # The broker has answered what was taken with the next delivery, and that one waits now.
+                continue
             if all(acked[pubend][reader.slot] >= stop for pubend, stop in held.stops.items()):
                 del reader.catching[group]
                 self._feed(DeliveryTaken(serial=held.serial))

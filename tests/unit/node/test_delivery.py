@@ -47,8 +47,40 @@ def test_a_laggard_need_not_acknowledge_again_what_it_is_sent_again() -> None:
     asyncio.run(story())
 
 
-def _laggard(serial: int, ticks: list[int]) -> Deliver:
+def test_what_an_acknowledgement_brings_about_is_not_taken_by_it() -> None:
+    """One acknowledgement frees two deliveries, and the broker answers each at once with the next one."""
+    taken: list[int] = []
+    next_ones = {1: ("p", 3), 2: ("q", 4)}
+
+    def feed(event: Event, then: Callable[[], None] | None = None) -> None:
+        assert isinstance(event, DeliveryTaken)
+        assert then is None
+        taken.append(event.serial)
+        if event.serial in next_ones:
+            pubend, serial = next_ones.pop(event.serial)
+            delivery.deliver(_laggard(serial, [40], PubendId(pubend)))
+
+    async def story() -> None:
+        nonlocal delivery
+        form = RowFormat(Schema.parse(TOPIC, {"price": "int"}))
+        other = PubendId("q")
+        delivery = Delivery({TOPIC: form}, {PUBEND: 0, other: 1}, feed, waiting_max=16)
+        connection = Connection(FROM_CLIENT, lambda _: None)  # type: ignore[arg-type, return-value]
+        reader = Reader(SubscriptionId("alice"), TOPIC, 1, 0, True, connection, ((PUBEND,), (other,)))
+        delivery.enter(reader, {PUBEND: 5, other: 5})
+        delivery.deliver(_laggard(1, [10]))
+        delivery.deliver(_laggard(2, [10], other))
+        delivery.acknowledged(reader, {PUBEND: 11, other: 11})
+        assert taken == [1, 2]
+        delivery.acknowledged(reader, {PUBEND: 41, other: 41})
+        assert taken == [1, 2, 3, 4]
+
+    delivery: Delivery
+    asyncio.run(story())
+
+
+def _laggard(serial: int, ticks: list[int], pubend: PubendId = PUBEND) -> Deliver:
     rows = np.arange(len(ticks))
     batch = EventBatch(np.array(ticks, dtype=np.int64), pa.RecordBatch.from_pydict({"price": ticks}))
     slots = np.zeros(len(ticks), dtype=np.int64)
-    return Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(PUBEND,), laggard=True)
+    return Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(pubend,), laggard=True)
