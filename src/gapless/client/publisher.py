@@ -21,7 +21,8 @@ import pyarrow as pa
 from gapless.client.receipts import BatchReceipt, Publication, Row, Send
 from gapless.client.refusals import error_of
 from gapless.client.rows import Shape
-from gapless.client.session import Session, never_sent
+from gapless.client.session import never_sent
+from gapless.client.steering import Steering
 from gapless.client.waiting import Signal
 from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import PubendId, TopicId
@@ -38,6 +39,8 @@ SEND_ROWS_WORTH = 512
 QUEUE_ROWS_READY = 4_096
 #: About so many bytes are put into one write.
 WRITE_BYTES_MAX = 4 * 2**20
+#: The code of a node that does not host the pubend.
+MOVED = "E143"
 #: So many sends with errors are remembered for `flush`.
 UNSEEN_MAX = 1_000
 
@@ -47,18 +50,32 @@ class Publisher:
 
     def __init__(
         self,
-        session: Session,
+        steering: Steering,
         topic: TopicId,
         identity: str,
         *,
         pubend: PubendId | None = None,
         first_catenation: int = 0,
+        is_numbered: bool = False,
     ) -> None:
+        """`is_numbered` says that the program numbers its events itself, perhaps over several lives."""
         self.topic = topic
         #: Who publishes: the node drops what it has stored under this name and number before.
         self.identity = identity
-        self._session = session
+        self._steering = steering
+        #: Where the events go: at first home, and from the first on to whoever hosts the pubend.
+        self._session = session = steering.home
+        #: What the program asked for, and what it was given: never another while events are under way.
+        self._wish = pubend
         self._pubend = pubend
+        self._is_numbered = is_numbered
+        self._is_chosen = False
+        #: The search for a node that hosts the pubend; when it began, and how often it was in vain.
+        self._steered: asyncio.Task[None] | None = None
+        self._searching_since: float | None = None
+        self._searches = 0
+        #: How often a node has said that the pubend is elsewhere since the last receipt.
+        self._moves = 0
         self._next = first_catenation
         self._shape: Shape | None = None
         self._learning: asyncio.Task[None] | None = None
@@ -82,6 +99,7 @@ class Publisher:
         self._unseen: deque[Send] = deque(maxlen=UNSEEN_MAX)
         self._changed = Signal()
         session.publishers[identity] = self
+        steering.publishers[identity] = self
         self._learn()
 
     async def __aenter__(self) -> Self:
@@ -248,7 +266,9 @@ class Publisher:
         """What is to be sent now: first what must be sent again, then what is new."""
         shape = self._shape
         parts: list[Part] = []
-        if shape is None or self._pause is not None:
+        if shape is None or self._pause is not None or self._steered is not None:
+            return parts, False
+        if not self._is_chosen and not self._chosen():
             return parts, False
         size = 0
         for send in self._sent:
@@ -304,18 +324,89 @@ class Publisher:
         )
 
     def linked(self) -> None:
-        """A new connection: whatever has no receipt is sent again."""
+        """A new connection: whatever has no receipt is sent again, to the pubend that had it."""
         self._tells_last = True
+        home = self._session is self._steering.home
+        if home and self._steering.is_elsewhere(self.topic, self._pubend, first=self._is_numbered):
+            self._steer()
         self._resume()
         for send in self._sent:
             send.again = True
         self._session.wake(self)
 
     def unlinked(self) -> None:
-        """The connection is lost; everything is kept."""
+        """The connection is lost; everything is kept. With nothing under way any pubend will do."""
+        if not self._sent:
+            self._pubend, self._is_chosen = self._wish, False
+            if self._session is not self._steering.home:
+                self._steer()
+
+    # Where the events go.
+
+    def _chosen(self) -> bool:
+        """Choose a pubend at home if there is one; else begin to look for one, and say that there is none."""
+        here = self._steering.here(self.topic, self._wish, first=self._is_numbered)
+        if here is None and self._steering.is_elsewhere(self.topic, self._wish, first=self._is_numbered):
+            self._steer()
+            return False
+        self._pubend, self._is_chosen = here or self._wish, True
+        return True
+
+    def _steer(self) -> None:
+        if self._steered is None:
+            self._steered = asyncio.create_task(self._find())
+
+    async def _find(self) -> None:
+        """Move to a connection with a node that hosts the pubend, or one of the topic's."""
+        try:
+            session, pubend = await self._steering.session(self.topic, self._pubend, first=self._is_numbered)
+        except GaplessError as error:
+            self._not_found(error)
+            return
+        finally:
+            self._steered = None
+        self._searching_since, self._searches = None, 0
+        self._pubend, self._is_chosen = pubend, True
+        if session is not self._session:
+            self._session.publishers.pop(self.identity, None)
+            self._session = session
+            session.publishers[self.identity] = self
+        if session.error is not None:
+            self.failed(session.error)
+        elif session.is_linked:
+            self.linked()
+
+    def _not_found(self, error: GaplessError) -> None:
+        """Look again after a while: whoever hosts the pubend may be on its way back. Or give up."""
+        loop = asyncio.get_running_loop()
+        since = self._searching_since = self._searching_since or loop.time()
+        patience_s = self._session.options.give_up_s
+        if not error.retry or (patience_s is not None and loop.time() - since > patience_s):
+            self._searching_since, self._searches = None, 0
+            self._settle_all(error)
+            return
+        self._searches += 1
+        if self._pause is None:
+            self._pause = loop.call_later(self._session.backoff_s(self._searches), self._look_again)
+
+    def _look_again(self) -> None:
+        self._resume()
+        self._steer()
+
+    def _settle_all(self, error: GaplessError) -> None:
+        """Nothing that is under way or waits can be sent."""
+        for send in self._sent:
+            self._outstanding_rows -= sum(stop - start for start, stop in send.open)
+            self._outstanding_bytes -= send.nbytes
+            send.fail(error)
+            self._unseen.append(send)
+        self._sent.clear()
+        self._give_up(error)
 
     def failed(self, error: GaplessError) -> None:
         """There will never be a connection again."""
+        if self._steered is not None:
+            self._steered.cancel()
         self._resume()
         self._close_filling()
         for send in [*self._sent, *self._waiting]:
@@ -329,6 +420,8 @@ class Publisher:
 
     def receipt(self, receipt: Receipt) -> None:
         """Events are durable."""
+        self._moves = 0
+        self._pubend = self._pubend or receipt.pubend
         if receipt.runs and (self._last is None or receipt.last_catenation > self._last[0]):
             first, count = receipt.runs[-1]
             self._last = (receipt.last_catenation, receipt.pubend, first + count - 1)
@@ -337,6 +430,14 @@ class Publisher:
     def refusal(self, refused: PublishRefused) -> None:
         """Events were not stored. Those that may be later are sent again, a few times."""
         error = error_of(refused.code, refused.message, retry=refused.retry)
+        if refused.code == MOVED and self._moves < self._session.options.retries_max:
+            # The node knows better than we did where the topic is.
+            self._moves += 1
+            for send in self._sent:
+                send.again = True
+            self._steering.home.topics = None
+            self._steer()
+            return
         if not refused.retry:
             self._settle(refused.first_catenation, refused.last_catenation, None, error)
             return
@@ -388,7 +489,7 @@ class Publisher:
 
     def _learn(self) -> None:
         """Use the schema if it is known, else ask for it."""
-        schema = self._session.schemas.get(self.topic)
+        schema = self._steering.home.schemas.get(self.topic)
         if schema is not None:
             self._shape = Shape(schema)
         elif self._learning is None:
@@ -396,15 +497,15 @@ class Publisher:
 
     async def _ask(self) -> None:
         try:
-            await self._session.learn_topics()
+            await self._steering.home.learn_topics()
         except GaplessError as error:
             self._give_up(error)
             return
         finally:
             self._learning = None
-        schema = self._session.schemas.get(self.topic)
+        schema = self._steering.home.schemas.get(self.topic)
         if schema is None:
-            known = ", ".join(sorted(self._session.schemas)) or "none"
+            known = ", ".join(sorted(self._steering.home.schemas)) or "none"
             self._give_up(UsageError("E141", f"there is no topic '{self.topic}': there is {known}"))
             return
         shape = Shape(schema)
@@ -457,6 +558,6 @@ class Publisher:
         if self._session.error is not None:
             raise self._session.error
         if self._shape is None:
-            known = ", ".join(sorted(self._session.schemas)) or "none"
+            known = ", ".join(sorted(self._steering.home.schemas)) or "none"
             raise UsageError("E141", f"there is no topic '{self.topic}': there is {known}")
         return self._shape

@@ -118,6 +118,10 @@ class Session:
         self.options = options
         #: The topics as the node told them last.
         self.schemas: dict[TopicId, Schema] = {}
+        #: The last answer about topics, with where things are.
+        self.topics: Topics | None = None
+        #: The name of the node that this connection, or the last one, leads to.
+        self.node = ""
         #: Why there will never be a connection again; None while there is hope.
         self.error: GaplessError | None = None
         self.publishers: dict[str, Publishing] = {}
@@ -138,6 +142,10 @@ class Session:
         self._scheduled = False
         self._requests: dict[int, _Request] = {}
         self._numbers = count(1)
+
+    def beside(self, addresses: Sequence[Address]) -> Session:
+        """Another session of the same client, with other nodes."""
+        return Session(addresses, self._hello, tls=self._tls, options=self.options)
 
     # Connecting.
 
@@ -247,6 +255,7 @@ class Session:
             self._link = link
             return
         self._link = link
+        self.node = link.welcomed.result().name
         self._outbox = []
         self._dirty = {}
         for number, request in list(self._requests.items()):
@@ -409,6 +418,7 @@ class Session:
 
     def _answered(self, answer: Answer) -> None:
         if isinstance(answer, Topics):
+            self.topics = answer
             self.schemas = {schema.topic: schema for schema, _ in answer.topics}
         request = self._requests.pop(answer.request, None)
         if request is not None and not request.answer.done():
@@ -416,6 +426,9 @@ class Session:
 
     def _refused(self, refused: RequestRefused) -> None:
         subscription = self.confirming.pop(refused.request, None)
+        if subscription is None:
+            # One that was confirmed long ago, whose name another client has taken.
+            subscription = next((each for each in self.subscriptions if each.is_of(refused.request)), None)
         if subscription is not None:
             subscription.refused(refused)
             return

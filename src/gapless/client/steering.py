@@ -1,0 +1,154 @@
+"""Which node does a publisher talk to? One that hosts a pubend of its topic: the nearest, and then that one.
+
+A client is connected to any node, its *home*. If that node hosts a pubend of a topic, events go there. If
+not, the client asks all that do, and opens a connection of its own to whichever answers first. Subscriptions
+and requests stay at home.
+
+What a pubend has stored it knows by number, and no other pubend does. So a publisher that has events under
+way sticks to its pubend until that comes back, wherever its home is by then; only one that has nothing under
+way may be steered elsewhere. A publisher that numbers its events itself, over restarts, always takes the
+pubend whose name comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gapless.client.session import Session
+from gapless.errors import GaplessError, LinkError, UsageError
+from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.wire.address import Address
+from gapless.wire.client_messages import Topics
+
+if TYPE_CHECKING:
+    from gapless.client.publisher import Publisher
+
+#: So many nodes are asked at once.
+ASKED_MAX = 8
+
+
+class Steering:
+    """The connections of one client: its home, and those to the repositories that it publishes to."""
+
+    def __init__(self, home: Session) -> None:
+        self.home = home
+        #: All publishers of the client, by identity.
+        self.publishers: dict[str, Publisher] = {}
+        self._away: dict[BrokerId, Session] = {}
+        self._opening: asyncio.Lock = asyncio.Lock()
+
+    async def stop(self) -> None:
+        """Hang up everywhere."""
+        away, self._away = list(self._away.values()), {}
+        for session in [*away, self.home]:
+            await session.stop()
+
+    def here(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> PubendId | None:
+        """The pubend at home that a publisher may use; None when there is none, or nobody knows."""
+        home = self.home
+        found = [each for each in self._candidates(topic, pubend, first=first) if self._is_home(each)]
+        return found[0] if found and home.is_linked else None
+
+    def is_elsewhere(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> bool:
+        """Whether it is known that the publisher's pubends are all at other nodes."""
+        candidates = self._candidates(topic, pubend, first=first)
+        return bool(candidates) and not any(map(self._is_home, candidates))
+
+    async def session(
+        self, topic: TopicId, pubend: PubendId | None, *, first: bool
+    ) -> tuple[Session, PubendId | None]:
+        """A connection to the nearest node with a pubend of the topic, and that pubend.
+
+        Raises GaplessError when none can be reached.
+        """
+        if topic not in self.home.schemas or self.home.topics is None:
+            await self.home.learn_topics()
+        here = self.here(topic, pubend, first=first)
+        candidates = self._candidates(topic, pubend, first=first)
+        if here is not None or not candidates:
+            return self.home, here or pubend
+        places = self._told.places
+        broker, session = await self.nearest({places[each] for each in candidates})
+        return session, next(each for each in candidates if places[each] == broker)
+
+    async def nearest(self, brokers: Iterable[BrokerId]) -> tuple[BrokerId, Session]:
+        """A connection to the one of these nodes that answers first. Raises GaplessError when none does."""
+        named = sorted(set(brokers))
+        known = [broker for broker in named if broker in self._told.addresses]
+        if not known:
+            raise UsageError("E143", f"the node does not tell where {' or '.join(named) or 'anybody'} is")
+        async with self._opening:
+            for broker in known:
+                session = self._away.get(broker)
+                if session is not None and session.is_linked:
+                    return broker, session
+            return await self._raced(known[:ASKED_MAX])
+
+    async def _raced(self, brokers: list[BrokerId]) -> tuple[BrokerId, Session]:
+        asked = {asyncio.create_task(self._opened(broker)): broker for broker in brokers}
+        errors: list[GaplessError] = []
+        waiting = set(asked)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    error = task.exception()
+                    if error is None:
+                        waiting.discard(task)
+                        await self._keep(asked[task], task.result(), done - {task})
+                        return asked[task], self._away[asked[task]]
+                    if not isinstance(error, GaplessError):
+                        raise error
+                    errors.append(error)
+        finally:
+            for task in waiting:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, GaplessError):
+                    await (await task).stop()
+        raise LinkError("E401", f"no repository answers: {'; '.join(map(str, errors))}", retry=True)
+
+    async def _keep(self, broker: BrokerId, session: Session, others: set[asyncio.Task[Session]]) -> None:
+        """This one is used from now on; those that answered in the same moment are not."""
+        old = self._away.get(broker)
+        if old is not None and old.error is None:
+            # Publishers that have something under way stay with the old connection, to the same node.
+            await session.stop()
+        else:
+            self._away[broker] = session
+        for task in others:
+            if task.exception() is None:
+                await task.result().stop()
+
+    async def _opened(self, broker: BrokerId) -> Session:
+        address = Address.parse(self._told.addresses[broker], f"the address of {broker}")
+        session = self.home.beside([address])
+        try:
+            await session.start()
+        except BaseException:
+            await session.stop()
+            raise
+        return session
+
+    @property
+    def _told(self) -> Topics:
+        return self.home.topics or Topics(request=0, topics=())
+
+    def _is_home(self, pubend: PubendId) -> bool:
+        return self._told.places.get(pubend) == self.home.node
+
+    def _candidates(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> list[PubendId]:
+        """The pubends that a publisher may use, as far as it is known where they are."""
+        told = self._told
+        found = sorted(
+            each
+            for schema, pubends in told.topics
+            if schema.topic == topic
+            for each in pubends
+            if each in told.places
+        )
+        if pubend is not None:
+            return [each for each in found if each == pubend]
+        return found[:1] if first else found
