@@ -8,6 +8,8 @@ from gapless.errors import UsageError
 from gapless.wire.address import DEFAULT_PORT, Address
 
 SCHEME = "gapless://"
+#: The same over TLS.
+TLS_SCHEME = "gapless+tls://"
 
 _PLACE = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@?#]+))(?::(?P<port>[0-9]{1,5}))?")
 
@@ -20,10 +22,10 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 
     Raises UsageError.
     """
-    if not text.startswith(SCHEME):
+    if not text.startswith((SCHEME, TLS_SCHEME)):
         raise UsageError("E190", f"{text!r} is no address: write gapless://host:7400, or several with commas")
     found: dict[Address, None] = {}
-    for place in text.removeprefix(SCHEME).removesuffix("/").split(","):
+    for place in text.partition("://")[2].removesuffix("/").split(","):
         match = _PLACE.fullmatch(place.strip())
         port = int(match["port"] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 2**16:
@@ -32,3 +34,12 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
             )
         found[Address(match["six"] or match["host"], port)] = None
     return tuple(found)
+
+
+def is_tls(text: str) -> bool:
+    """Whether an address asks for TLS.
+
+    >>> is_tls("gapless+tls://edge-1"), is_tls("gapless://edge-1")
+    (True, False)
+    """
+    return text.startswith(TLS_SCHEME)

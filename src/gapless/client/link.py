@@ -11,6 +11,7 @@ import ssl
 from typing import Protocol, cast
 
 from gapless.client.refusals import error_of
+from gapless.client.tls import ALERT, hung_up, needs_tls, tls_error
 from gapless.errors import GaplessError, LinkError, PeerError
 from gapless.wire.address import Address
 from gapless.wire.client_codec import NodeDecoder
@@ -42,7 +43,7 @@ class Receiver(Protocol):
 class Link(asyncio.Protocol):
     """One connection to a node."""
 
-    def __init__(self, receiver: Receiver, hello: Hello, ping_s: float) -> None:
+    def __init__(self, receiver: Receiver, hello: Hello, ping_s: float, *, is_tls: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
         self._receiver = receiver
         self._hello = hello
@@ -51,6 +52,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._ping_s = ping_s
+        self._is_tls = is_tls
         self._heard = True
         self._pings = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -95,6 +97,9 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
+        if not self.welcomed.done() and data.startswith(ALERT):
+            self.fail(needs_tls())
+            return
         try:
             for frame in self._reader.feed(data):
                 self._take(frame)
@@ -113,6 +118,10 @@ class Link(asyncio.Protocol):
     def connection_lost(self, reason: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self.error is None and isinstance(reason, ssl.SSLError):
+            self.error = tls_error(reason)
+        if self.error is None and not self.welcomed.done():
+            self.error = hung_up(reason, is_tls=self._is_tls)
         if self.error is None:
             self.error = LinkError("E403", f"the connection was lost: {reason or 'closed'}", retry=True)
         if not self.welcomed.done():
@@ -165,7 +174,7 @@ async def dial(
 ) -> Link:
     """A link to the node at an address. It has welcomed us, unless the link has an `error`."""
     loop = asyncio.get_running_loop()
-    link = Link(receiver, hello, ping_s)
+    link = Link(receiver, hello, ping_s, is_tls=tls is not None)
     try:
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
@@ -173,7 +182,7 @@ async def dial(
     except TimeoutError:
         link.fail(LinkError("E401", f"no answer within {timeout_s:g} seconds", retry=True))
     except ssl.SSLError as error:
-        link.fail(LinkError("E404", f"TLS failed: {error.reason or error}"))
+        link.fail(tls_error(error))
     except OSError as error:
         link.fail(LinkError("E401", error.strerror or str(error), retry=True))
     except asyncio.CancelledError:

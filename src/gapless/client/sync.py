@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -35,6 +34,7 @@ from gapless.client.receipts import BatchReceipt, Receipt
 from gapless.client.receipts import Publication as AsyncPublication
 from gapless.client.subscription import AckMode, Gap, GapMode
 from gapless.client.subscription import Subscription as AsyncSubscription
+from gapless.client.tls import TlsWish
 from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
@@ -396,7 +396,7 @@ def connect(
     address: str,
     *,
     token: str | None = None,
-    tls: bool | ssl.SSLContext | None = None,
+    tls: TlsWish = None,
     name: str | None = None,
     options: Options = DEFAULTS,
 ) -> Client:

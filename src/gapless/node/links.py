@@ -103,6 +103,7 @@ class Links:
         self._encoder = BrokerEncoder()
         self._decoder = BrokerDecoder.of(network)
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     def extend(self, network: Network) -> None:
         """The network has grown to this: what neighbours say of the new topics can be read from now on."""
@@ -117,6 +118,7 @@ class Links:
 
     async def stop(self) -> None:
         """Dial nobody any more, and hang up."""
+        self._stopping = True
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -189,7 +191,8 @@ class Links:
         if neighbour.connection is connection:
             neighbour.connection = None
             neighbour.since, neighbour.round_trip_ms = self._loop.time(), None
-            log.warning("link_down", neighbour=neighbour.name, reason=reason)
+            tell = log.info if self._stopping else log.warning
+            tell("link_down", neighbour=neighbour.name, reason=reason)
             self._feed(LinkDown(neighbour=neighbour.name))
 
     def received(self, neighbour: _Neighbour, frame: Frame) -> None:

@@ -1,0 +1,85 @@
+"""How does a client speak TLS, and what does it say when that fails? Contexts, and troubles in one line."""
+
+from __future__ import annotations
+
+import ssl
+from os import PathLike
+from pathlib import Path
+from typing import TypeAlias
+
+from gapless.errors import LinkError, ParameterError
+
+#: How TLS is asked for: a context, the file of an authority, True for the authorities of the system.
+TlsWish: TypeAlias = bool | str | PathLike[str] | ssl.SSLContext | None
+
+#: What a TLS record of an alert begins with: a node that expects TLS sends one to whoever does not speak it.
+ALERT = b"\x15\x03"
+
+
+def tls_context(wish: TlsWish, *, wanted: bool) -> ssl.SSLContext | None:
+    """The context for a wish; None without TLS. `wanted` is whether the address asks for TLS.
+
+    Raises ParameterError for a file that cannot be used.
+    """
+    if wish is False and wanted:
+        raise ParameterError("E191", "tls is False, and the address asks for TLS: write gapless://")
+    if isinstance(wish, ssl.SSLContext):
+        return wish
+    if isinstance(wish, str | PathLike):
+        try:
+            return ssl.create_default_context(cafile=Path(wish))
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or "it holds no certificate"
+            raise ParameterError("E191", f"tls: {wish} cannot be used as an authority: {reason}") from error
+    return ssl.create_default_context() if wish or wanted else None
+
+
+def tls_error(error: ssl.SSLError) -> LinkError:
+    """What went wrong with TLS, in one line that says what to do.
+
+    >>> error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+    >>> print(tls_error(error).message)
+    the node does not speak TLS: connect with gapless://
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return LinkError("E404", f"the node's certificate is not accepted: {_verdict(error)}")
+    reason = error.reason or str(error)
+    if any(word in reason for word in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")):
+        return LinkError("E404", "the node does not speak TLS: connect with gapless://")
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return LinkError("E404", f"the node does not accept our certificate: {_words(reason)}")
+    return LinkError("E404", f"TLS failed: {_words(reason)}")
+
+
+def needs_tls() -> LinkError:
+    """The node answered in TLS, or hung up, where we had said hello in plain."""
+    return LinkError("E404", "the node speaks TLS: connect with gapless+tls://")
+
+
+def hung_up(reason: Exception | None, *, is_tls: bool) -> LinkError:
+    """The node is gone before it has said a word: it may have crashed, or not understood us.
+
+    >>> print(hung_up(None, is_tls=False))
+    E403 the node hung up without a word: if it speaks TLS, connect with gapless+tls://
+    """
+    told = f" ({reason})" if reason is not None else ""
+    if is_tls:
+        text = f"the node hung up without a word{told}: if it asks for certificates, show a good one"
+    else:
+        text = f"the node hung up without a word{told}: if it speaks TLS, connect with gapless+tls://"
+    return LinkError("E403", text, retry=True)
+
+
+def _verdict(error: ssl.SSLCertVerificationError) -> str:
+    told = error.verify_message
+    if "expired" in told:
+        return f"{told}: renew it"
+    if "ismatch" in told:
+        return f"{told.rstrip('.')}: connect with a name that is in it"
+    if "issuer" in told or "self-signed" in told or "self signed" in told:
+        return "it is by an authority that we do not trust: give the one that made it, as tls="
+    return told
+
+
+def _words(reason: str) -> str:
+    return reason.replace("_", " ").lower()
