@@ -171,6 +171,8 @@ class Delivery:
     def leave(self, reader: Reader) -> None:
         """A subscription has ended: nothing is owed to it."""
         if self._readers.pop(reader.slot, None) is not None:
+            # The broker may not know yet, and still hand out to its slot.
+            self._guaranteed[reader.slot] = False
             self._clear(reader)
             self._look_soon()
 
@@ -314,8 +316,11 @@ class Delivery:
                 del reader.catching[group]
                 self._feed(DeliveryTaken(serial=held.serial))
 
-    def report_slow(self, reader: Reader) -> None:
-        """The subscriber does not keep up: it goes on from what it acknowledged, and holds nothing back."""
+    def report_slow(self, reader: Reader, *, away: bool = False) -> None:
+        """The subscriber does not keep up: it goes on from what it acknowledged, and holds nothing back.
+
+        One that is away gets nothing until this is called once more.
+        """
         if reader.leaving or reader.slot not in self._readers:
             return
         reader.leaving = True
@@ -328,7 +333,7 @@ class Delivery:
             if self._readers.get(reader.slot) is reader:
                 self._guaranteed[reader.slot] = reader.guaranteed
 
-        self._feed(SubscriberSlow(subscription=reader.subscription, positions=positions), known)
+        self._feed(SubscriberSlow(subscription=reader.subscription, positions=positions, away=away), known)
         self._look_soon()
 
     def _clear(self, reader: Reader) -> None:

@@ -74,6 +74,7 @@ class Edge:
         self._topics = network.topics
         self._serials = count(1)
         self._slots = count(0)
+        self._free_slots: list[int] = []
         self._subends: dict[SubscriptionId, Subend] = {}
         #: What was not yet told to the routing: an item for each phase that began or ended.
         self._begun: list[Want] = []
@@ -137,7 +138,8 @@ class Edge:
         return wanted
 
     def _subscribe(self, event: SubscribeRequested, wanted: Mapping[PubendId, Tick]) -> Subend:
-        subend = Subend(event.subscription, next(self._slots), event.topic, event.order, [])
+        slot = self._free_slots.pop() if self._free_slots else next(self._slots)
+        subend = Subend(event.subscription, slot, event.topic, event.order, [])
         self._subends[event.subscription] = subend
         self._add_phase(subend, event.condition, wanted, {})
         for condition, since in event.changes:
@@ -170,6 +172,7 @@ class Edge:
         for group in self._groups_of(subend):
             group.remove(subend)
         self._older.pop(subscription, None)
+        self._free_slots.append(subend.slot)
 
     def changes(self) -> tuple[list[Want], list[Want]]:
         """What has begun and what has ended to be wanted here since this was last asked."""
@@ -246,7 +249,7 @@ class Edge:
             for deliver in group.advance(self._serials):
                 self._waiting[deliver.serial] = (group, None)
                 effects.append(deliver)
-            for lag in list(group.laggards.values()):
+            for lag in list(group.ready.values()):
                 effects += self._catch_up(group, lag.subend)
                 if len(lag.subend.phases) > 1:
                     over |= self._pass_by(group, lag.subend, min(lag.taken.values()))

@@ -159,9 +159,13 @@ class Group:
     switches: dict[Tick, dict[SubscriptionId, Subend]] = field(default_factory=dict)
     #: Members whose condition has changed, and who may not have taken all below that tick.
     passing: dict[Tick, dict[SubscriptionId, Subend]] = field(default_factory=dict)
-    #: Deliveries that were not taken yet, with the lowest tick they hold.
+    #: Deliveries that were not taken yet, with the lowest tick they hold: these ascend, ...
     waiting: dict[int, Tick] = field(default_factory=dict)
+    #: ... but for those of laggards that rejoined, and those from before the horizon was set anew.
+    waiting_apart: dict[int, Tick] = field(default_factory=dict)
     laggards: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
+    #: The laggards that do not wait for a delivery to be taken: there may be work for them.
+    ready: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
     #: Those that are away, and per pubend the lowest tick that one of them has not taken; None when unknown.
     parked: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
     parked_low: dict[PubendId, Tick] | None = None
@@ -185,11 +189,11 @@ class Group:
             # "From now on" need not begin before what the others already had.
             starts = {pubend: max(start, self.horizon) for pubend, start in starts.items()}
         elif from_now:
-            self.horizon = min(starts.values())
+            self._begin_at(min(starts.values()))
         elif not self.has_readers:
             # Nobody looked at this stream for a while: it goes on where the newcomer's past ends.
             # No further than the slowest pubend has come: a later newcomer must not begin in its future.
-            self.horizon = min(first.granted[pubend][1] for pubend in self.pubends)
+            self._begin_at(min(first.granted[pubend][1] for pubend in self.pubends))
         if not subend.away and min(starts.values()) == max(starts.values()) >= self.horizon:
             self._join(subend, min(starts.values()))
         else:
@@ -216,7 +220,7 @@ class Group:
         """Members that have taken all below a change of their condition, and up to where they have."""
         found: list[tuple[Subend, Tick]] = []
         if self.passing:
-            settled = min([self.horizon, *self.waiting.values()])
+            settled = self._settled()
             for since in sorted(since for since in self.passing if since <= settled):
                 members = self.passing.pop(since).values()
                 found += [(subend, settled) for subend in members if subend.slot in self.index]
@@ -225,10 +229,17 @@ class Group:
     def remove(self, subend: Subend) -> None:
         """The subscription has ended."""
         self.laggards.pop(subend.subscription, None)
+        self.ready.pop(subend.subscription, None)
         if self.parked.pop(subend.subscription, None) is not None:
             self.parked_low = None
         self.index.remove(subend.slot)
         self.late_starts.pop(subend.slot, None)
+        for phase in subend.phases:
+            # Its slot may be somebody else's soon: nothing here may speak of it any more.
+            since = phase.since.get(self.pubends[0], TICK_MIN)
+            for members in (self.switches.get(since), self.passing.get(since)):
+                if members is not None:
+                    members.pop(subend.subscription, None)
 
     def fall_behind(self, subend: Subend, positions: dict[PubendId, Tick]) -> None:
         """The subscriber has thrown away what it had not taken: go on from `positions`."""
@@ -245,12 +256,14 @@ class Group:
 
     def taken(self, serial: int, subend: Subend | None) -> None:
         """A delivery was taken by all who were to get it."""
-        self.waiting.pop(serial, None)
+        if self.waiting.pop(serial, None) is None:
+            self.waiting_apart.pop(serial, None)
         if subend is not None:
             catch_up = self.laggards.get(subend.subscription)
             if catch_up is not None and catch_up.serial == serial:
                 catch_up.serial = None
                 catch_up.taken = dict(catch_up.handed)
+                self.ready[subend.subscription] = catch_up
 
     def advance(self, serials: Iterator[int]) -> list[Deliver]:
         """Hand out everything up to the doubt horizon to the members."""
@@ -295,6 +308,7 @@ class Group:
                 continue
             reached(LAGGARD_DELIVERED)
             lag.serial = deliver.serial
+            self.ready.pop(subend.subscription, None)
             return deliver
         return None
 
@@ -305,8 +319,9 @@ class Group:
             return False
         reached(LAGGARD_REJOINED)
         del self.laggards[subend.subscription]
+        self.ready.pop(subend.subscription, None)
         if lag.serial is not None:
-            self.waiting[lag.serial] = min(lag.taken.values())
+            self.waiting_apart[lag.serial] = min(lag.taken.values())
         self._join(subend, max(lag.handed.values()))
         return True
 
@@ -320,7 +335,12 @@ class Group:
         lagging = [lag.taken[pubend] for lag in self.laggards.values()]
         if self.parked:
             lagging.append(self._parked_low()[pubend])
-        return min([self.horizon, *self.waiting.values(), *lagging])
+        return min([self._settled(), *lagging])
+
+    def _settled(self) -> Tick:
+        """The tick below which the members have taken everything."""
+        oldest = next(iter(self.waiting.values()), self.horizon)
+        return min(self.horizon, oldest, *self.waiting_apart.values())
 
     def gaps(self, lane: Lane) -> TickSet:
         """Ticks of a lane that hold the members back, and may yet come by themselves."""
@@ -340,8 +360,8 @@ class Group:
         # A pubend that falls silent must not keep a condition alive that is to be replaced.
         change = max(self.switches, default=TICK_MIN)
         wanted = lane.gaps(self.horizon, max(expected, lane.overdue, change))
-        for lag in self.laggards.values():
-            if lag.serial is None and not (lag.subend.slow and lag.subend.outstanding):
+        for lag in self.ready.values():
+            if not (lag.subend.slow and lag.subend.outstanding):
                 start = lag.handed[lane.pubend]
                 phase, until = lag.subend.in_force(lane.pubend, start)
                 wanted |= lane.gaps_under(start, min(self.horizon, start + lag.window, until), phase.birth)
@@ -350,7 +370,7 @@ class Group:
     def _set_apart(self, subend: Subend, handed: dict[PubendId, Tick], window: int) -> None:
         lag = CatchUp(subend, dict(handed), dict(handed), window=window)
         if not subend.away:
-            self.laggards[subend.subscription] = lag
+            self.laggards[subend.subscription] = self.ready[subend.subscription] = lag
             return
         reached(PARKED)
         self.parked[subend.subscription] = lag
@@ -382,6 +402,12 @@ class Group:
                 since = phase.since.get(lane.pubend)
                 if since is not None:
                     lane.require(max(start, since), phase.birth)
+
+    def _begin_at(self, horizon: Tick) -> None:
+        """Nobody reads here: the stream goes on at another place, which may be an earlier one."""
+        self.waiting_apart.update(self.waiting)
+        self.waiting.clear()
+        self.horizon = horizon
 
     def _switch(self) -> None:
         """Where the horizon has come to a change of condition, judge members by the new one."""
