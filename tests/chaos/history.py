@@ -82,13 +82,25 @@ class Taken:
     digest: int
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Ticks that the network no longer kept when a subscription came back for them."""
+
+    at: float
+    pubend: str
+    start: int
+    stop: int
+
+
 @dataclass(slots=True)
 class Stretch:
-    """A part of a subscription's life that has no gap in it: from these starts on, everything."""
+    """A part of a subscription's life without a gap: from these starts on, everything."""
 
     at: float
     starts: dict[str, int]
     taken: list[Taken] = field(default_factory=list)
+    #: The gap that it began after.
+    after: Gap | None = None
 
 
 @dataclass(slots=True)
@@ -102,7 +114,6 @@ class Subscribed:
     is_durable: bool
     turns: list[tuple[Any, dict[str, int]]]
     stretches: list[Stretch] = field(default_factory=list)
-    gaps: list[tuple[float, str, int, int]] = field(default_factory=list)
     #: Per pubend the first tick that has not come.
     positions: dict[str, int] = field(default_factory=dict)
 
@@ -212,5 +223,5 @@ class History:
             subscribed.turns.append((decode(line["wants"]), line["ticks"]))
         else:
             assert kind == "gap", f"what is {line}?"
-            subscribed.gaps.append((at, line["pubend"], line["start"], line["stop"]))
-            subscribed.begin(Stretch(at, {**subscribed.positions, line["pubend"]: line["stop"]}))
+            gap = Gap(at, line["pubend"], line["start"], line["stop"])
+            subscribed.begin(Stretch(at, {**subscribed.positions, gap.pubend: gap.stop}, after=gap))

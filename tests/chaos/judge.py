@@ -22,8 +22,12 @@ from typing import Any
 from gapless.protocol.network import Network
 from gapless.sim.checkers import Checkers, Plan, Violation
 from gapless.sim.observer import Wish
-from tests.chaos.history import History, Published, Stretch, Subscribed, digest
+from tests.chaos.history import Gap, History, Published, Stretch, Subscribed, digest
 from tests.chaos.wishes import InTurn
+
+#: A subscription without a name ends with its edge: what it missed may be gone when it comes back.
+EDGE_DEATH = "edge kill"
+FORFEIT_S = 60.0
 
 #: Under which heading of the final account a broken promise stands.
 HEADINGS = {
@@ -46,6 +50,8 @@ class Verdict:
     accepted: int = 0
     refused: int = 0
     delivered: int = 0
+    #: Events that subscriptions without a name were told to be gone after the death of their edge.
+    forfeited: int = 0
     #: At most one of each kind per subscription, publisher or pubend.
     violations: list[Violation] = field(default_factory=list)
 
@@ -80,6 +86,9 @@ class _Trial:
         self._verdict = Verdict()
         #: The names of each event: more than one if it was stored more than once.
         self._names: dict[int, set[tuple[str, int]]] = {}
+        #: Per pubend, what its log has or had, by tick.
+        self._truth: dict[str, dict[int, dict[str, Any]]] = {pubend: {} for pubend in self._plan.topic_of}
+        self._stretches: dict[str, list[Stretch]] = {}
 
     def verdict(self) -> Verdict:
         history, verdict = self._history, self._verdict
@@ -96,10 +105,12 @@ class _Trial:
         self._find_names()
         self._tell_truth()
         self._tell_publishers_order()
-        self._tell_starts_and_receipts()
         for subscribed in history.subscribed.values():
-            for number in range(len(subscribed.stretches)):
-                self._tell_taken(subscribed, number)
+            self._stretches[subscribed.name] = self._joined(subscribed)
+        self._tell_starts_and_receipts()
+        for name in history.subscribed:
+            for number, stretch in enumerate(self._stretches[name]):
+                self._tell_taken(name, number, stretch)
         if self._is_over:
             self._look_for_unfinished()
         return verdict
@@ -126,7 +137,7 @@ class _Trial:
 
     def _tell_truth(self) -> None:
         """Every name of every event, in tick order. Of two events with one name, the one with a receipt."""
-        truth: dict[str, dict[int, dict[str, Any]]] = {pubend: {} for pubend in self._plan.topic_of}
+        truth = self._truth
         for row_id, names in self._names.items():
             event = self._history.published[row_id]
             for pubend, tick in names:
@@ -161,8 +172,7 @@ class _Trial:
             try:
                 if event is not None:
                     self._tell_receipt(event)
-                else:
-                    assert subscribed is not None
+                elif subscribed is not None:
                     self._tell_start(subscribed, number)
             except Violation as violation:
                 self._broken(violation)
@@ -171,13 +181,13 @@ class _Trial:
         for event in self._history.published.values():
             yield event.at, None, 0, event
         for subscribed in self._history.subscribed.values():
-            for number, stretch in enumerate(subscribed.stretches):
+            for number, stretch in enumerate(self._stretches[subscribed.name]):
                 yield stretch.at, subscribed, number, None
 
     def _tell_start(self, subscribed: Subscribed, number: int) -> None:
-        stretch = subscribed.stretches[number]
+        stretch = self._stretches[subscribed.name][number]
         wish = Wish(
-            subscription=_name_of(subscribed, number),
+            subscription=_name_of(subscribed.name, number),
             edge="",
             topic=subscribed.topic,
             condition=InTurn(tuple(subscribed.turns)),  # type: ignore[arg-type]  # one that the judge knows
@@ -206,16 +216,52 @@ class _Trial:
             )
         for subscribed in self._history.subscribed.values():
             first = subscribed.stretches[0] if subscribed.stretches else None
-            is_owed = first is not None and first.at < event.at and not subscribed.gaps
+            is_owed = first is not None and first.at < event.at and len(subscribed.stretches) == 1
             if subscribed.topic == event.topic and is_owed and _wants_always(subscribed, event):
                 text = f"event {event.number} of {event.publisher} was accepted and never taken"
                 raise Violation("liveness", text, subject=subscribed.name)
 
     # ---- subscribers ---------------------------------------------------------------------------------
 
-    def _tell_taken(self, subscribed: Subscribed, number: int) -> None:
-        name = _name_of(subscribed, number)
-        stretch: Stretch = subscribed.stretches[number]
+    def _joined(self, subscribed: Subscribed) -> list[Stretch]:
+        """The stretches of a subscription, where those with nothing wanted between them are one.
+
+        A gap is ticks, and there need not be an event among them: a subscription that has had nothing for a
+        while cannot know. Where there was one, it is lost; that may happen to a subscription without a name
+        whose edge has died, and to no other.
+        """
+        joined: list[Stretch] = []
+        condition = InTurn(tuple(subscribed.turns))
+        for stretch in subscribed.stretches:
+            gap = stretch.after
+            lost = [] if gap is None else self._between(gap, condition)
+            if gap is None or lost or not joined:
+                joined.append(Stretch(stretch.at, stretch.starts, list(stretch.taken), gap))
+            else:
+                joined[-1].taken += stretch.taken
+            if gap is not None and lost:
+                self._verdict.forfeited += len(lost)
+                if subscribed.is_durable or not self._edge_died_before(gap):
+                    text = f"{len(lost)} events were gone before it came back for them"
+                    name = _name_of(subscribed.name, len(joined) - 1)
+                    self._broken(Violation("release", text, subject=name, pubend=gap.pubend, tick=lost[0]))
+        return joined
+
+    def _between(self, gap: Gap, condition: InTurn) -> list[int]:
+        """The ticks of the wanted events in a gap."""
+        rows = self._truth[gap.pubend]
+        return sorted(
+            tick for tick, row in rows.items() if gap.start <= tick < gap.stop and condition.accepts(row)
+        )
+
+    def _edge_died_before(self, gap: Gap) -> bool:
+        return any(
+            fault.what == EDGE_DEATH and gap.at - FORFEIT_S < fault.at < gap.at
+            for fault in self._history.faults.values()
+        )
+
+    def _tell_taken(self, subscription: str, number: int, stretch: Stretch) -> None:
+        name = _name_of(subscription, number)
         try:
             for taken in stretch.taken:
                 event = self._history.published.get(taken.id)
@@ -225,7 +271,7 @@ class _Trial:
             self._broken(violation)
             self._checkers.ended(name)
             return
-        if number + 1 < len(subscribed.stretches):
+        if number + 1 < len(self._stretches[subscription]):
             self._checkers.ended(name)
 
     def _look_for_unfinished(self) -> None:
@@ -251,8 +297,8 @@ def _wants_always(subscribed: Subscribed, event: Published) -> bool:
     return all(condition.accepts(event.row) for condition, _ in subscribed.turns)
 
 
-def _name_of(subscribed: Subscribed, number: int) -> str:
-    return subscribed.name if not number else f"{subscribed.name}/{number}"
+def _name_of(subscription: str, number: int) -> str:
+    return subscription if not number else f"{subscription}/{number}"
 
 
 def _plan_of(network: Network) -> Plan:

@@ -56,7 +56,7 @@ def figures(outcome: Outcome, faults: int) -> dict[str, Any]:
         "duplicated": verdict.count("duplicated"),
         "out_of_order": verdict.count("out of order"),
         "not_wanted": verdict.count("not wanted"),
-        "gaps_told": outcome.gaps,
+        "forfeited": verdict.forfeited,
         "recovery_s": {
             "deaths": len(outcome.recoveries),
             "samples": len(samples),
@@ -92,10 +92,10 @@ def show(outcome: Outcome, faults: int, console: Console) -> None:
         f"p90 {recovery['p90']:.2f} s, max {recovery['max']:.2f} s (target {TARGET_S:.0f} s)"
     )
     console.print(f"all caught up at most {told['caught_up_s_max']:.1f} s after everything was mended")
-    if told["gaps_told"]:
+    if told["forfeited"]:
         console.print(
-            f"{told['gaps_told']} gaps were told to plain subscriptions whose edge had died: name a "
-            "subscription to keep its events through that"
+            f"{told['forfeited']} events were gone when subscriptions without a name came back after the "
+            "death of their edge, and they were told so: name a subscription to keep its events through that"
         )
     for note in told["notes"]:
         console.print(note)

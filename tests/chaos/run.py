@@ -44,8 +44,6 @@ class Outcome:
     recoveries: list[list[float]] = field(default_factory=list)
     #: Seconds until everybody had caught up, per round.
     caught_up_s: list[float] = field(default_factory=list)
-    #: Events that plain subscriptions were told the network no longer keeps, after the death of their edge.
-    gaps: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     history: History | None = None
@@ -212,7 +210,6 @@ class Run:
             outcome.faults[fault.what] = outcome.faults.get(fault.what, 0) + 1
             if fault.what == MEASURED:
                 outcome.recoveries.append(_recovery(history, fault.at))
-        outcome.gaps = sum(len(each.gaps) for each in history.subscribed.values())
 
 
 async def _status(address: str) -> dict[str, Any]:
