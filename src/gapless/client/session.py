@@ -93,6 +93,9 @@ class Subscribing(Sender, Protocol):
     def ack_wanted(self) -> None:
         """The node waits for what was delivered so far to be acknowledged."""
 
+    def is_of(self, request: int) -> bool:
+        """Whether this is the request that it began with on this connection."""
+
 
 class _Request:
     """A question, and who waits for its answer."""
@@ -276,6 +279,10 @@ class Session:
                     request.answer.set_exception(LinkError("E403", "the connection was lost", retry=True))
         for sender in [*self.subscriptions, *self.publishers.values()]:
             sender.unlinked()
+
+    def give_up(self, error: GaplessError) -> None:
+        """There is no use in dialling any more: whoever waits for something gets this error."""
+        self._fail(error)
 
     def _fail(self, error: GaplessError) -> None:
         if self.error is not None:

@@ -514,6 +514,10 @@ class Subscription:
         if not change.done.done():
             change.done.set_result(dict(ticks))
 
+    def is_of(self, request: int) -> bool:
+        """Whether this is the request that the subscription began with on this connection."""
+        return self._request == request
+
     def refused(self, refused: RequestRefused) -> None:
         """The node refuses the subscription, or a change of its filter."""
         error = error_of(refused.code, refused.message, retry=refused.retry)

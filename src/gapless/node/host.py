@@ -21,6 +21,7 @@ from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
+    ConfirmChange,
     ConfirmSubscription,
     Deliver,
     Effect,
@@ -136,6 +137,8 @@ class Host:
                 self._sessions.publishing.refused(effect)
             case ConfirmSubscription():
                 self._sessions.subscriptions.confirmed(effect)
+            case ConfirmChange():
+                self._sessions.subscriptions.changed(effect)
             case ReadRecords():
                 self._storage.read(effect)
             case TrimLog():

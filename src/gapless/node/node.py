@@ -43,7 +43,7 @@ from gapless.protocol.network import Network, PubendPlace
 from gapless.store.contract import RecordLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
-from gapless.store.recovery import RecoveryDatabase
+from gapless.store.recovery import NamedSubscription, RecoveryDatabase
 from gapless.store.retention import Retention
 from gapless.wire.address import Address
 
@@ -63,6 +63,8 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
         self._database: RecoveryDatabase | None = None
+        #: The named subscriptions that the database had when the node started.
+        self._named: list[NamedSubscription] = []
         self._http: HttpDoor | None = None
         self._stopping = asyncio.Event()
         #: Why the node stopped by itself.
@@ -117,13 +119,22 @@ class Node:
             feed=self._host.feed,
             clock=lambda: self._host.now().clock,
         )
-        self.sessions = Sessions(self._network, self._publishers, self._host.feed, self.status, self.catalog)
+        self.sessions = Sessions(
+            self._network,
+            self._publishers,
+            self._host.feed,
+            self.status,
+            self.catalog,
+            database=self._database,
+        )
         self.links = Links(config, self._host.feed)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
         self.broker = Broker(self._network, config.broker, self._incarnation, self.storage.recovered())
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self._host.feed(BrokerStarted())
+        # Before any link is up, so that nothing is acknowledged upwards that they need.
+        self.sessions.subscriptions.restore(self._named)
         self._door = Door(config, self.links, self.sessions, self.counters)
         try:
             await self._door.open()
@@ -150,6 +161,7 @@ class Node:
             await self._http.close()
         await self.links.stop()
         self._host.stop()
+        await self.sessions.subscriptions.close()
         await self.storage.close()
         if self._database is not None:
             self._remember()
@@ -259,6 +271,7 @@ class Node:
             config.folder.mkdir(parents=True, exist_ok=True)
             self._database = RecoveryDatabase.open(config.folder)
             incarnation = self._database.begin_incarnation()
+            self._named = list(self._database.subscriptions())
         self._network = config.network.extended(stored_creations(self._database))
         places = [place for place in self._network.pubends.values() if place.broker == config.broker]
         return incarnation, {place.pubend: self._open_log(place, self._network) for place in places}

@@ -21,6 +21,7 @@ from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING, Rights
 from gapless.node.subscriptions import Subscription, Subscriptions
 from gapless.protocol.network import Network
+from gapless.store.recovery import RecoveryDatabase
 from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.client_messages import (
     Acknowledge,
@@ -55,6 +56,8 @@ class Sessions:
         feed: Feed,
         status: Callable[[], str],
         catalog: Catalog,
+        *,
+        database: RecoveryDatabase | None = None,
     ) -> None:
         self.network = network
         self._status = status
@@ -65,7 +68,7 @@ class Sessions:
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
         self.publishing = Publishing(network, publishers, feed)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
-        self.subscriptions = Subscriptions(network, self.delivery, sources, feed)
+        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database)
         self._sessions: set[Session] = set()
         #: Set while nobody is connected.
         self._empty = asyncio.Event()
@@ -142,9 +145,7 @@ class Sessions:
     def _answer(self, session: Session, request: ClientMessage) -> None:
         match request:
             case Acknowledge():
-                reader = session.named(request.subscription).reader
-                if reader is not None:
-                    self.delivery.acknowledged(reader, request.positions)
+                self.subscriptions.acknowledged(session.named(request.subscription), request.positions)
             case Credit():
                 reader = session.named(request.subscription).reader
                 if reader is not None:
@@ -153,8 +154,8 @@ class Sessions:
                 session.rights.check_subscribe(request.topic)
                 self.subscriptions.subscribe(session, request)
             case Unsubscribe():
-                self.subscriptions.end(session.named(request.subscription))
-                session.send(Done(request=request.request))
+                found = session.named(request.subscription)
+                self.subscriptions.leave(found, request.request, forget=request.forget)
             case ListTopics():
                 session.send(self._catalog.told(request.request, session.rights.may_see))
             case CreateTopic():
@@ -165,7 +166,7 @@ class Sessions:
                 session.rights.check_admin("see the status")
                 session.send(StatusReport(request=request.request, report=self._status()))
             case ChangeFilter():
-                raise UsageError("E181", f"{type(request).__name__} is not offered by this node")
+                self.subscriptions.change(session, request)
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")
 

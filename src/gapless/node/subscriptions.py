@@ -3,31 +3,61 @@
 A subscription lasts a little longer than its connection: what a client had not acknowledged when the
 connection broke stays wanted for `PARKED_SECONDS`, so that a client that comes back, here or at another
 edge, resumes where it was and nothing is gone meanwhile.
+
+A subscription with a name lasts until it is forgotten. Whoever comes with its name goes on where it was
+acknowledged last; whoever had it before is told. It is restored when the node starts, before anything is
+acknowledged upwards, and confirmed to its client only when the disk has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
+from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
-from gapless.errors import UsageError
-from gapless.model.ids import PubendId, SubscriptionId
+from gapless.errors import StoreError, UsageError
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
-from gapless.protocol.effects import ConfirmSubscription
-from gapless.protocol.events import Order, SubscribeRequested, UnsubscribeRequested
+from gapless.node.logs import event_log
+from gapless.node.named import NamedBook, Then
+from gapless.protocol.edge import PHASES_MAX
+from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
+from gapless.protocol.events import (
+    FilterChangeRequested,
+    Order,
+    SubscribeRequested,
+    SubscriptionsRestored,
+    UnsubscribeRequested,
+)
 from gapless.protocol.network import Network
-from gapless.wire.client_messages import Confirmed, Subscribe
+from gapless.store.recovery import NamedSubscription, RecoveryDatabase
+from gapless.wire.client_messages import ChangeFilter, Confirmed, Done, RequestRefused, Subscribe
 
 if TYPE_CHECKING:
     from gapless.node.sessions import Session
 
+log = event_log("gapless.subscriptions")
+
 #: How long the subscriptions of a lost connection are kept as they are.
 PARKED_SECONDS = 30.0
+#: The start of a pubend that came after the subscription: everything.
+_EARLIEST = TICK_MIN + 1
+
+
+@dataclass(slots=True)
+class _Change:
+    """A change of a condition that not all pubends have confirmed."""
+
+    #: The client's number for it; None when coming back with another condition is what asked for it.
+    request: int | None
+    where: str
+    session: Session | None
+    since: dict[PubendId, Tick] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -39,18 +69,41 @@ class Subscription:
     asked: Subscribe
     #: None when the client is gone and the subscription is parked.
     session: Session | None
+    #: The pubends of its topic when it began.
+    pubends: tuple[PubendId, ...]
     #: Where it starts at each pubend that has confirmed it.
     starts: dict[PubendId, Tick] = field(default_factory=dict)
     #: What it is to deliveries, once a pubend has confirmed it.
     reader: Reader | None = None
+    #: Changes of its condition that are under way, in order.
+    changing: list[_Change] = field(default_factory=list)
+    #: Of a named one: its conditions, each with the ticks from which on it decides; the last is the newest.
+    conditions: list[tuple[str, dict[PubendId, Tick]]] = field(default_factory=list)
+    #: Of a named one that goes on from earlier: the positions it had.
+    resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
+    #: Of a named one: whether the disk has it, so that its client may hear of it.
+    is_kept: bool = False
+    #: The one that it stands for, which holds what both need until this one is confirmed.
+    before: Subscription | None = None
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether all pubends have said from which tick on it is gapless."""
+        return len(self.starts) == len(self.pubends)
 
 
 class Subscriptions:
     """All subscriptions of one node."""
 
     def __init__(
-        self, network: Network, delivery: Delivery, sources: Mapping[PubendId, int], feed: Feed
+        self,
+        network: Network,
+        delivery: Delivery,
+        sources: Mapping[PubendId, int],
+        feed: Feed,
+        database: RecoveryDatabase | None = None,
     ) -> None:
+        """Without a database there are no named subscriptions."""
         self.network = network
         self._delivery = delivery
         self._sources = sources
@@ -58,6 +111,10 @@ class Subscriptions:
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[SubscriptionId, Subscription] = {}
         self._numbers = count(1)
+        self._book = None if database is None else NamedBook(database, self._moved_positions)
+        #: The named ones, by the name that clients use.
+        self._named: dict[str, Subscription] = {}
+        self._moved: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -66,31 +123,21 @@ class Subscriptions:
         """All of them, parked ones included."""
         return list(self._by_name.values())
 
+    async def close(self) -> None:
+        """Write down how far the named ones have come."""
+        if self._book is not None:
+            await self._book.close()
+
+    # Coming and going.
+
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
-        schema = self.network.topics.get(asked.topic)
-        if schema is None:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{asked.topic}': there is {known}")
-        condition = parse_condition(asked.where, schema)
+        condition = self._condition(asked.topic, asked.where)
+        if asked.name is not None:
+            self._subscribe_named(session, asked, asked.name, condition)
+            return
         number = next(self._numbers)
-        name = SubscriptionId(f"{session.name}#{number}")
-        subscription = Subscription(name, number, asked, session)
-        self._by_name[name] = subscription
-        session.subscriptions[number] = subscription
-        try:
-            self._feed(
-                SubscribeRequested(
-                    subscription=name,
-                    topic=asked.topic,
-                    condition=condition,
-                    order=asked.order,
-                    start=_start(asked),
-                )
-            )
-        except UsageError:
-            self._forget(subscription)
-            raise
+        self._begin(self._made(f"{session.name}#{number}", number, asked, session), condition, _start(asked))
 
     def confirmed(self, effect: ConfirmSubscription) -> None:
         """A subscription is gapless from a tick on: the client hears of it."""
@@ -101,20 +148,26 @@ class Subscriptions:
         if subscription.reader is None:
             subscription.reader = self._reader(subscription, effect.slot)
         self._delivery.enter(subscription.reader, {effect.pubend: effect.start})
-        if subscription.session is None:
+        if subscription.asked.name is None:
+            self._tell(subscription, subscription.asked.request, effect.pubend, effect.start)
+        elif subscription.is_confirmed:
+            self._keep(subscription)
+
+    def leave(self, subscription: Subscription, request: int, *, forget: bool) -> None:
+        """The client is done with it for now, or for ever."""
+        session = subscription.session
+        assert session is not None, "nobody is there to leave"
+        name = subscription.asked.name
+        if name is None or forget:
+            self.end(subscription)
+        else:
+            session.subscriptions.pop(subscription.number, None)
+            self.park(subscription)
+        if name is None or not forget:
+            session.send(Done(request=request))
             return
-        asked = subscription.asked
-        subscription.session.send(
-            Confirmed(
-                request=asked.request,
-                subscription=subscription.number,
-                source=self._sources[effect.pubend],
-                pubends=len(self.network.pubends_of(asked.topic)),
-                pubend=effect.pubend,
-                schema=self.network.topics[asked.topic],
-                start=effect.start,
-            )
-        )
+        assert self._book is not None
+        self._book.drop(name, lambda error: _answer(session, request, error))
 
     def end(self, subscription: Subscription) -> None:
         """A subscription is over."""
@@ -123,46 +176,387 @@ class Subscriptions:
             self._feed(UnsubscribeRequested(subscription=subscription.name))
             if subscription.reader is not None:
                 self._delivery.leave(subscription.reader)
+        if subscription.before is not None:
+            self.end(subscription.before)
+            subscription.before = None
 
     def park(self, subscription: Subscription) -> None:
-        """The client is gone: nothing is sent, and what it lacks stays wanted for a while."""
+        """The client is gone: nothing is sent, and what it lacks stays wanted, for a while or for ever."""
         subscription.session = None
-        reader = subscription.reader
-        if subscription.asked.mode == "best-effort" or reader is None:
+        reader, is_named = subscription.reader, subscription.asked.name is not None
+        if reader is None:
+            if not is_named:
+                self.end(subscription)
+            return
+        if not reader.guaranteed:
             self.end(subscription)
             return
         reader.connection = None
+        self._delivery.report_slow(reader, away=True)
+        if not is_named:
+            self._loop.call_later(PARKED_SECONDS, self.end, subscription)
+
+    # Other conditions.
+
+    def change(self, session: Session, asked: ChangeFilter) -> None:
+        """A client wants other events. Raises UsageError, and nothing has changed then."""
+        subscription = session.named(asked.subscription)
+        condition = self._condition(subscription.asked.topic, asked.where)
+        self._change(subscription, _Change(asked.request, asked.where, session), condition)
+
+    def changed(self, effect: ConfirmChange) -> None:
+        """Another condition decides from a tick on: the client hears of it."""
+        subscription = self._by_name.get(effect.subscription)
+        if subscription is None:
+            return
+        change = next((each for each in subscription.changing if effect.pubend not in each.since), None)
+        if change is not None:
+            change.since[effect.pubend] = effect.since
+            if len(change.since) == len(subscription.pubends):
+                subscription.changing.remove(change)
+        else:
+            # A change of an earlier life that this pubend had not confirmed then.
+            since = next(since for _, since in subscription.conditions[1:] if effect.pubend not in since)
+            since[effect.pubend] = effect.since
+
+        def told(error: StoreError | None) -> None:
+            if change is None or change.request is None or subscription.session is not change.session:
+                return
+            if error is None:
+                self._tell(subscription, change.request, effect.pubend, effect.since)
+            elif change.session is not None:
+                _answer(change.session, change.request, error)
+
+        if subscription.asked.name is None:
+            told(None)
+        elif subscription.is_kept:
+            self._put(subscription, told)
+
+    def _change(self, subscription: Subscription, change: _Change, condition: Condition) -> None:
+        subscription.changing.append(change)
+        try:
+            self._feed(FilterChangeRequested(subscription=subscription.name, condition=condition))
+        except UsageError:
+            subscription.changing.remove(change)
+            raise
+        if subscription.asked.name is not None:
+            subscription.conditions.append((change.where, change.since))
+            # The edge has no more phases than this, so what came before them is over.
+            del subscription.conditions[:-PHASES_MAX]
+
+    # Those with a name.
+
+    def restore(self, records: Iterable[NamedSubscription]) -> None:
+        """Go on with the named subscriptions of an earlier life, before anything is acknowledged upwards."""
+        requests: list[SubscribeRequested] = []
+        for record in records:
+            try:
+                request = self._restored(record)
+            except UsageError as error:
+                # It stays on the disk: the description of the network may come back to what it was.
+                log.warning("not_restored", name=record.name, code=error.code, reason=error.message)
+                continue
+            requests.append(request)
+        if requests:
+            self._feed(SubscriptionsRestored(requests=tuple(requests)))
+
+    def _restored(self, record: NamedSubscription) -> SubscribeRequested:
+        wheres: list[tuple[str, dict[PubendId, Tick]]] = [(record.condition, {})]
+        for where, since in record.changes:
+            is_whole = record.order is not Order.TOTAL or len(since) == len(
+                self.network.pubends_of(record.topic)
+            )
+            wheres.append((where, dict(since) if is_whole else {}))
+        conditions = [(self._condition(record.topic, where), since) for where, since in wheres]
+        asked = Subscribe(
+            request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
+        )
+        subscription = self._made(_id_of(record.name), 0, asked, None)
+        subscription.conditions = wheres
+        subscription.resumed = record.positions
+        subscription.is_kept = True
+        self._by_name[subscription.name] = subscription
+        self._named[record.name] = subscription
+        return SubscribeRequested(
+            subscription=subscription.name,
+            topic=record.topic,
+            condition=conditions[0][0],
+            order=record.order,
+            start={pubend: record.positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+            changes=tuple(conditions[1:]),
+        )
+
+    def acknowledged(self, subscription: Subscription, positions: Mapping[PubendId, Tick]) -> None:
+        """A client needs nothing below these ticks."""
+        if subscription.reader is not None:
+            self._delivery.acknowledged(subscription.reader, positions)
+            if subscription.is_kept and self._book is not None:
+                assert subscription.asked.name is not None
+                self._moved.add(subscription.asked.name)
+                self._book.moved()
+
+    def _subscribe_named(self, session: Session, asked: Subscribe, name: str, condition: Condition) -> None:
+        if self._book is None:
+            raise UsageError(
+                "E136", f"this node has no data folder, so it cannot keep '{name}': give it one, or no name"
+            )
+        if asked.mode != "guaranteed":
+            raise UsageError(
+                "E138", f"subscription '{name}' has a name, so it is guaranteed: leave the mode out"
+            )
+        found = self._named.get(name)
+        if found is None:
+            number = next(self._numbers)
+            subscription = self._made(_id_of(name), number, asked, session)
+            subscription.conditions = [(asked.where, {})]
+            self._named[name] = subscription
+            self._begin(subscription, condition, _start(asked))
+            return
+        if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
+            raise UsageError(
+                "E138",
+                f"subscription '{name}' is of topic '{found.asked.topic}', {found.asked.order.value} order: "
+                "choose another name, or forget that one first",
+            )
+        last = self._condition(asked.topic, found.conditions[-1][0])
+        is_wider = found.pubends != self.network.pubends_of(asked.topic)
+        if is_wider or (last != condition and isinstance(asked.start, Mapping)):
+            self._take_over(found, None, found.asked)
+            self._replace(found, session, asked, None if last == condition else condition)
+            return
+        if last != condition:
+            # What it has not acknowledged is judged by the old condition, as when a client changes its mind.
+            self._change(found, _Change(None, asked.where, None), condition)
+        self._take_over(found, session, asked)
+        if found.is_kept and found.is_confirmed:
+            self._resume(found)
+
+    def _take_over(self, found: Subscription, session: Session | None, asked: Subscribe) -> None:
+        """Another client has the name now: whoever had it is told."""
+        if found.session is not None:
+            found.session.subscriptions.pop(found.number, None)
+            found.session.send(
+                RequestRefused(
+                    request=found.asked.request,
+                    code="E137",
+                    message=f"another client subscribed as '{asked.name}': one client has a name at a time",
+                    retry=False,
+                )
+            )
+            found.session = None
+            if found.reader is not None:
+                found.reader.connection = None
+                self._delivery.report_slow(found.reader, away=True)
+        found.asked = asked
+        found.number = next(self._numbers)
+        if session is not None:
+            found.session = session
+            session.subscriptions[found.number] = found
+
+    def _replace(
+        self, found: Subscription, session: Session, asked: Subscribe, condition: Condition | None
+    ) -> None:
+        """Begin anew at the positions of one that is there, which stays until this one is confirmed.
+
+        A client that comes back with its positions, and with a condition of its own for what it lacks, is
+        served from exactly there; what it has and did not acknowledge stays as it was.
+        """
+        name = asked.name
+        assert name is not None
+        number = next(self._numbers)
+        subscription = self._made(f"{_id_of(name)}#{number}", number, asked, session)
+        subscription.before = found
+        subscription.resumed = positions = self._positions(found)
+        subscription.conditions = [(where, dict(since)) for where, since in found.conditions]
+        if condition is not None:
+            own = asked.start if isinstance(asked.start, Mapping) else {}
+            since = {pubend: max(own.get(pubend, at), at) for pubend, at in positions.items()}
+            subscription.conditions = [*subscription.conditions, (asked.where, since)][-PHASES_MAX:]
+        phases = [(self._condition(asked.topic, where), since) for where, since in subscription.conditions]
+        self._named[name] = subscription
+        self._by_name[subscription.name] = subscription
+        session.subscriptions[number] = subscription
+        self._feed(
+            SubscribeRequested(
+                subscription=subscription.name,
+                topic=asked.topic,
+                condition=phases[0][0],
+                order=asked.order,
+                start={pubend: positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+                changes=tuple(phases[1:]),
+            )
+        )
+
+    def _keep(self, subscription: Subscription) -> None:
+        """All pubends have confirmed a named subscription: write it down, and then its client hears of it."""
+
+        def kept(error: StoreError | None) -> None:
+            if self._by_name.get(subscription.name) is not subscription:
+                return
+            if error is not None:
+                if subscription.session is not None:
+                    _answer(subscription.session, subscription.asked.request, error)
+                if not subscription.is_kept:
+                    self.end(subscription)
+                return
+            subscription.is_kept = True
+            if subscription.before is not None:
+                self.end(subscription.before)
+                subscription.before = None
+            self._resume(subscription)
+
+        if not subscription.is_kept:
+            self._put(subscription, kept)
+        elif subscription.session is not None:
+            self._resume(subscription)
+
+    def _resume(self, subscription: Subscription) -> None:
+        """Serve the client of a named subscription from what it acknowledged last, or wait for one."""
+        reader, session, asked = subscription.reader, subscription.session, subscription.asked
+        assert reader is not None, "it is confirmed"
+        if session is None:
+            self._delivery.report_slow(reader, away=True)
+            return
+        own = asked.start if isinstance(asked.start, Mapping) else {}
+        for pubend, position in self._positions(subscription).items():
+            self._tell(subscription, asked.request, pubend, max(position, own.get(pubend, position)))
+        reader.number = subscription.number
+        reader.credit = UNBOUNDED if asked.credit_rows is None else asked.credit_rows
+        reader.connection = session.connection
         self._delivery.report_slow(reader)
-        self._loop.call_later(PARKED_SECONDS, self.end, subscription)
+
+    def _positions(self, subscription: Subscription) -> dict[PubendId, Tick]:
+        """Per pubend the tick below which a named subscription needs nothing any more.
+
+        A pubend may have granted a later start than was asked for, because nothing that the subscription
+        needs lies between: until it has acknowledged more, its position is the one it had.
+        """
+        positions: dict[PubendId, Tick] = dict(subscription.resumed)
+        if subscription.reader is not None:
+            for pubend, acked in self._delivery.positions(subscription.reader).items():
+                if pubend not in positions or acked > subscription.starts.get(pubend, TICK_MIN):
+                    positions[pubend] = acked
+        return positions
+
+    def _moved_positions(self) -> dict[str, dict[PubendId, Tick]]:
+        moved, self._moved = self._moved, set()
+        return {name: self._positions(self._named[name]) for name in moved if name in self._named}
+
+    def _put(self, subscription: Subscription, then: Then) -> None:
+        assert self._book is not None
+        assert subscription.asked.name is not None
+        positions = self._positions(subscription)
+        conditions = subscription.conditions
+        while len(conditions) > 1 and all(
+            positions.get(pubend, TICK_MIN)
+            >= conditions[1][1].get(pubend, positions.get(pubend, TICK_MIN) + 1)
+            for pubend in subscription.pubends
+        ):
+            del conditions[0]
+        record = NamedSubscription(
+            name=subscription.asked.name,
+            topic=subscription.asked.topic,
+            condition=conditions[0][0],
+            order=subscription.asked.order,
+            positions=positions,
+            changes=tuple((where, dict(since)) for where, since in conditions[1:] if since),
+        )
+        self._book.put(record, then)
+
+    # Small parts.
+
+    def _condition(self, topic: TopicId, where: str) -> Condition:
+        schema = self.network.topics.get(topic)
+        if schema is None:
+            known = ", ".join(self.network.topics) or "none"
+            raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
+        return parse_condition(where, schema)
+
+    def _made(self, name: str, number: int, asked: Subscribe, session: Session | None) -> Subscription:
+        return Subscription(
+            SubscriptionId(name), number, asked, session, self.network.pubends_of(asked.topic)
+        )
+
+    def _begin(
+        self, subscription: Subscription, condition: Condition, start: Tick | Mapping[PubendId, Tick] | None
+    ) -> None:
+        """Ask the broker for it. Raises UsageError, and nothing has changed then."""
+        self._by_name[subscription.name] = subscription
+        if subscription.session is not None:
+            subscription.session.subscriptions[subscription.number] = subscription
+        try:
+            self._feed(
+                SubscribeRequested(
+                    subscription=subscription.name,
+                    topic=subscription.asked.topic,
+                    condition=condition,
+                    order=subscription.asked.order,
+                    start=start,
+                )
+            )
+        except UsageError:
+            self._forget(subscription)
+            raise
+
+    def _tell(self, subscription: Subscription, request: int, pubend: PubendId, start: Tick) -> None:
+        if subscription.session is None:
+            return
+        subscription.session.send(
+            Confirmed(
+                request=request,
+                subscription=subscription.number,
+                source=self._sources[pubend],
+                pubends=len(subscription.pubends),
+                pubend=pubend,
+                schema=self.network.topics[subscription.asked.topic],
+                start=start,
+            )
+        )
 
     def _reader(self, subscription: Subscription, slot: int) -> Reader:
         asked, session = subscription.asked, subscription.session
-        pubends = self.network.pubends_of(asked.topic)
+        pubends = subscription.pubends
+        # A named one is served when its client has heard that the disk has it.
+        is_served = session is not None and asked.name is None
         return Reader(
             subscription=subscription.name,
             topic=asked.topic,
             number=subscription.number,
             slot=slot,
             guaranteed=asked.mode == "guaranteed",
-            connection=None if session is None else session.connection,
+            connection=session.connection if session is not None and is_served else None,
             groups=(pubends,) if asked.order is Order.TOTAL else tuple((pubend,) for pubend in pubends),
             credit=UNBOUNDED if asked.credit_rows is None else asked.credit_rows,
         )
 
     def _forget(self, subscription: Subscription) -> None:
         self._by_name.pop(subscription.name, None)
+        name = subscription.asked.name
+        if name is not None and self._named.get(name) is subscription:
+            del self._named[name]
         if subscription.session is not None:
             subscription.session.subscriptions.pop(subscription.number, None)
 
 
-def _start(asked: Subscribe) -> Tick | None:
+def _id_of(name: str) -> SubscriptionId:
+    """What the broker calls a named subscription. No client has a name like this."""
+    return SubscriptionId(f"named {name}")
+
+
+def _answer(session: Session, request: int, error: StoreError | None) -> None:
+    if error is None:
+        session.send(Done(request=request))
+    else:
+        session.send(
+            RequestRefused(request=request, code=error.code, message=error.message, retry=error.retry)
+        )
+
+
+def _start(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
     match asked.start:
         case "now":
             return None
         case "earliest":
-            return TICK_MIN + 1
-        case int():
-            return asked.start
-        case positions:
-            # One start for all pubends: what a client has already, it drops.
-            return min(positions.values(), default=None)
+            return _EARLIEST
+        case start:
+            return start

@@ -67,7 +67,7 @@ def laggards(broker: Broker) -> dict[SubscriptionId, Mapping[PubendId, Tick]]:
     edge = broker._edge
     if edge is not None:
         for group in {id(g): g for door in edge._doors.values() for g in door.groups}.values():
-            for name, lag in group.laggards.items():
+            for name, lag in (*group.laggards.items(), *group.parked.items()):
                 found.setdefault(name, {}).update(lag.handed)
     return dict(found)
 

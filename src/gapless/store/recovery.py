@@ -5,12 +5,13 @@ name. Every change is one transaction and on the disk when it returns. It is for
 be gathered: how far publishers have come is also in the notes of the log, and the database only saves
 reading them from the beginning.
 
-All calls may wait for the disk: they belong in a thread. One thread at a time uses a database.
+All calls may wait for the disk: they belong in a thread. Threads that use it at once wait for each other.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ DATABASE_NAME = "node.sqlite"
 LOCK_NAME = "node.lock"
 
 _APPLICATION = 0x47504C53
-_VERSION = 1
+_VERSION = 2
 _TABLES = """
 create table publishers (
     publisher text not null,
@@ -42,7 +43,8 @@ create table subscriptions (
     topic text not null,
     condition text not null,
     ordering text not null,
-    positions blob not null
+    positions blob not null,
+    changes blob not null
 ) without rowid;
 create table meta (
     key text not null primary key,
@@ -51,6 +53,7 @@ create table meta (
 """
 
 _positions_decoder = msgspec.msgpack.Decoder(dict[str, int])
+_changes_decoder = msgspec.msgpack.Decoder(list[tuple[str, dict[str, int]]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,8 @@ class NamedSubscription:
     order: Order
     #: Per pubend, the tick below which everything is acknowledged.
     positions: Mapping[PubendId, Tick]
+    #: What replaces the condition, as texts, and per pubend from which tick on; the oldest change first.
+    changes: tuple[tuple[str, Mapping[PubendId, Tick]], ...] = ()
 
 
 class RecoveryDatabase:
@@ -83,6 +88,7 @@ class RecoveryDatabase:
         self.path = path
         self._connection = connection
         self._lock = lock
+        self._using = threading.RLock()
 
     @staticmethod
     def open(folder: Path, files: Files | None = None) -> RecoveryDatabase:
@@ -125,7 +131,7 @@ class RecoveryDatabase:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All changes of the block together, or none of them when it raises."""
-        with _explained(self.path):
+        with self._using, _explained(self.path):
             if self._connection.in_transaction:
                 yield
                 return
@@ -150,7 +156,7 @@ class RecoveryDatabase:
 
     def meta(self, key: str) -> bytes | None:
         """A value by its key; None when it was never put."""
-        with _explained(self.path):
+        with self._using, _explained(self.path):
             row = self._connection.execute("select value from meta where key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
 
@@ -219,8 +225,15 @@ class RecoveryDatabase:
         each = subscription
         with self.transaction():
             self._connection.execute(
-                "insert or replace into subscriptions values (?, ?, ?, ?, ?)",
-                (each.name, each.topic, each.condition, each.order.value, _packed(each.positions)),
+                "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?)",
+                (
+                    each.name,
+                    each.topic,
+                    each.condition,
+                    each.order.value,
+                    _packed(each.positions),
+                    msgspec.msgpack.encode([(where, dict(since)) for where, since in each.changes]),
+                ),
             )
 
     def put_positions(self, positions: Mapping[str, Mapping[PubendId, Tick]]) -> None:
@@ -236,9 +249,9 @@ class RecoveryDatabase:
             return done.rowcount > 0
 
     def _subscriptions(self, rest: str, values: tuple[str, ...]) -> Iterator[NamedSubscription]:
-        columns = "select name, topic, condition, ordering, positions from subscriptions "
+        columns = "select name, topic, condition, ordering, positions, changes from subscriptions "
         with _explained(self.path):
-            for name, topic, condition, ordering, positions in self._connection.execute(
+            for name, topic, condition, ordering, positions, changes in self._connection.execute(
                 columns + rest, values
             ):
                 yield NamedSubscription(
@@ -246,7 +259,10 @@ class RecoveryDatabase:
                     topic=TopicId(topic),
                     condition=condition,
                     order=Order(ordering),
-                    positions={PubendId(k): v for k, v in _positions_decoder.decode(positions).items()},
+                    positions=_ticks_of(_positions_decoder.decode(positions)),
+                    changes=tuple(
+                        (where, _ticks_of(since)) for where, since in _changes_decoder.decode(changes)
+                    ),
                 )
 
 
@@ -298,6 +314,10 @@ def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
             )
         case _:
             return StoreError("E303", f"{path}: {error}: check the disk and the rights of its folder")
+
+
+def _ticks_of(values: Mapping[str, int]) -> dict[PubendId, Tick]:
+    return {PubendId(pubend): tick for pubend, tick in values.items()}
 
 
 def _packed(positions: Mapping[PubendId, Tick]) -> bytes:

@@ -1,0 +1,369 @@
+"""Subscriptions with a name, on real nodes: they outlive their clients, their conditions and their edge."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gapless.client import Client, Options, Subscription, connect
+from gapless.errors import UsageError
+from gapless.model.ids import BrokerId, PubendId
+from gapless.node.config import NodeConfig
+from gapless.node.node import Node
+from gapless.protocol.network import Network
+from gapless.wire.client_messages import (
+    AckWanted,
+    Confirmed,
+    Credit,
+    Done,
+    RequestRefused,
+    RowsDelivery,
+    Unsubscribe,
+)
+from gapless.wire.client_messages import Subscribe as SubscribeMessage
+from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, TOPIC, Cluster, WireClient
+
+TWO_PUBENDS = """
+cells = {p = ["p1"], q = ["q1"], b = ["b1"], s = ["s1"]}
+links = ["p--b", "q--b", "b--s"]
+edges = ["s1"]
+topics.trades = {name = "string", price = "float"}
+pubends.trades-1 = {topic = "trades", broker = "p1"}
+pubends.trades-2 = {topic = "trades", broker = "q1"}
+"""
+
+
+def run(story) -> None:  # type: ignore[no-untyped-def]
+    asyncio.run(asyncio.wait_for(story, 2 * PATIENCE_SECONDS))
+
+
+@asynccontextmanager
+async def client_of(cluster: Cluster, name: str) -> AsyncIterator[Client]:
+    async with connect(f"gapless://{cluster.addresses[BrokerId(name)]}") as client:
+        yield client
+
+
+async def publish(client: Client, *prices: int) -> list[int]:
+    """Publish one event for each price; gives their ticks."""
+    waiting = [client.publish("trades", {"name": "x", "price": float(price)}) for price in prices]
+    return [(await each).tick for each in waiting]  # type: ignore[misc]
+
+
+async def prices(subscription: Subscription, count: int) -> list[int]:
+    return [int((await anext(subscription))["price"]) for _ in range(count)]  # type: ignore[call-overload]
+
+
+async def acked(subscription: Subscription, count: int) -> list[int]:
+    """The next events, each acknowledged by hand."""
+    found: list[int] = []
+    for _ in range(count):
+        event = await anext(subscription)
+        await event.ack()
+        found.append(int(event["price"]))  # type: ignore[call-overload]
+    return found
+
+
+def test_a_client_without_memory_goes_on_after_what_it_acknowledged(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(FIVE_NODES, tmp_path) as cluster, client_of(cluster, "p1") as publisher:
+            async with (
+                client_of(cluster, "s1") as client,
+                client.subscribe("trades", "price >= 3", name="desk", ack="manual") as trades,
+            ):
+                await publish(publisher, *range(8))
+                assert await acked(trades, 2) == [3, 4]
+                assert await prices(trades, 1) == [5], "taken, and not acknowledged"
+            await publish(publisher, 8, 1, 9)
+            async with (
+                client_of(cluster, "s1") as client,
+                client.subscribe("trades", "price >= 3", name="desk") as trades,
+            ):
+                assert await prices(trades, 5) == [5, 6, 7, 8, 9]
+                await publish(publisher, 2, 10)
+                assert await prices(trades, 1) == [10]
+
+    run(story())
+
+
+def test_an_edge_that_restarts_serves_its_named_subscriptions_exactly_what_they_lack(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(FIVE_NODES, tmp_path) as cluster, client_of(cluster, "p1") as publisher:
+            for name, where in (("low", "price < 100"), ("odd", "price = 1 OR price = 3 OR price = 103")):
+                async with (
+                    client_of(cluster, "s1") as client,
+                    client.subscribe("trades", where, name=name) as trades,
+                ):
+                    await publish(publisher, 1, 2, 3)
+                    await prices(trades, 1)
+            await publish(publisher, 4)
+            await cluster.stop("s1")
+            await publish(publisher, 5, 103, 6)
+            await cluster.start("s1")
+            await publish(publisher, 7)
+            async with client_of(cluster, "s1") as client:
+                async with client.subscribe("trades", "price < 100", name="low") as trades:
+                    assert await prices(trades, 9) == [2, 3, 1, 2, 3, 4, 5, 6, 7]
+                async with client.subscribe(
+                    "trades", "price = 1 OR price = 3 OR price = 103", name="odd"
+                ) as trades:
+                    assert await prices(trades, 2) == [3, 103]
+
+    run(story())
+
+
+@pytest.mark.parametrize("order", ["publisher", "total"])
+def test_of_several_pubends_each_position_is_kept(tmp_path: Path, order: str) -> None:
+    async def story() -> None:
+        async with (
+            Cluster.running(TWO_PUBENDS, tmp_path) as cluster,
+            client_of(cluster, "p1") as one,
+            client_of(cluster, "q1") as other,
+        ):
+            async with (
+                client_of(cluster, "s1") as client,
+                client.subscribe("trades", name="desk", order=order) as trades,  # type: ignore[arg-type]
+            ):
+                await publish(one, 1, 2)
+                await publish(other, 11, 12)
+                assert sorted(await prices(trades, 4)) == [1, 2, 11, 12]
+            await publish(one, 3)
+            await publish(other, 13)
+            await cluster.stop("s1")
+            await publish(other, 14)
+            await cluster.start("s1")
+            async with (
+                client_of(cluster, "s1") as client,
+                client.subscribe("trades", name="desk", order=order) as trades,  # type: ignore[arg-type]
+            ):
+                await publish(one, 4)
+                await publish(other, 15)
+                found = await prices(trades, 5)
+                assert sorted(found) == [3, 4, 13, 14, 15]
+                assert [each for each in found if each < 10] == [3, 4]
+
+    run(story())
+
+
+def test_another_condition_is_a_change_of_the_filter(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as publisher:
+            async with (
+                client_of(cluster, "n1") as client,
+                client.subscribe("trades", "price < 10", name="desk") as trades,
+            ):
+                await publish(publisher, 1, 11)
+                assert await prices(trades, 1) == [1]
+            await publish(publisher, 2, 12)
+            async with (
+                client_of(cluster, "n1") as client,
+                client.subscribe("trades", "price > 10", name="desk") as trades,
+            ):
+                await publish(publisher, 3, 13)
+                assert await prices(trades, 2) == [2, 13], "what it was owed, and then what it wants"
+            await cluster.stop("n1")
+            await cluster.start("n1")
+            async with client_of(cluster, "n1") as again:
+                await publish(again, 4, 14)
+                async with again.subscribe("trades", "price > 10", name="desk") as trades:
+                    assert await prices(trades, 1) == [14]
+
+    run(story())
+
+
+def test_a_change_that_was_not_passed_survives_a_restart_at_its_tick(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster:
+            async with (
+                client_of(cluster, "n1") as publisher,
+                client_of(cluster, "n1") as client,
+                client.subscribe("trades", "price < 10", name="desk", ack="manual") as trades,
+            ):
+                await publish(publisher, 1, 11)
+                ticks = await trades.change("price > 10")
+                (since,) = ticks.values()
+                later = await publish(publisher, 2, 12)
+                assert later[0] >= since
+                assert await prices(trades, 2) == [1, 12], "and none of it acknowledged"
+            await cluster.stop("n1")
+            await cluster.start("n1")
+            async with (
+                client_of(cluster, "n1") as client,
+                client.subscribe("trades", "price > 10", name="desk") as trades,
+            ):
+                assert await prices(trades, 2) == [1, 12]
+
+    run(story())
+
+
+def test_another_topic_or_order_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
+            async with client.subscribe("trades", name="desk"):
+                pass
+            with pytest.raises(UsageError, match=r"E138 .*'desk' is of topic 'trades', publisher order"):
+                async with client.subscribe("trades", name="desk", order="total"):
+                    pass
+            with pytest.raises(UsageError, match=r"E138 .*guaranteed"):
+                async with client.subscribe("trades", name="desk", mode="best-effort"):
+                    pass
+
+    run(story())
+
+
+def test_the_newer_of_two_clients_takes_over_and_the_older_is_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            Cluster.running(ONE_NODE, tmp_path) as cluster,
+            client_of(cluster, "n1") as older,
+            client_of(cluster, "n1") as newer,
+            older.subscribe("trades", name="desk") as before,
+        ):
+            await publish(older, 1, 2)
+            assert await prices(before, 2) == [1, 2]
+            async with newer.subscribe("trades", name="desk") as after:
+                with pytest.raises(UsageError, match="E137 another client subscribed as 'desk'"):
+                    await anext(before)
+                await publish(older, 3)
+                found = await prices(after, 1)
+                while found[-1] != 3:
+                    found += await prices(after, 1)
+                assert found in ([3], [2, 3], [1, 2, 3]), "what the older one acknowledged is not repeated"
+
+    run(story())
+
+
+def test_what_is_forgotten_begins_anew(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster:
+            async with client_of(cluster, "n1") as client:
+                async with client.subscribe("trades", name="desk") as trades:
+                    await trades.forget()
+                await publish(client, 1)
+                async with client.subscribe("trades", name="desk", order="total") as trades:
+                    await publish(client, 2)
+                    assert await prices(trades, 1) == [2]
+                    await trades.forget()
+            await cluster.stop("n1")
+            await cluster.start("n1")
+            report = json.loads(cluster.nodes["n1"].status())
+            assert report["subscriptions"]["count"] == 0
+
+    run(story())
+
+
+def test_a_node_without_a_folder_refuses_names(tmp_path: Path) -> None:
+    async def story() -> None:
+        cluster = Cluster(Network.load(ONE_NODE), tmp_path)
+        config = NodeConfig(cluster.network, BrokerId("n1"), cluster.addresses, None)
+        async with Node(config), client_of(cluster, "n1") as client:
+            with pytest.raises(UsageError, match="E136 this node has no data folder"):
+                async with client.subscribe("trades", name="desk"):
+                    pass
+
+    run(story())
+
+
+def test_the_status_shows_who_is_away_and_how_far_behind(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
+            async with client.subscribe("trades", "price > 0", name="desk") as trades:
+                await publish(client, 1)
+                assert await prices(trades, 1) == [1]
+            later = await publish(client, 2, 3)
+            report = json.loads(cluster.nodes["n1"].status())["subscriptions"]
+            (listed,) = report["list"]
+            assert (report["named"], report["parked"]) == (1, 1)
+            assert (listed["name"], listed["state"], listed["where"]) == ("desk", "parked", "price > 0")
+            assert listed["positions"]["trades-1"] <= later[0]
+            assert listed["lag_ms"]["trades-1"] >= 0
+
+    run(story())
+
+
+def test_a_name_is_on_the_disk_before_its_client_hears_of_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as wire:
+            confirmed = await wire.subscribe("price > 1", name="desk")
+            database = cluster.nodes["n1"]._database
+            assert database is not None
+            kept = database.subscription("desk")
+            assert kept is not None
+            assert kept.condition == "price > 1"
+            assert kept.positions == {PubendId("trades-1"): confirmed.start}
+            wire.say(Unsubscribe(request=2, subscription=confirmed.subscription, forget=True))
+            assert await wire.hear() == Done(request=2)
+            assert database.subscription("desk") is None
+
+    run(story())
+
+
+async def rows_until(wire: WireClient, count: int) -> list[float]:
+    """The prices of the next rows; the node asks for acknowledgements in vain."""
+    found: list[float] = []
+    while len(found) < count:
+        heard = await wire.hear()
+        if isinstance(heard, RowsDelivery):
+            found += [float(str(heard.events[place].values[1])) for _, place in heard.to]
+        else:
+            assert isinstance(heard, AckWanted), heard
+    return found
+
+
+def test_no_more_rows_are_sent_than_were_granted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            Cluster.running(ONE_NODE, tmp_path) as cluster,
+            cluster.client("n1") as poor,
+            client_of(cluster, "n1") as client,
+            client.subscribe("trades") as rich,
+        ):
+            confirmed = await poor.subscribe(credit_rows=3)
+            await publish(client, *range(10))
+            assert await prices(rich, 10) == list(range(10)), "it holds nobody up"
+            assert await rows_until(poor, 3) == [0, 1, 2]
+            poor.say(Credit(subscription=confirmed.subscription, rows=2))
+            assert await rows_until(poor, 2) == [3, 4]
+            # Whatever is sent next is the answer to this, unless more rows come first.
+            poor.say(SubscribeMessage(request=9, topic=TOPIC, where="price <> 0 AND price = 0"))
+            heard = await poor.hear()
+            while isinstance(heard, AckWanted):
+                heard = await poor.hear()
+            assert isinstance(heard, Confirmed)
+            poor.say(Credit(subscription=confirmed.subscription, rows=100))
+            assert await rows_until(poor, 5) == [5, 6, 7, 8, 9]
+
+    run(story())
+
+
+def test_a_client_that_grants_little_gets_everything_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        options = Options(credit_rows=7)
+        async with (
+            Cluster.running(ONE_NODE, tmp_path) as cluster,
+            client_of(cluster, "n1") as publisher,
+            connect(f"gapless://{cluster.addresses[BrokerId('n1')]}", options=options) as client,
+            client.subscribe("trades", "price < 150") as trades,
+        ):
+            await asyncio.gather(*(publish(publisher, *range(at, at + 50)) for at in range(0, 200, 50)))
+            assert await prices(trades, 150) == list(range(150))
+
+    run(story())
+
+
+def test_taking_over_is_refused_to_the_older_request(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            Cluster.running(ONE_NODE, tmp_path) as cluster,
+            cluster.client("n1") as older,
+            cluster.client("n1") as newer,
+        ):
+            await older.subscribe(name="desk")
+            await newer.subscribe(name="desk")
+            refused = await older.hear()
+            assert isinstance(refused, RequestRefused)
+            assert (refused.request, refused.code, refused.retry) == (1, "E137", False)
+
+    run(story())
