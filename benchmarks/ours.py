@@ -1,0 +1,220 @@
+"""How is a Gapless node started and loaded? The client library, in processes of its own.
+
+    python -m benchmarks.ours publish ADDRESS --count 100000 [--batch ROWS | --rate PER_SECOND]
+    python -m benchmarks.ours subscribe ADDRESS --count 100000 [--events] [--subscriptions N]
+
+Events are 250 bytes: two numbers, a name and a text. `publish` gives every event by itself to
+`Client.publish` and awaits every receipt, some thousand later; with `--batch` it awaits `publish_batch` of
+Arrow batches, a few at a time. `subscribe` takes batches of columns, or every event by itself, whose
+latency it tells: from the call of `publish` to the event in the hands of the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import uvloop
+
+from benchmarks.machine import Process
+from benchmarks.report import percentile
+from gapless.client import connect
+from gapless.client.connection import Client
+
+TOPIC = "bench"
+COLUMNS = "sent=int,key=int,name=string,body=string"
+NAME = "IBM     "
+BODY = "x" * (250 - 8 - 8 - len(NAME))
+#: The program that is measured.
+NODE = [sys.executable, "-m", "gapless"]
+#: Receipts are awaited in groups of this many events, this many groups after they were published.
+GROUP = 1_000
+GROUPS_AHEAD = 32
+#: Batches that are under way at a time.
+BATCHES_AHEAD = 4
+#: The first part of a latency run warms everything up.
+WARM_SHARE = 0.1
+
+
+def start_node(folder: Path, port: int, *options: object) -> Process:
+    """One node with the topic of these benchmarks that has all the roles; it listens."""
+    node = Process(
+        [*NODE, "up", "--topic", f"{TOPIC}:{COLUMNS}", "--data", folder, "--listen", f"127.0.0.1:{port}"]
+        + list(options),
+        log=folder.with_suffix(".log"),
+    )
+    node.line()
+    return node
+
+
+def say(**found: Any) -> None:
+    """One line for whoever started this process."""
+    print(json.dumps(found), flush=True)
+
+
+async def told() -> None:
+    """Wait until whoever started this process says so."""
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+def event(number: int) -> dict[str, object]:
+    """One event, with the time of now."""
+    return {"sent": time.monotonic_ns(), "key": number % 1_000, "name": NAME, "body": BODY}
+
+
+async def publish_singles(client: Client, count: int) -> None:
+    """Each event by itself, every receipt awaited."""
+    waiting: deque[list[Any]] = deque()
+    publish = client.publish
+    for start in range(0, count, GROUP):
+        waiting.append([publish(TOPIC, event(number)) for number in range(start, min(start + GROUP, count))])
+        if len(waiting) > GROUPS_AHEAD:
+            for publication in waiting.popleft():
+                await publication
+        await client.ready(TOPIC)
+        await asyncio.sleep(0)
+    for group in waiting:
+        for publication in group:
+            await publication
+
+
+async def publish_batches(client: Client, count: int, rows: int) -> None:
+    """Arrow batches, a few under way at a time."""
+    columns = {
+        "sent": pa.array([time.monotonic_ns()] * rows, pa.int64()),
+        "key": pa.array([number % 1_000 for number in range(rows)], pa.int64()),
+        "name": pa.array([NAME] * rows),
+        "body": pa.array([BODY] * rows),
+    }
+    batch = pa.RecordBatch.from_pydict(columns)
+    waiting: deque[asyncio.Task[Any]] = deque()
+    for start in range(0, count, rows):
+        part = batch if start + rows <= count else batch.slice(0, count - start)
+        waiting.append(asyncio.create_task(client.publish_batch(TOPIC, part)))
+        if len(waiting) >= BATCHES_AHEAD:
+            await waiting.popleft()
+    for task in waiting:
+        await task
+
+
+async def publish_paced(client: Client, count: int, rate: float) -> None:
+    """So many events a second, each by itself when it is due."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    waiting: list[Any] = []
+
+    def one(number: int) -> None:
+        waiting.append(client.publish(TOPIC, event(number)))
+        if number == count - 1:
+            done.set_result(None)
+
+    # The timers of a loop are good to a millisecond; those of a thread to some microseconds.
+    pacer = threading.Thread(
+        target=paced, args=(count, rate, lambda number: loop.call_soon_threadsafe(one, number))
+    )
+    pacer.start()
+    await done
+    for publication in waiting:
+        await publication
+
+
+def paced(count: int, rate: float, act: Callable[[int], object]) -> None:
+    """Call `act` with each number when it is due."""
+    began = time.monotonic()
+    for number in range(count):
+        left = began + number / rate - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        act(number)
+
+
+async def publish(given: argparse.Namespace) -> None:
+    """Be a publisher."""
+    async with connect(given.address) as client:
+        await client.publish(TOPIC, event(0))
+        say(ready=True)
+        await told()
+        began = time.monotonic()
+        if given.batch:
+            await publish_batches(client, given.count, given.batch)
+        elif given.rate:
+            await publish_paced(client, given.count, given.rate)
+        else:
+            await publish_singles(client, given.count)
+        say(began=began, ended=time.monotonic(), count=given.count, cpu_s=time.process_time())
+
+
+async def take_batches(client: Client, given: argparse.Namespace) -> dict[str, Any]:
+    """Be so many subscribers that get everything; gives when the last of them had all."""
+    ready = asyncio.Barrier(given.subscriptions + 1)
+
+    async def one(index: int) -> float:
+        async with connect(given.address, name=f"reader-{index}") as other:
+            async with other.subscribe(TOPIC, mode=given.mode) as subscription:
+                await ready.wait()
+                left = given.count
+                while left > 0:
+                    batch = await subscription.next_batch()
+                    assert batch is not None, "the subscription ended early"
+                    left -= len(batch)
+                return time.monotonic()
+
+    tasks = [asyncio.create_task(one(index)) for index in range(given.subscriptions)]
+    await ready.wait()
+    say(ready=True)
+    ended = [await task for task in tasks]
+    return {"ended": max(ended), "taken": given.count * given.subscriptions}
+
+
+async def take_events(client: Client, given: argparse.Namespace) -> dict[str, Any]:
+    """Take every event by itself, and tell the latencies in milliseconds."""
+    latencies: list[float] = []
+    async with client.subscribe(TOPIC, mode=given.mode) as subscription:
+        say(ready=True)
+        async for each in subscription:
+            latencies.append((time.monotonic_ns() - each["sent"]) / 1e6)
+            if len(latencies) == given.count:
+                break
+    return {"ended": time.monotonic(), "taken": len(latencies), **latency_figures(latencies)}
+
+
+def latency_figures(latencies: list[float]) -> dict[str, float]:
+    """Percentiles in milliseconds, the beginning left out."""
+    kept = sorted(latencies[int(len(latencies) * WARM_SHARE) :])
+    shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "max_ms": 1.0}
+    return {name: percentile(kept, share) for name, share in shares.items()}
+
+
+async def subscribe(given: argparse.Namespace) -> None:
+    """Be one subscriber, or many."""
+    async with connect(given.address) as client:
+        found = await (take_events if given.events else take_batches)(client, given)
+        say(**found, cpu_s=time.process_time())
+
+
+def main() -> None:
+    """Be the load client that the arguments ask for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("role", choices=("publish", "subscribe"))
+    parser.add_argument("address")
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--events", action="store_true")
+    parser.add_argument("--subscriptions", type=int, default=1)
+    parser.add_argument("--mode", default="guaranteed")
+    given = parser.parse_args()
+    uvloop.run((publish if given.role == "publish" else subscribe)(given))
+
+
+if __name__ == "__main__":
+    main()
