@@ -26,8 +26,8 @@ $(STAMP): requirements/runtime.txt requirements/dev.txt pyproject.toml scripts/s
 	@touch $@
 
 .PHONY: demo
-demo: setup ## Watch a simulated network lose messages and deliver every one of them
-	@$(BIN)/gapless sim --demo
+demo: setup ## Watch a network of real processes lose a router, and nobody lose an event
+	@$(BIN)/gapless demo
 
 .PHONY: test
 test: lint types ## Everything that must pass: lint, types and all tests

@@ -7,6 +7,7 @@ and how it is told in `demo_report` and `demo_figure`.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AbstractContextManager, nullcontext, suppress
 from math import floor
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from gapless.cli.demo_account import Record, account_of, differing_orders, recovery_s
 from gapless.cli.demo_figure import draw
@@ -26,7 +28,6 @@ from gapless.cli.demo_report import (
     as_json,
     broken,
     introduce,
-    live_picture,
     new_console,
     report,
 )
@@ -39,6 +40,8 @@ SECONDS, SECONDS_MIN, SECONDS_MAX = 20.0, 2.0, 3_600.0
 RATE, RATE_MIN, RATE_MAX = 1_000.0, 10.0, 20_000.0
 #: Where the figure goes unless everything is kept somewhere.
 FIGURE = Path("out/figures/demo.png")
+#: How often the lines at the bottom of a terminal change.
+SHOW_SECONDS = 0.25
 #: The exit status when an event was lost, came twice or out of order.
 EXIT_BROKEN = 1
 
@@ -69,6 +72,8 @@ def demo(
     console = None if as_object else new_console()
     with _folder(keep) as folder:
         outcome = _outcome(Path(folder), keep, seconds, rate, console)
+        if keep is not None:
+            (keep / "account.json").write_text(json.dumps(as_json(outcome), indent=2), encoding="utf-8")
     if console is None:
         say_json(as_json(outcome))
     else:
@@ -128,9 +133,9 @@ async def _told(folder: Path, seconds: float, rate: float, console: Console | No
     if console is None:
         return await Demo(folder, seconds=seconds, rate=rate, tell=_silence).run()
     introduce(console, seconds, rate, folder)
-    live = Live(live_picture("running"), console=console, transient=True) if console.is_terminal else None
+    live = Live(Text("Starting ..."), console=console, transient=True) if console.is_terminal else None
     with live or nullcontext():
-        narrator = Narrator(console, live)
+        narrator = Narrator(console, live, seconds)
         running = Demo(folder, seconds=seconds, rate=rate, tell=narrator.tell)
         watching = asyncio.create_task(_watch(running, narrator))
         try:
@@ -144,8 +149,12 @@ def _silence(_what: str, _record: Record) -> None:
 
 
 async def _watch(running: Demo, narrator: Narrator) -> None:
-    """Tell a row every second."""
+    """Tell a row every second, and keep the lines below up to date."""
     await running.started.wait()
+    row_s = 1.0
     while (now_s := running.now_s()) < running.record.stopped_s:
-        await asyncio.sleep(floor(now_s) + 1 - now_s)
-        narrator.row(running.record, running.now_s())
+        if now_s >= row_s:
+            narrator.row(running.record, now_s)
+            row_s = floor(now_s) + 1.0
+        narrator.show(running.record, now_s)
+        await asyncio.sleep(min(SHOW_SECONDS, max(0.0, row_s - now_s)))

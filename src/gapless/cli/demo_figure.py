@@ -30,18 +30,19 @@ def draw(record: Record, path: Path) -> None:
 
 def _draw_edge(axes: Axes, record: Record, edge: str) -> None:
     axes.axvspan(record.killed_s, record.back_s, color=DOWN, alpha=0.12, lw=0)
-    for time_s, text in (
-        (record.killed_s, "kill -9"),
-        (record.restarted_s, "started"),
-        (record.back_s, "back"),
+    for time_s, text, side in (
+        (record.killed_s, "kill -9", "left"),
+        (record.restarted_s, "started", "right"),
+        (record.back_s, "back", "left"),
     ):
         axes.axvline(time_s, color=DOWN, lw=1.2, ls="-" if text == "kill -9" else ":")
         axes.annotate(
             text,
             (time_s, 1),
             xycoords=("data", "axes fraction"),
-            xytext=(3, -11),
+            xytext=(3 if side == "left" else -3, -11),
             textcoords="offset points",
+            ha=side,
             fontsize=9,
             color=DOWN,
         )
@@ -49,13 +50,14 @@ def _draw_edge(axes: Axes, record: Record, edge: str) -> None:
     through = {pubend for pubend in pubends if router_of(pubend) == VICTIM}
     worst_s = 0.0
     for label, colour, some in (
-        ("usually not", THROUGH_OTHER, pubends - through),
-        (f"usually through {VICTIM}", THROUGH_VICTIM, through),
+        (f"events that never needed {VICTIM}", THROUGH_OTHER, pubends - through),
+        (f"events that {VICTIM} carries", THROUGH_VICTIM, through),
     ):
         sent_s, at_s = _dots(record, edge, some)
         latency_s = at_s - sent_s
         worst_s = max(worst_s, float(latency_s.max(initial=0.0)))
         axes.plot(sent_s, latency_s * 1_000, ls="none", marker=".", ms=3, color=colour, label=label)
+    axes.set_xlim(left=0)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_title(f"edge {edge}: at worst {worst_s * 1_000:,.0f} ms", loc="left", fontsize=11)

@@ -1,7 +1,7 @@
 """How is the demo told? In words while it runs, and as an account in the end; no line is wider than 80.
 
-On a terminal the picture of the network stays below the lines and changes colour with its router; elsewhere
-the same lines are printed one after the other.
+On a terminal two lines at the bottom say how far it is, and which brokers run; elsewhere there are only the
+lines above them, one after the other.
 """
 
 from __future__ import annotations
@@ -92,11 +92,10 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1_000:.1f}" if seconds < 0.01 else f"{seconds * 1_000:,.0f}"
 
 
-def picture(state: str) -> Text:
-    """The network, with the router that is killed coloured by its state."""
+def picture() -> Text:
+    """The network."""
     text = Text(PICTURE)
-    text.highlight_words([REPOSITORY, SURVIVOR, *EDGES], STYLES["running"])
-    text.highlight_words([VICTIM], STYLES[state])
+    text.highlight_words([REPOSITORY, *ROUTERS, *EDGES], STYLES["running"])
     return text
 
 
@@ -104,7 +103,7 @@ def introduce(console: Console, seconds: float, rate: float, folder: Path) -> No
     """Say what will happen, before anything does."""
     say(console, "Gapless: publish/subscribe that never skips.\n", "bold")
     say(console, "Five brokers, each a process of its own on this machine:\n")
-    console.print(picture("running"))
+    console.print(picture())
     listed = ", ".join(f"{plan.name} ({plan.pubend})" for plan in PUBLISHERS)
     say(console, f"\nPublishers: {listed}.")
     say(
@@ -126,9 +125,11 @@ def wish(plan: SubscriberPlan) -> str:
 class Narrator:
     """Tells the demo while it runs: a row every second, and a sentence whenever something happens."""
 
-    def __init__(self, console: Console, live: Live | None) -> None:
+    def __init__(self, console: Console, live: Live | None, seconds: float) -> None:
         self._console = console
         self._live = live
+        self._seconds = seconds
+        self._state = "running"
         #: What had been published, and had come to each subscriber, when the last row was told.
         self._published = 0
         self._taken = dict.fromkeys((plan.name for plan in SUBSCRIBERS), 0)
@@ -140,7 +141,7 @@ class Narrator:
             case "started":
                 say(self._console, HEADER, "bold")
             case "killed":
-                self._show("killed")
+                self._state = "killed"
                 self._event(
                     record.killed_s,
                     f"kill -9 {VICTIM}. It carried {' and '.join(taken_over())}; what it had in memory\n"
@@ -155,10 +156,10 @@ class Narrator:
                     "bold cyan",
                 )
             case "restarted":
-                self._show("starting")
+                self._state = "starting"
                 self._event(record.restarted_s, f"{VICTIM} is started again.", "yellow")
             case "back":
-                self._show("running")
+                self._state = "running"
                 text = f"{VICTIM} is back, remembers nothing, and gets its share again."
                 self._event(record.back_s, text, "green")
             case "stopped":
@@ -190,15 +191,18 @@ class Narrator:
         for line in rest:
             say(self._console, f"         {line}", style)
 
-    def _show(self, state: str) -> None:
-        if self._live is not None:
-            self._live.update(live_picture(state))
-
-
-def live_picture(state: str) -> Text:
-    """The picture below the lines, which says the state in words too."""
-    text = Text("\n").append_text(picture(state))
-    return text.append(f"\n         {VICTIM} is {state}", STYLES[state])
+    def show(self, record: Record, now_s: float) -> None:
+        """Bring the lines at the bottom of a terminal up to date."""
+        if self._live is None:
+            return
+        published = sum(len(each.rows) for each in record.published.values())
+        delivered = sum(len(each.names) for each in record.arrivals.values())
+        text = Text(f"\n {min(now_s, self._seconds):>4.0f} of {self._seconds:g} s", "bold")
+        text.append(f"    {published:,} published    {delivered:,} delivered    ")
+        for broker in (REPOSITORY, *ROUTERS, *EDGES):
+            state = self._state if broker == VICTIM else "running"
+            text.append(f" {broker}" if state == "running" else f" {broker} {state}", STYLES[state])
+        self._live.update(text)
 
 
 def report(console: Console, outcome: Outcome) -> None:

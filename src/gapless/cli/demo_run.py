@@ -28,6 +28,7 @@ from gapless.cli.demo_network import (
 )
 from gapless.cli.fleet import Fleet
 from gapless.client import Client, Subscription, connect
+from gapless.errors import GaplessError
 
 #: How often a publisher looks whether events are due.
 PACE_SECONDS = 0.005
@@ -65,7 +66,22 @@ class Demo:
         return perf_counter() - self._started
 
     async def run(self) -> Record:
-        """Start everything, kill, restart, and end everything."""
+        """Start everything, kill, restart, and end everything.
+
+        Raises GaplessError when a node does not start, or an event is refused.
+        """
+        try:
+            return await self._run()
+        except BaseExceptionGroup as group:
+            refusals, _ = group.split(GaplessError)
+            if refusals is None:
+                raise
+            error: BaseException = refusals
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+
+    async def _run(self) -> Record:
         # The first array makes Arrow look for pandas, which takes a while: not while events wait for it.
         pa.array([0])
         async with Fleet(DESCRIPTION, self._folder) as fleet, AsyncExitStack() as stack:
