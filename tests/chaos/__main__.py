@@ -21,9 +21,6 @@ from tests.chaos.disk import in_own_namespace
 from tests.chaos.report import figures, keep, plot, show
 from tests.chaos.run import Run
 
-#: What the nodes can do: durable subscriptions, filters that change.
-OFFERS = frozenset[str]()
-
 
 def main(arguments: list[str]) -> int:
     """Play one run; gives the exit status."""
@@ -47,7 +44,7 @@ def main(arguments: list[str]) -> int:
         progress.print(f"{time.monotonic() - began:6.1f} s  {text}", soft_wrap=True)
 
     run = Run(chosen.seed, chosen.faults, folder, say)
-    outcome = asyncio.run(run.play(offers=OFFERS, waits_for_release=chosen.faults >= 50))
+    outcome = asyncio.run(run.play(waits_for_release=chosen.faults >= 50))
     if chosen.plot is not None:
         plot(outcome, chosen.plot)
     if not outcome.is_good:

@@ -67,14 +67,14 @@ class Run:
         self._began = time.monotonic()
         self._extra: list[Violation] = []
 
-    async def play(self, *, offers: frozenset[str], waits_for_release: bool) -> Outcome:
+    async def play(self, *, waits_for_release: bool) -> Outcome:
         """Play it, and judge it."""
         outcome = self._outcome
-        async with Stage.set_up(self._seed, self._folder, offers=offers) as stage:
+        async with Stage.set_up(self._seed, self._folder) as stage:
             self._say(f"{len(stage.fleet.names)} brokers and {len(stage.clients)} client programs run")
             if stage.disk is None:
                 outcome.notes.append("mounting is not allowed here: no disk was filled")
-            strikes = Strikes(stage, changes_filters="change" in offers)
+            strikes = Strikes(stage)
             watch = asyncio.create_task(self._watch(stage))
             try:
                 for blows in plan(self._seed, self._faults, targets_of(stage)):
@@ -98,6 +98,10 @@ class Run:
             await asyncio.sleep(max(0.0, began + blow.at_s - time.monotonic()))
             if blow.kind != MEASURED and tasks and tasks[0].get_name() == MEASURED:
                 await tasks.pop(0)
+            self._history.refresh()
+            if self._history.broken:
+                # A program has failed: what comes after proves nothing.
+                break
             self._say(f"fault {blow.number + 1}/{self._faults}  {blow}")
             tasks.append(asyncio.create_task(strikes.strike(blow), name=blow.kind))
         for task in tasks:

@@ -130,8 +130,8 @@ class Stage:
 
     @staticmethod
     @asynccontextmanager
-    async def set_up(seed: int, folder: Path, *, offers: frozenset[str]) -> AsyncIterator[Stage]:
-        """Brokers and clients that run, and in the end do not. `offers` is what the nodes can do."""
+    async def set_up(seed: int, folder: Path) -> AsyncIterator[Stage]:
+        """Brokers and clients that run, and in the end do not."""
         (folder / "history").mkdir(parents=True)
         disk: SmallDisk | None = SmallDisk(folder / SMALL)
         if disk is not None and not disk.mount():
@@ -151,7 +151,7 @@ class Stage:
             stage = Stage(fleet, folder, links, doors)
             stage.disk = disk
             stack.callback(stage.recorder.close)
-            for spec in _specs(seed, folder / "history", doors, offers):
+            for spec in _specs(seed, folder / "history", doors):
                 stage.clients[spec.name] = ClientProcess(spec, folder)
                 stage.home.update({each.name: spec.name for each in spec.subscribers})
                 stack.push_async_callback(stage.clients[spec.name].kill)
@@ -218,7 +218,7 @@ async def _links(stack: AsyncExitStack) -> tuple[dict[str, Gate], dict[str, dict
     return links, seen_by
 
 
-def _specs(seed: int, folder: Path, doors: dict[str, Gate], offers: frozenset[str]) -> list[Spec]:
+def _specs(seed: int, folder: Path, doors: dict[str, Gate]) -> list[Spec]:
     """Who publishes and who subscribes to what, from the seed."""
     chance = random.Random(f"clients {seed}")
 
@@ -256,15 +256,15 @@ def _specs(seed: int, folder: Path, doors: dict[str, Gate], offers: frozenset[st
         reader("readers-1", "sql-1", "trades"),
         reader("readers-1", "sql-total", "trades", order="total", ack="manual"),
         reader("readers-1", "xpath-1", "news", ack="manual"),
+        reader("readers-1", "durable-total", "trades", order="total", durable=True),
     ]
     second = [
         reader("readers-2", "slow", "trades", slow_s=0.01, credit_rows=50),
         reader("readers-2", "sql-2", "trades", ack="manual"),
         reader("readers-2", "xpath-2", "news"),
+        reader("readers-2", "durable", "trades", durable=True, ack="manual"),
+        reader("readers-2", "durable-xpath", "news", durable=True),
     ]
-    if "durable" in offers:
-        first.append(reader("readers-1", "durable-total", "trades", order="total", durable=True))
-        second.append(reader("readers-2", "durable", "trades", durable=True, ack="manual"))
     told = {"publishers": ([], publishers), "readers-1": (first, []), "readers-2": (second, [])}
     told["steady"] = (steady, [])
     return [

@@ -13,6 +13,9 @@ from tests.chaos.plan import MEASURED, Blow
 from tests.chaos.stage import EDGES, KILLED, REPOSITORIES, ROUTERS, SMALL, Stage
 from tests.chaos.wishes import encode, some_condition
 
+#: After every so many faults, a subscriber wants something else.
+CHANGE_EVERY = 3
+
 
 def targets_of(stage: Stage) -> Mapping[str, Sequence[str]]:
     """Whom each kind of fault may strike on this stage."""
@@ -42,9 +45,8 @@ def targets_of(stage: Stage) -> Mapping[str, Sequence[str]]:
 class Strikes:
     """Does to a stage what was planned."""
 
-    def __init__(self, stage: Stage, *, changes_filters: bool) -> None:
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._changes_filters = changes_filters
         self._ways: dict[str, Callable[[Blow], Awaitable[None]]] = {
             MEASURED: self._kill_broker,
             "router kill": self._kill_broker,
@@ -72,7 +74,7 @@ class Strikes:
         recorder.write("fault", number=blow.number, what=blow.kind, target=blow.target, for_s=blow.for_s)
         await self._ways[blow.kind](blow)
         recorder.write("mended", number=blow.number)
-        if self._changes_filters and blow.number % 3 == 0:
+        if blow.number % CHANGE_EVERY == 0:
             wants = encode(some_condition("trades", random.Random(blow.chance)))
             self._stage.clients["steady"].tell({"change": wants, "of": "changing"})
 
