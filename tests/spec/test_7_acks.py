@@ -16,6 +16,7 @@ from gapless.protocol.messages import (
     KnowledgeMessage,
     NackMessage,
     StartGrantMessage,
+    StartRequestMessage,
 )
 from gapless.protocol.ostream import ACK_RUNS_MAX, CellFilter, Ostream
 from gapless.protocol.parameters import Parameters
@@ -276,3 +277,23 @@ def test_ack_expected_is_answered_with_the_ack_and_with_questions() -> None:
     assert messages(effects, AckMessage) == [("b", last)]
     asked = [nack.ticks for _, nack in messages(effects, NackMessage)]
     assert [(ticks.start, ticks.stop) for ticks in asked] == [(FIRST + 1, FIRST + 500)]
+
+
+def test_what_the_host_keeps_is_acked_and_not_released() -> None:
+    """Clause 7.15."""
+    log = Recovered(next_tick=100, released=10, kept_from=40)
+    source = Pubend.recover(PUBEND, Parameters(), log, Now(ms=0, clock=0))
+    assert releases(source.acked(((100, stamp(1)),))) == [40]
+    source.durable(source.token, Now(ms=1, clock=1))
+    assert (source.released, source.releasable) == (40, 100)
+    # Everybody has acked everything, so no ack is expected; and a start at 50 is still to be had.
+    assert source.woken(Now(ms=10**6, clock=1))[2] is None
+    effects, _ = source.start_requested(
+        StartRequestMessage(pubend=PUBEND, edge=S, epoch=2, wanted=50), known_epoch=2
+    )
+    [append] = [effect for effect in effects if isinstance(effect, AppendRecord)]
+    assert append.record == StartRecord(edge=S, epoch=2, wanted=50, start=50)
+    source.durable(source.token, Now(ms=2, clock=2))
+    # What is kept no longer is released up to what was promised since.
+    assert releases(source.retention_moved(80)) == [50]
+    source.check()

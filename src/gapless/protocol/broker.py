@@ -40,6 +40,7 @@ from gapless.protocol.events import (
     RecordDurable,
     RecordFailed,
     RecordsRead,
+    RetentionMoved,
     SubscribeRequested,
     SubscriberSlow,
     SubscriptionsRestored,
@@ -207,7 +208,7 @@ class Broker:
                 self._started(step)
             case PublishRequested():
                 self._publish(event, step)
-            case RecordDurable() | RecordFailed() | RecordsRead():
+            case RecordDurable() | RecordFailed() | RecordsRead() | RetentionMoved():
                 self._log_answered(event, step)
             case MessageReceived():
                 self._heard(event, step)
@@ -285,7 +286,9 @@ class Broker:
             creations = tuple(sorted(fresh, key=lambda each: each.age))
             step.effects.append(RememberTopics(creations=creations))
 
-    def _log_answered(self, event: RecordDurable | RecordFailed | RecordsRead, step: _Step) -> None:
+    def _log_answered(
+        self, event: RecordDurable | RecordFailed | RecordsRead | RetentionMoved, step: _Step
+    ) -> None:
         pubend = self._hosted(event.pubend)
         match event:
             case RecordDurable():
@@ -300,6 +303,8 @@ class Broker:
                 effects, knowledge = pubend.read(event)
                 step.effects += effects
                 self._tell(knowledge, step)
+            case RetentionMoved():
+                step.effects += pubend.retention_moved(event.kept_from)
             case _:
                 assert_never(event)
 

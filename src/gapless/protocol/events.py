@@ -82,6 +82,14 @@ class RecordsRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionMoved:
+    """The host keeps events of `pubend` from this tick on although everybody has them, and no others."""
+
+    pubend: PubendId
+    kept_from: Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceived:
     """A neighbour sent a message."""
 
@@ -197,6 +205,7 @@ Event: TypeAlias = (
     | RecordDurable
     | RecordFailed
     | RecordsRead
+    | RetentionMoved
     | MessageReceived
     | LinkUp
     | LinkDown

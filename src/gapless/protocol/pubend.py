@@ -75,6 +75,8 @@ class Recovered:
     #: The largest `before` of any ReleaseRecord.
     released: Tick = 0
     starts: tuple[StartRecord, ...] = ()
+    #: From this tick on the host keeps events although everybody has them.
+    kept_from: Tick = TICK_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class Pubend:
     releasing: Tick = 0
     #: The events below were acked by everybody and are promised to nobody. Never below `releasing`.
     releasable: Tick = 0
+    #: What is released ends here, whatever was acked: the host wants to keep the rest. Only grows.
+    kept_from: Tick = TICK_MAX
     #: One past the last durable event.
     events_stop: Tick = TICK_MIN
     pending: deque[_Pending] = field(default_factory=deque)
@@ -164,6 +168,7 @@ class Pubend:
         floor = max([log.next_tick, log.reserved, log.released, *given])
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
         self.released = self.releasing = self.releasable = log.released
+        self.kept_from = log.kept_from
         self.events_stop = log.next_tick
         for record in log.starts:
             self._promise(record)
@@ -313,6 +318,11 @@ class Pubend:
         self.releasable = max(self.releasable, acked)
         return self._release()
 
+    def retention_moved(self, kept_from: Tick) -> list[Effect]:
+        """The host keeps less: release what was acked, and kept for no other reason."""
+        self.kept_from = max(self.kept_from, kept_from)
+        return self._release()
+
     def woken(self, now: Now) -> tuple[list[Effect], list[KnowledgeMessage], Tick | None]:
         """Time has passed: idle silence, reservations, and the tick whose ack is expected, if any."""
         effects: list[Effect] = []
@@ -399,9 +409,10 @@ class Pubend:
 
     def _release(self) -> list[Effect]:
         # One at a time: acks that come while it is under way are released together by the next.
-        if self.releasable <= self.releasing or self.releasing > self.released:
+        before = min(self.releasable, self.kept_from)
+        if before <= self.releasing or self.releasing > self.released:
             return []
-        self.releasing = self.releasable
+        self.releasing = before
         return [self._append(ReleaseRecord(before=self.releasing))]
 
     def _promise(self, record: StartRecord) -> None:

@@ -56,6 +56,7 @@ from gapless.protocol.events import (
     RecordDurable,
     RecordFailed,
     RecordsRead,
+    RetentionMoved,
     SubscribeRequested,
     SubscriberSlow,
     SubscriptionsRestored,
@@ -225,12 +226,8 @@ def _event_text(event: Event) -> str:
             return "started"
         case PublishRequested(pubend=pubend, token=token, rows=rows):
             return f"publish {pubend} #{token} {rows.num_rows} rows"
-        case RecordDurable(pubend=pubend, token=token):
-            return f"durable {pubend} #{token}"
-        case RecordFailed(pubend=pubend, token=token, reason=reason):
-            return f"not durable {pubend} #{token}: {reason}"
-        case RecordsRead(pubend=pubend, ticks=ticks, batch=batch):
-            return f"was read {pubend} {ticks}{_data_text(batch)}"
+        case RecordDurable() | RecordFailed() | RecordsRead() | RetentionMoved():
+            return _log_event_text(event)
         case MessageReceived(sender=sender, message=message):
             return f"<- {sender}  {_message_text(message)}"
         case LinkUp(neighbour=neighbour):
@@ -250,6 +247,20 @@ def _event_text(event: Event) -> str:
             | SubscriberSlow()
         ):
             return _subscriber_text(event)
+        case _:
+            assert_never(event)
+
+
+def _log_event_text(event: RecordDurable | RecordFailed | RecordsRead | RetentionMoved) -> str:
+    match event:
+        case RecordDurable(pubend=pubend, token=token):
+            return f"durable {pubend} #{token}"
+        case RecordFailed(pubend=pubend, token=token, reason=reason):
+            return f"not durable {pubend} #{token}: {reason}"
+        case RecordsRead(pubend=pubend, ticks=ticks, batch=batch):
+            return f"was read {pubend} {ticks}{_data_text(batch)}"
+        case RetentionMoved(pubend=pubend, kept_from=kept_from):
+            return f"keep {pubend} from {kept_from}"
         case _:
             assert_never(event)
 
@@ -426,7 +437,7 @@ def _event_mentions(event: Event, pubend: PubendId, tick: Tick) -> bool:
             return pubend in positions and positions[pubend] <= tick
         case BrokerStarted() | LinkUp() | LinkDown() | TopicsLearned() | TimerFired():
             return False
-        case PublishRequested() | RecordDurable() | RecordFailed():
+        case PublishRequested() | RecordDurable() | RecordFailed() | RetentionMoved():
             return False
         case SubscribeRequested() | SubscriptionsRestored() | FilterChangeRequested():
             return False
