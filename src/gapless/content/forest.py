@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gapless.content.condition import Condition
 from gapless.content.cover import surely_covers
@@ -246,6 +247,11 @@ def _covers(wide: _Node, narrow: _Node) -> bool:
     return surely_covers(wide.condition, narrow.condition)
 
 
+def _may_cover(wide: _Node, narrow: _Node) -> bool:
+    """Whether the outlines of two nodes allow it; that is a small part of the question, and cheap to ask."""
+    return all(any(other.holds(hull) for other in wide.hulls) for hull in narrow.hulls)
+
+
 def _hang(node: _Node, parent: _Node) -> None:
     node.parent = parent
     parent.children[node.number] = node
@@ -254,8 +260,8 @@ def _hang(node: _Node, parent: _Node) -> None:
 def _lowest(parent: _Node, node: _Node) -> _Node:
     """Below a node that covers another, one as deep as possible that covers it, too."""
     while True:
-        asked = list(parent.children.values())[-CHILDREN_ASKED_MAX:]
-        below = next((child for child in asked if _covers(child, node)), None)
+        asked = islice(reversed(parent.children.values()), CHILDREN_ASKED_MAX)
+        below = next((child for child in asked if _may_cover(child, node) and _covers(child, node)), None)
         if below is None:
             return parent
         parent = below

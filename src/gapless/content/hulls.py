@@ -32,6 +32,14 @@ class Hull:
     #: The terms that have just one value, and which.
     points: frozenset[tuple[Term, Key]]
 
+    def holds(self, other: Hull) -> bool:
+        """Whether the other may lie inside this one: each term restricted here is restricted more there."""
+        for term, (low, high) in self.spans.items():
+            span = other.spans.get(term)
+            if span is None or span[0] < low or span[1] > high:
+                return False
+        return True
+
 
 def hull_of(conjunction: Conjunction) -> Hull:
     """The hull of a conjunction."""
