@@ -1,21 +1,29 @@
 """The command line against a real node in a process of its own."""
 
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
+from gapless.cli.main import main
+
 COMMAND = [sys.executable, "-m", "gapless"]
+TOPICS = ("trades:sym=string,price=float,sent=timestamp?", "news:id=int,doc=xml", "notes:text=string?")
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """A node with one topic, and where it listens."""
-    topic = "trades:sym=string,price=float,sent=timestamp?"
-    arguments = ["up", "--topic", topic, "--data", str(tmp_path), "--listen", "127.0.0.1:0"]
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node with some topics, and where it listens."""
+    topics = [word for topic in TOPICS for word in ("--topic", topic)]
+    folder = str(tmp_path_factory.mktemp("data"))
+    arguments = ["up", *topics, "--data", folder, "--listen", "127.0.0.1:0"]
     node = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
     assert node.stdout is not None
     try:
@@ -32,40 +40,259 @@ def gapless(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
     )
 
 
-def test_what_is_published_is_printed(address: str, tmp_path: Path) -> None:
-    arguments = ["sub", "trades", "--where", "price > 5", "--limit", "3", "--to", address]
-    reader = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert reader.stderr is not None
-    assert reader.stderr.readline() == "subscribed to trades\n"
+class Reader:
+    """A `gapless sub` that has begun."""
+
+    def __init__(self, address: str, *arguments: str) -> None:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen([*COMMAND, "sub", *arguments, "--to", address], text=True, **pipes)
+        assert self.process.stderr is not None
+        assert self.process.stderr.readline() == f"subscribed to {arguments[0]}\n"
+
+    def line(self) -> dict[str, object]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def rest(self) -> list[dict[str, object]]:
+        printed, _ = self.process.communicate(timeout=60)
+        return [json.loads(line) for line in printed.splitlines()]
+
+
+@pytest.fixture
+def readers(address: str) -> Iterator[list[Reader]]:
+    """Those that a test starts; none is left behind."""
+    started: list[Reader] = []
+    yield started
+    for reader in started:
+        if reader.process.poll() is None:
+            reader.process.kill()
+        reader.process.communicate(timeout=60)
+
+
+def test_what_is_published_is_printed(address: str, tmp_path: Path, readers: list[Reader]) -> None:
+    readers.append(reader := Reader(address, "trades", "--where", "price > 5", "--limit", "3"))
     file = tmp_path / "more.jsonl"
-    file.write_text('{"sym": "B", "price": 7}\n{"sym": "C", "price": 2}\n')
-    single = gapless(
-        "pub", "trades", '{"sym": "A", "price": 6, "sent": "2026-01-31"}', str(file), "--to", address
-    )
-    assert (single.returncode, single.stderr) == (0, "published 3 to trades\n")
+    file.write_text('{"sym": "B", "price": 7}\n\n{"sym": "C", "price": 2}\n')
+    event = '{"sym": "A", "price": 6, "sent": "2026-01-31"}'
+    single = gapless("pub", "trades", event, "--file", str(file), "--to", address)
+    assert (single.returncode, single.stdout) == (0, "")
+    assert single.stderr.startswith("published 3 events, durable, ")
     lines = gapless("pub", "trades", "--json", "--to", address, stdin='{"sym": "D", "price": 9.5}\n\n')
-    assert json.loads(lines.stdout) == {"topic": "trades", "published": 1}
-    printed, _ = reader.communicate(timeout=60)
-    assert [json.loads(line)["sym"] for line in printed.splitlines()] == ["A", "B", "D"]
-    assert json.loads(printed.splitlines()[0])["sent"] == "2026-01-31T00:00:00+00:00"
-    status = json.loads(gapless("status", "--json", "--to", address).stdout)
-    assert status["broker"] == "node"
-    assert status["topics"] == {"trades": {"sym": "string", "price": "float", "sent": "timestamp?"}}
+    account = json.loads(lines.stdout)
+    assert (account["topic"], account["published"]) == ("trades", 1)
+    [name] = account["events"]
+    assert name == f"trades:{account['pubends']['trades']['first']}"
+    printed = reader.rest()
+    assert [row["sym"] for row in printed] == ["A", "B", "D"]
+    assert printed[0]["sent"] == "2026-01-31T00:00:00+00:00"
 
 
-def test_mistakes_are_one_line_and_status_two(address: str) -> None:
-    wrong = [
-        (["pub", "news", "{}"], "error: E141 there is no topic 'news'"),
-        (["pub", "trades", '{"prise": 3}'], "error: E111 the event: topic 'trades' has no column 'prise'"),
-        (["pub", "trades", '{"price": "x"}'], "error: E158 the event: column 'price'"),
-        (["pub", "trades", "nothing.jsonl"], "error: E156"),
-        (["sub", "trades", "--where", "prise > 3"], "error: E161"),
-        (["sub", "trades", "--from", "monday"], "error: E150 --from takes"),
+def test_tables_are_published_with_the_types_of_the_topic(
+    address: str, tmp_path: Path, readers: list[Reader]
+) -> None:
+    readers.append(reader := Reader(address, "trades", "--limit", "6"))
+    table = pa.table({"price": pa.array([1, 2], pa.int32()), "sym": pa.array(["P", "Q"])})
+    pyarrow.parquet.write_table(table, tmp_path / "table.parquet")
+    (tmp_path / "table.csv").write_text("sym,price,sent\nNA,1.5,\nnull,2,2026-01-31T12:00:00Z\n")
+    (tmp_path / "odd.txt").write_text("sym,price\n7,3\n")
+    files = ["--file", str(tmp_path / "table.parquet"), "--file", str(tmp_path / "table.csv")]
+    assert gapless("pub", "trades", *files, "--to", address).returncode == 0
+    odd = gapless("pub", "trades", "--file", str(tmp_path / "odd.txt"), "--format", "csv", "--to", address)
+    assert odd.stderr.startswith("published 1 event, durable, ")
+    piped = gapless("pub", "trades", "-", "--format", "csv", "--to", address, stdin='sym,price\n"",4\n')
+    assert piped.returncode == 0, piped.stderr
+    rows = [(row["sym"], row["price"], row["sent"]) for row in reader.rest()]
+    assert rows == [
+        ("P", 1.0, None),
+        ("Q", 2.0, None),
+        ("NA", 1.5, None),
+        ("null", 2.0, "2026-01-31T12:00:00+00:00"),
+        ("7", 3.0, None),
+        ("", 4.0, None),
     ]
-    for arguments, reason in wrong:
-        result = gapless(*arguments, "--to", address)
-        assert result.returncode == 2, result
-        assert result.stderr.startswith(reason), result.stderr
-        assert not result.stdout
+
+
+def test_a_bad_row_ends_the_publishing_exactly_there(
+    address: str, tmp_path: Path, readers: list[Reader]
+) -> None:
+    readers.append(reader := Reader(address, "trades"))
+    good = '{"sym": "before", "price": 1}\n'
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(good * 3 + '{"sym": "bad", "price": "much"}\n' + good * 3)
+    result = gapless("pub", "trades", "--file", str(bad), "--to", address)
+    assert result.returncode == 2
+    reason = f"error: E158 {bad} line 4: column 'price' (float): \"much\" is not a number"
+    assert result.stderr == f"{reason}; 3 events before it were published\n"
+    table = tmp_path / "bad.csv"
+    table.write_text("sym,price\nbefore,1\n,2\nempty,\nafter,3\n")
+    result = gapless("pub", "trades", "--file", str(table), "--to", address)
+    assert result.stderr.startswith(f"error: E112 {table} row 3: column 'price' is missing")
+    assert result.stderr.endswith("; 2 events before it were published\n")
+    assert gapless("pub", "trades", '{"sym": "end", "price": 0}', "--to", address).returncode == 0
+    got = [reader.line()["sym"] for _ in range(6)]
+    assert got == ["before"] * 4 + ["", "end"]
+
+
+def test_much_is_published_in_order(address: str, tmp_path: Path, readers: list[Reader]) -> None:
+    readers.append(reader := Reader(address, "news", "--limit", "40000"))
+    file = tmp_path / "many.jsonl"
+    file.write_text("".join(f'{{"id": {at}, "doc": "<a n=\'{at}\'/>"}}\n' for at in range(40_000)))
+    result = gapless("pub", "news", "--file", str(file), "--batch", "1000", "--to", address)
+    assert result.stderr.startswith("published 40,000 events, durable, "), result.stderr
+    rows = reader.rest()
+    assert [row["id"] for row in rows] == list(range(40_000))
+    assert rows[-1]["doc"] == "<a n='39999'/>"
+
+
+def test_a_rate_is_kept(address: str) -> None:
+    events = ['{"text": "x"}'] * 30
+    account = json.loads(gapless("pub", "notes", *events, "--rate", "100", "--json", "--to", address).stdout)
+    assert account["published"] == 30
+    # 30 events at 100 a second: the last of them 0.28 s or more behind the first.
+    assert account["pubends"]["notes"]["last"] - account["pubends"]["notes"]["first"] >= 250_000
+
+
+def test_documents_are_found_by_their_pattern(address: str, tmp_path: Path, readers: list[Reader]) -> None:
+    arguments = ("news", "--xpath", '/n[@k="yes"]//b', "--where", "id > 1", "--names", "--limit", "1")
+    readers.append(reader := Reader(address, *arguments))
+    document = "<n k='yes'><a><b/></a></n>"
+    events = [json.dumps({"id": at, "doc": document}) for at in (1, 2)]
+    account = json.loads(gapless("pub", "news", *events, "--json", "--to", address).stdout)
+    [row] = reader.rest()
+    assert row["event"] == {"id": 2, "doc": document}
+    assert f"{row['pubend']}:{row['tick']}" == account["events"][1]
+
+
+def test_ctrl_c_and_a_reader_that_leaves_end_a_subscription_well(address: str, readers: list[Reader]) -> None:
+    readers.append(stopped := Reader(address, "notes"))
+    stopped.process.send_signal(signal.SIGINT)
+    assert stopped.process.wait(timeout=30) == 0
+    readers.append(left := Reader(address, "notes"))
+    assert left.process.stdout is not None
+    # Nothing comes: it notices all the same.
+    left.process.stdout.close()
+    assert left.process.wait(timeout=30) == 0
+    assert left.process.stderr is not None
+    assert left.process.stderr.read() == ""
+    left.process.stdout = None
+
+
+def test_events_are_shown_as_a_table(address: str, readers: list[Reader]) -> None:
+    readers.append(reader := Reader(address, "trades", "--table", "--limit", "2", "--names"))
+    events = ['{"sym": "IBM", "price": 1}', '{"sym": "SAP", "price": 22.5, "sent": "2026-01-31"}']
+    assert gapless("pub", "trades", *events, "--to", address).returncode == 0
+    printed, _ = reader.process.communicate(timeout=60)
+    lines = [line.split() for line in printed.splitlines() if line.strip()]
+    assert lines[0] == ["pubend", "tick", "sym", "price", "sent"]
+    assert lines[2][2:] == ["IBM", "1.0"]
+    assert lines[3][2:] == ["SAP", "22.5", "2026-01-31T00:00:00+00:00"]
+    assert lines[4][:2] == ["2", "events,"]
+
+
+#: What a person may get wrong, and how the answer begins.
+MISTAKES = {
+    "pub news2 {}": "error: E141 there is no topic 'news2': there is ",
+    "pub trades {": "error: E158 the event is not JSON: ",
+    "pub trades [3]": "error: E158 the event is not a JSON object",
+    'pub trades {"prise":3}': "error: E111 the event: topic 'trades' has no column 'prise': it has sym,",
+    'pub trades {"sym":"A","price":"x"}': "error: E158 the event: column 'price' (float): \"x\" is not a n",
+    'pub trades {"price":1}': "error: E112 the event: column 'sym' is missing",
+    "pub trades --file nothing.jsonl": "error: E156 nothing.jsonl: cannot be read: ",
+    "pub trades --file README.md": "error: E157 README.md: what kind of file is this?",
+    "pub trades --file pyproject.toml --format parquet": "error: E156 pyproject.toml: not a Parquet file",
+    "pub trades --format xls": "error: E150 --format takes jsonl, csv, parquet or xml, got 'xls'",
+    "pub trades --rate fast": "error: E150 --rate takes a number from 0.001 to 1e+09, got 'fast'",
+    "pub trades - -": "error: E151 standard input can be read once",
+    "pub trades --ca nothing.pem {}": "error: E156 nothing.pem: cannot be read: no such file",
+    "pub trades --ca pyproject.toml {}": "error: E156 pyproject.toml: no certificate or key: ",
+    "sub news2": "error: E141 there is no topic 'news2'",
+    "sub trades --where prise>3": "error: E161 at 1: no column 'prise'",
+    "sub trades --xpath /a": "error: E161 --xpath: topic 'trades' has no xml column",
+    "sub news --xpath /a[": "error: E170 ",
+    "sub news --xpath a": "error: E171 ",
+    "sub news --xpath /a --column id": "error: E161 --column id: there is no such xml column: there is doc",
+    "sub trades --from monday": "error: E150 --from takes now, earliest, a tick or a time",
+    "sub trades --order any": "error: E150 --order takes publisher or total, got 'any'",
+    "sub trades --limit 0": "error: E150 --limit takes a whole number from 1 on, got '0'",
+    "sub trades --forget": "error: E151 --forget goes with --name",
+}
+
+
+class Said(NamedTuple):
+    """What a command said, and how it ended."""
+
+    status: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Runs a command in this process: a start takes longer than a refusal."""
+
+    def run(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["gapless", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Said(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_one_line_and_status_two(address: str, here: Callable[..., Said], line: str) -> None:
+    said = here(*line.split(), "--to", address)
+    first, *more = said.err.splitlines()
+    assert (said.status, said.out) == (2, "")
+    assert first.startswith(MISTAKES[line]), said.err
+    # Below a mistake in a condition stands the place.
+    assert not more or more[-1].strip() == "^", said.err
+
+
+@pytest.mark.parametrize("command", ["pub trades {}", "sub trades", "status", "top", "top --json"])
+def test_every_command_says_what_is_wrong_with_an_address(command: str, here: Callable[..., Said]) -> None:
+    wrong = {
+        "tcp://localhost": "error: E190 'tcp://localhost' is no address: write gapless://host:7400",
+        "gapless://localhost:x": "error: E190 'localhost:x' in 'gapless://localhost:x' is no host and port",
+        # Nobody may listen there without being asked to.
+        "gapless://127.0.0.1:1": "error: E401 no node answers: 127.0.0.1:1: ",
+    }
+    for address, reason in wrong.items():
+        said = here(*command.split(), "--to", address)
+        assert (said.status, said.out) == (2, "")
+        assert said.err.startswith(reason)
+        assert len(said.err.splitlines()) == 1
+
+
+def test_the_status_of_several_nodes_is_told(address: str, here: Callable[..., Said]) -> None:
+    told = here("status", "--to", address, "--to", "gapless://127.0.0.1:1")
+    assert told.status == 0
+    assert told.err.startswith("gapless://127.0.0.1:1 does not answer: E401 ")
+    assert "broker        node in cell all: repository, edge\n" in told.out
+    assert "topic news: id int, doc xml\n" in told.out
+    lines = here("status", "--to", address, "--to", "gapless://127.0.0.1:1", "--json").out.splitlines()
+    report, silent = map(json.loads, lines)
+    assert report["topics"]["notes"] == {"text": "string?"}
+    assert silent["address"] == "gapless://127.0.0.1:1"
+
+
+def test_top_shows_who_is_down(address: str, here: Callable[..., Said], tmp_path: Path) -> None:
+    network = tmp_path / "two.toml"
+    place = address.removeprefix("gapless://")
+    network.write_text(
+        'cells = {A = ["node"], B = ["gone"]}\nlinks = ["A--B"]\n'
+        'topics.t = {x = "int"}\npubends.t = {topic = "t", broker = "node"}\n'
+        f'[addresses]\nnode = "{place}"\ngone = "127.0.0.1:1"\n'
+    )
+    shown = here("top", str(network), "--once")
+    assert shown.status == 0
+    assert shown.out.startswith("two.toml: 2 brokers, 1 down; ")
+    assert "gone is down: E401 " in shown.out
+    brokers = json.loads(here("top", str(network), "--once", "--json").out)["brokers"]
+    assert [(each["broker"], each.get("down", False)) for each in brokers] == [
+        ("gone", True),
+        ("node", False),
+    ]
+    assert brokers[1]["process"]["resident_bytes"] > 2**20
+    both = here("top", str(network), "--to", address)
+    assert both.err.startswith("error: E151 the network description and --to both")

@@ -24,7 +24,16 @@ COMMANDS: tuple[Entry, ...] = (
         "gapless.cli.sub:sub",
         "Print events as lines of JSON, each exactly once, until stopped.",
     ),
-    Entry("status", "gapless.cli.status:status", "Show what a node is, its links, clients and topics."),
+    Entry(
+        "status",
+        "gapless.cli.status:status",
+        "Show what nodes are and do: links, pubends, clients, subscriptions, topics.",
+    ),
+    Entry(
+        "top",
+        "gapless.cli.top:top",
+        "Watch a whole network: rates, latency, horizons, gaps, nacks, links.",
+    ),
     Entry("match", "gapless.cli.match:match", "Try a condition on files, and see why a row matches or not."),
     Entry(
         "demo",

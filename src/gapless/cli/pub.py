@@ -1,123 +1,365 @@
-"""`gapless pub`: publish events from the command line, from files, or from standard input."""
+"""`gapless pub`: publish events from the command line, from files, or from standard input.
+
+Everything streams: a piece is read, sent, and forgotten when its receipt is there, so a file may be larger
+than memory and a pipe may never end. A mistake in a row ends the command at that row; what stands before it
+is published, and the message says how much that was.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from time import monotonic
+from typing import IO, TYPE_CHECKING, Annotated
 
-import pyarrow as pa
 import typer
 
-from gapless.cli.match_cells import cell
-from gapless.cli.match_files import open_sources
-from gapless.cli.nodes import ADDRESS, TO, run
-from gapless.client import Client, connect
-from gapless.errors import UsageError
-from gapless.model.schema import Schema
+from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Json, Key, Tls, To, Token, notice, run
+from gapless.cli.readers import number, one_of, whole_number
+from gapless.errors import GaplessError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gapless.cli.pub_rows import Piece, RowReader
+    from gapless.client import BatchReceipt, Publisher
+
+#: Standard input, where a file is named.
+STDIN = "-"
+#: With a rate, about so many sends a second.
+SENDS_PER_SECOND = 50
+#: So many pieces may be on their way; what bounds their bytes is the client.
+PIECES_MAX = 64
+#: With `--json`, the first events are named one by one.
+NAMES_MAX = 1_000
+#: How much of standard input is taken at once.
+READ_BYTES_MAX = 2**20
 
 
 def pub(
     topic: Annotated[str, typer.Argument(help="The topic to publish to.")],
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[EVENT|FILE]...", help="JSON objects, or files; without, lines of JSON from stdin."
-        ),
+    events: Annotated[
+        list[str] | None, typer.Argument(metavar="[JSON]...", help="Events, each a JSON object.")
     ] = None,
     *,
-    to: Annotated[str, TO] = ADDRESS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="A file with events: .jsonl, .ndjson, .csv, .parquet or .xml; - is stdin. Repeatable.",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="jsonl|csv|parquet|xml",
+            parser=one_of("--format", "jsonl", "csv", "parquet", "xml"),
+            help="What the files are, whatever their suffixes say.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", parser=number("--rate", 0.001, 1e9), help="Publish no more than N events a second."
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=whole_number("--batch", 1, 2**20),
+            help="Send at most N events together.  [default: as they are read]",
+        ),
+    ] = None,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
 ) -> None:
     """Publish events and wait until they are durable.
 
-    gapless pub trades '{"sym": "IBM", "price": 120.5}'
+    Without events and files, lines of JSON are read from standard input, and published as they come.
 
-    gapless pub trades monday.parquet tuesday.jsonl
+    \b
+    Examples:
+      gapless pub trades '{"sym": "IBM", "price": 120.5}'
+      gapless pub trades --file monday.parquet --file tuesday.csv
+      tail -f trades.jsonl | gapless pub trades
+      gapless pub trades --file trades.jsonl --rate 2000
 
-    tail -f trades.jsonl | gapless pub trades
-
-    Files may be .jsonl, .csv, .parquet or .xml. Every event that is counted at the end is on the node's disk.
+    Every event that is counted at the end is on the node's disk. A row that cannot be read ends the command:
+    all before it is published, nothing behind it. Exit status: 0 when all is durable, 2 otherwise.
     """
-    run(_published(topic, what or [], to, as_json=as_json))
+    files = [*(file or []), *[each for each in events or [] if each == STDIN]]
+    objects = [each for each in events or [] if each != STDIN]
+    if not files and not objects:
+        files = [STDIN]
+        if sys.stdin.isatty():
+            notice("reading lines of JSON; Ctrl-D ends them")
+    if files.count(STDIN) > 1:
+        raise UsageError("E151", "standard input can be read once: name - once")
+    door = Door(token, tls, ca, certificate, key)
+    work = _Work(topic, objects, files, form, rate, batch)
+    run(_published(work, to, door, as_json=as_json))
 
 
-async def _published(topic: str, what: list[str], to: str, *, as_json: bool) -> None:
-    async with connect(to) as client:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What to publish, and how."""
+
+    topic: str
+    objects: list[str]
+    files: list[str]
+    form: str | None
+    rate: float | None
+    batch: int | None
+
+
+@dataclass(slots=True)
+class _Account:
+    """What has become durable."""
+
+    started: float = field(default_factory=monotonic)
+    events: int = 0
+    #: Per pubend: how many, the first tick and the last.
+    pubends: dict[str, dict[str, int]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+    def add(self, receipt: BatchReceipt) -> None:
+        self.events += len(receipt)
+        for pubend, ticks in receipt.parts:
+            if len(ticks):
+                entry = self.pubends.setdefault(pubend, {"events": 0, "first": int(ticks[0]), "last": 0})
+                entry["events"] += len(ticks)
+                entry["last"] = int(ticks[-1])
+                room = NAMES_MAX - len(self.names)
+                self.names += [f"{pubend}:{tick}" for tick in ticks[:room].tolist()]
+
+    @property
+    def seconds(self) -> float:
+        return monotonic() - self.started
+
+    def __str__(self) -> str:
+        noun = "event" if self.events == 1 else "events"
+        return f"published {self.events:,} {noun}, durable, {self.seconds:.1f} s"
+
+
+async def _published(work: _Work, to: str, door: Door, *, as_json: bool) -> None:
+    from gapless.cli.pub_rows import RowReader, format_of  # noqa: PLC0415  # Arrow, when it is needed
+
+    for name in work.files:
+        if name != STDIN:
+            _check_file(Path(name))
+            if work.form is None:
+                format_of(Path(name))
+    async with door.client(to) as client:
         topics = await client.topics()
-        if topic not in topics:
+        if work.topic not in topics:
             known = ", ".join(topics) or "none"
-            raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
-        schema = topics[topic].schema
-        count = 0
-        if what:
-            for rows in batches(schema, what):
-                count += len(await client.publish_batch(topic, rows))
-        else:
-            count = await _from_lines(client, topic, schema)
-    if as_json:
-        typer.echo(json.dumps({"topic": topic, "published": count}))
-    else:
-        typer.echo(f"published {count} to {topic}", err=True)
-
-
-async def _from_lines(client: Client, topic: str, schema: Schema) -> int:
-    """Lines of standard input, each as soon as it is there."""
-    loop = asyncio.get_running_loop()
-    count = 0
-    while True:
-        line = await loop.run_in_executor(None, sys.stdin.readline)
-        if not line:
-            break
-        if line.strip():
-            count += 1
-            client.publish(topic, event_of(schema, line, f"line {count}"))
-            await client.ready(topic)
-    await client.flush()
-    return count
-
-
-def batches(schema: Schema, what: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    """JSON objects and files, in order, as rows of the schema.
-
-    Raises UsageError for what cannot be read.
-    """
-    for text in what:
-        if text.lstrip().startswith("{"):
-            event = event_of(schema, text, "the event")
-            arrays = [pa.array([event.get(field.name)], field.type) for field in schema.arrow()]
-            yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in schema.columns])
-        else:
-            kinds = {column.name: column.type for column in schema.columns}
-            [source] = open_sources([Path(text)], {})
-            there = [column.name for column in source.schema.columns]
-            wanted = {name: kinds[name] for name in there if name in kinds}
-            [source] = open_sources([Path(text)], wanted)
-            for chunk in source.chunks(there):
-                yield chunk.columns
-
-
-def event_of(schema: Schema, text: str, place: str) -> dict[str, object]:
-    """One JSON object as an event. Raises UsageError E158 naming the place."""
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise UsageError("E158", f"{place} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise UsageError("E158", f"{place} is not a JSON object")
-    kinds = {column.name: column.type for column in schema.columns}
-    event: dict[str, object] = {}
-    for name, value in values.items():
-        if name not in kinds:
-            known = ", ".join(kinds)
-            raise UsageError(
-                "E111", f"{place}: topic '{schema.topic}' has no column {name!r}: it has {known}"
-            )
+            raise UsageError("E141", f"there is no topic '{work.topic}': there is {known}")
+        reader = RowReader(topics[work.topic].schema)
+        account = _Account()
         try:
-            event[name] = cell(value, kinds[name])
-        except ValueError as error:
-            raise UsageError("E158", f"{place}: column '{name}': {error}") from error
-    return event
+            with _progress(work, account) as advance:
+                sender = _Sender(client.publisher_of(work.topic), account, work)
+                if work.objects:
+                    await sender.send(reader.objects(work.objects))
+                async for piece in _pieces(work, reader):
+                    await sender.send(piece.rows)
+                    advance(piece.size)
+                await sender.settle()
+        except GaplessError as error:
+            await sender.settle_quietly()
+            if account.events or work.files:
+                told = f"{error.message}; {account.events:,} events before it were published"
+                raise _told(error, told) from error
+            raise
+    if as_json:
+        _say_json(work.topic, account)
+    else:
+        typer.echo(str(account), err=True)
+
+
+def _told(error: GaplessError, message: str) -> GaplessError:
+    """The same error in other words."""
+    from gapless.client.refusals import error_of  # noqa: PLC0415
+
+    return error_of(error.code, message)
+
+
+def _say_json(topic: str, account: _Account) -> None:
+    import json  # noqa: PLC0415
+
+    report = {
+        "topic": topic,
+        "published": account.events,
+        "seconds": round(account.seconds, 6),
+        "pubends": account.pubends,
+        "events": account.names,
+    }
+    typer.echo(json.dumps(report))
+
+
+def _check_file(path: Path) -> None:
+    """Look at a file before anything is published. Raises UsageError E156."""
+    from gapless.cli.match_files import opened  # noqa: PLC0415
+
+    with opened(path):
+        pass
+    if path.is_dir():
+        raise UsageError("E156", f"{path}: cannot be read: it is a folder")
+
+
+# ---- reading -----------------------------------------------------------------------------------------
+
+
+async def _pieces(work: _Work, reader: RowReader) -> AsyncIterator[Piece]:
+    """All rows, piece by piece; those of standard input as soon as they are there."""
+    from gapless.cli.pub_rows import format_of  # noqa: PLC0415
+
+    for name in work.files:
+        form = work.form or ("jsonl" if name == STDIN else format_of(Path(name)))
+        if name == STDIN and form == "jsonl":
+            async for piece in _live(reader):
+                yield piece
+        else:
+            for piece in _stored(name, form, reader):
+                yield piece
+
+
+def _stored(name: str, form: str, reader: RowReader) -> Iterator[Piece]:
+    from gapless.cli.pub_rows import line_pieces  # noqa: PLC0415
+
+    path = Path(name)
+    if name == STDIN:
+        if form != "csv":
+            raise UsageError("E151", f"--format {form} cannot be read from standard input: name a file")
+        yield from reader.csv(sys.stdin.buffer, "stdin")
+    elif form == "parquet":
+        yield from reader.parquet(path)
+    elif form == "xml":
+        yield from reader.document(path)
+    else:
+        with path.open("rb") as file:
+            yield from reader.csv(file, name) if form == "csv" else line_pieces(file, reader, name)
+
+
+async def _live(reader: RowReader) -> AsyncIterator[Piece]:
+    """Lines of standard input, as they come."""
+    blocks: asyncio.Queue[bytes] = asyncio.Queue(4)
+    loop = asyncio.get_running_loop()
+    # No thread of a pool: one that waits for a terminal would keep the command from ending.
+    threading.Thread(target=_read_stdin, args=(sys.stdin.buffer, loop, blocks), daemon=True).start()
+    line_number, rest = 1, b""
+    while True:
+        block = await blocks.get()
+        *lines, rest = (rest + block).split(b"\n")
+        if not block and rest:
+            lines, rest = [rest], b""
+        for piece in reader.lines(lines, line_number, "stdin"):
+            yield piece
+        line_number += len(lines)
+        if not block:
+            return
+        if len(rest) > 2 * READ_BYTES_MAX:
+            # A line without end is refused by whoever reads it.
+            list(reader.lines([rest], line_number, "stdin"))
+
+
+def _read_stdin(file: IO[bytes], loop: asyncio.AbstractEventLoop, blocks: asyncio.Queue[bytes]) -> None:
+    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    block = b"-"
+    while block:
+        block = read(READ_BYTES_MAX)
+        try:
+            asyncio.run_coroutine_threadsafe(blocks.put(block), loop).result()
+        except RuntimeError:
+            return  # the loop is over, and nobody wants more
+
+
+# ---- sending -----------------------------------------------------------------------------------------
+
+
+class _Sender:
+    """Sends pieces in order, several at a time, no faster than was asked for."""
+
+    def __init__(self, publisher: Publisher, account: _Account, work: _Work) -> None:
+        self._publisher = publisher
+        self._account = account
+        self._rate = work.rate
+        self._rows_max = work.batch or (max(1, int(work.rate / SENDS_PER_SECOND)) if work.rate else 2**20)
+        self._sent = 0
+        self._began: float | None = None
+        self._tasks: deque[asyncio.Task[BatchReceipt]] = deque()
+
+    async def send(self, rows: pa.RecordBatch) -> None:
+        """Send rows; returns when there is room for more. Raises what became of earlier ones."""
+        from gapless.client.rows import cut  # noqa: PLC0415
+
+        for start in range(0, rows.num_rows, self._rows_max):
+            for piece in cut(rows.slice(start, self._rows_max)):
+                await self._pace(piece.num_rows)
+                await self._publisher.ready()
+                task = asyncio.create_task(self._publisher.publish_batch(piece))
+                self._tasks.append(task)
+                # Each piece is queued before the next is: that is what keeps them in order.
+                await asyncio.sleep(0)
+                await self._collect(PIECES_MAX)
+
+    async def _pace(self, rows: int) -> None:
+        if self._rate is not None:
+            self._began = self._began or monotonic()
+            due = self._began + self._sent / self._rate
+            await asyncio.sleep(max(0.0, due - monotonic()))
+        self._sent += rows
+
+    async def _collect(self, left_max: int) -> None:
+        while self._tasks and (len(self._tasks) > left_max or self._tasks[0].done()):
+            self._account.add(await self._tasks.popleft())
+
+    async def settle(self) -> None:
+        """Return when everything is durable."""
+        await self._collect(0)
+
+    async def settle_quietly(self) -> None:
+        """Wait for what is under way after something went wrong, and count it."""
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if not isinstance(outcome, BaseException):
+                self._account.add(outcome)
+        self._tasks.clear()
+
+
+# ---- progress ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress(work: _Work, account: _Account) -> Iterator[Callable[[int], None]]:
+    """A bar with the count and the rate, on a terminal; without files of known size, no end to it."""
+    if not sys.stderr.isatty() or not work.files:
+        yield lambda _size: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    sizes = [Path(name).stat().st_size for name in work.files if name != STDIN]
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("publishing", total=sum(sizes) if STDIN not in work.files else None)
+
+        def advance(size: int) -> None:
+            rate = account.events / max(account.seconds, 1e-3)
+            told = f"published {account.events:,}, {rate:,.0f}/s"
+            bar.update(task, advance=size, description=told)
+
+        yield advance

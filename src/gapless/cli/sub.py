@@ -1,66 +1,289 @@
-"""`gapless sub`: print the events of a topic as they come."""
+"""`gapless sub`: print the events of a topic as they come.
+
+What is printed is acknowledged, and nothing else is: with `--name`, a subscriber that was stopped in any way
+goes on where its output ended. Ctrl-C and a reader that has left (`| head`) are good ways to end.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.match_cells import row_text
-from gapless.cli.nodes import ADDRESS, TO, run
-from gapless.client import connect
-from gapless.errors import ParameterError
-from gapless.wire.client_messages import Start
+from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Key, Tls, To, Token, notice, run
+from gapless.cli.readers import one_of, whole_number
+from gapless.errors import ContentError, ParameterError, UsageError
+
+if TYPE_CHECKING:
+    from gapless.client import Batch, Client, Subscription
+    from gapless.model.schema import Schema
+    from gapless.wire.client_messages import Start
+
+#: Prints the first rows of a batch.
+Printer = Callable[["Batch", int], None]
 
 
 def sub(
     topic: Annotated[str, typer.Argument(help="The topic to subscribe to.")],
     *,
-    where: Annotated[str, typer.Option("--where", help="A condition in SQL or XPath.")] = "",
+    where: Annotated[
+        str, typer.Option("--where", metavar="SQL", help="Only events that this condition accepts.")
+    ] = "",
+    xpath: Annotated[
+        str | None,
+        typer.Option("--xpath", metavar="PATTERN", help="Only events with a document like this."),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option("--column", metavar="NAME", help="The column of the documents, if there are several."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="TEXT", help="Make it durable: under this name it goes on where it was."
+        ),
+    ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="now|earliest|TICK", help="Where to begin.")
+        str, typer.Option("--from", metavar="now|earliest|TICK|TIME", help="Where to begin.")
     ] = "now",
     order: Annotated[
-        str, typer.Option("--order", metavar="publisher|total", help="In which order.")
+        str,
+        typer.Option(
+            metavar="publisher|total",
+            parser=one_of("--order", "publisher", "total"),
+            help="The order of each publisher, or one order of all.",
+        ),
     ] = "publisher",
-    limit: Annotated[int | None, typer.Option("--limit", help="Stop after so many events.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", parser=whole_number("--limit", 1), help="Stop after so many events."
+        ),
+    ] = None,
     names: Annotated[
-        bool, typer.Option("--names", help="Print the pubend and tick of each event, too.")
+        bool, typer.Option("--names", help="Print the pubend and the tick of each event beside it.")
     ] = False,
-    to: Annotated[str, TO] = ADDRESS,
+    table: Annotated[
+        bool, typer.Option("--table", help="Show the newest events as a table, instead of lines of JSON.")
+    ] = False,
+    ack: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none",
+            parser=one_of("--ack", "auto", "none"),
+            help="Acknowledge what was printed, or nothing: then the next one gets it again.",
+        ),
+    ] = "auto",
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Print nothing: let the durable subscription be forgotten.")
+    ] = False,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
 ) -> None:
     """Print events as lines of JSON, each exactly once, until stopped.
 
-    gapless sub trades --where "sym LIKE 'I%' AND price > 100"
+    \b
+    Examples:
+      gapless sub trades --where "sym LIKE 'I%' AND price > 100"
+      gapless sub news --xpath "/nitf[head/urgency <= 3]//body" --names
+      gapless sub trades --name audit --from earliest > audit.jsonl
+      gapless sub trades --from 2026-01-31T12:00:00Z --limit 10 --table
 
-    A line on standard error says when the subscription has begun: nothing from then on is missed.
+    A line on standard error says when the subscription has begun: nothing from then on is missed. Ctrl-C
+    ends it; what was printed is acknowledged.
     """
-    if order not in ("publisher", "total"):
-        raise ParameterError("E150", f"--order takes publisher or total, got {order!r}")
-    run(_printed(topic, where, _start(start), order, limit, names=names, to=to))
+    if forget and name is None:
+        raise UsageError("E151", "--forget goes with --name: it says what to forget")
+    if column is not None and xpath is None:
+        raise UsageError("E151", "--column goes with --xpath: it says which documents the pattern is about")
+    door = Door(token, tls, ca, certificate, key)
+    wish = _Wish(
+        topic, where, xpath, column, name, parse_start(start), order, limit, ack == "auto", names, table
+    )
+    run(_forgotten(wish, to, door) if forget else _printed(wish, to, door))
 
 
-async def _printed(
-    topic: str, where: str, start: Start, order: str, limit: int | None, *, names: bool, to: str
-) -> None:
-    async with connect(to) as client, client.subscribe(topic, where, order=order, start=start) as events:
-        typer.echo(f"subscribed to {topic}", err=True)
-        count = 0
-        while limit is None or count < limit:
-            event = await anext(events)
-            row: dict[str, object] = dict(event)
-            if names:
-                row = {"pubend": event.pubend, "tick": event.tick, "event": row}
-            typer.echo(row_text(row))
-            count += 1
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What to print, and how."""
+
+    topic: str
+    where: str
+    xpath: str | None
+    column: str | None
+    name: str | None
+    start: Start
+    order: str
+    limit: int | None
+    acknowledges: bool
+    names: bool
+    table: bool
 
 
-def _start(text: str) -> Start:
+def parse_start(text: str) -> Start:
+    """Where a subscription begins. Raises ParameterError.
+
+    >>> parse_start("earliest"), parse_start("1769860800000000"), parse_start("2026-01-31T12:00:00Z")
+    ('earliest', 1769860800000000, 1769860800000000)
+    """
     if text == "now":
         return "now"
     if text == "earliest":
         return "earliest"
-    try:
+    if text.isdigit():
         return int(text)
+    try:
+        time = datetime.fromisoformat(text)
     except ValueError:
-        raise ParameterError("E150", f"--from takes now, earliest or a tick, got {text!r}") from None
+        raise ParameterError(
+            "E150", f"--from takes now, earliest, a tick or a time such as 2026-01-31T12:00:00Z, got {text!r}"
+        ) from None
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    return round(time.timestamp() * 1_000_000)
+
+
+async def _known(client: Client, topic: str) -> Schema:
+    topics = await client.topics()
+    if topic not in topics:
+        raise UsageError("E141", f"there is no topic '{topic}': there is {', '.join(topics) or 'none'}")
+    return topics[topic].schema
+
+
+def condition_text(schema: Schema, where: str, xpath: str | None, column: str | None) -> str:
+    """The condition of `--where` and `--xpath` together. Raises ContentError, which points at the place."""
+    from gapless.content.language import parse_condition  # noqa: PLC0415
+
+    parse_condition(where, schema)
+    if xpath is None:
+        return where
+    documents = [each.name for each in schema.columns if each.type == "xml"]
+    if column is None and len(documents) != 1:
+        there = f"several xml columns: {', '.join(documents)}" if documents else "no xml column"
+        raise ContentError("E161", f"--xpath: topic '{schema.topic}' has {there}: name one with --column")
+    chosen = documents[0] if column is None else column
+    if chosen not in documents:
+        known = ", ".join(documents) or "none"
+        raise ContentError("E161", f"--column {chosen}: there is no such xml column: there is {known}")
+    if not xpath.lstrip().startswith("/"):
+        raise ContentError("E171", "a pattern begins with / or //", text=xpath, at=0)
+    quoted = chosen.replace('"', '""')
+    pattern = f"""XPATH("{quoted}", '{xpath.replace("'", "''")}')"""
+    if len(documents) == 1:
+        # As it was written, for the sake of the place of a mistake.
+        parse_condition(xpath, schema)
+    parse_condition(pattern, schema)
+    return f"({where}) AND {pattern}" if where.strip() else pattern
+
+
+async def _forgotten(wish: _Wish, to: str, door: Door) -> None:
+    async with door.client(to) as client:
+        await _known(client, wish.topic)
+        async with client.subscribe(wish.topic, wish.where, name=wish.name, ack="manual") as events:
+            await events.forget()
+    typer.echo(f"forgot '{wish.name}'", err=True)
+
+
+async def _printed(wish: _Wish, to: str, door: Door) -> None:
+    async with door.client(to) as client:
+        schema = await _known(client, wish.topic)
+        where = condition_text(schema, wish.where, wish.xpath, wish.column)
+        subscription = client.subscribe(
+            wish.topic,
+            where,
+            name=wish.name,
+            order=wish.order,
+            start=wish.start,
+            ack="auto" if wish.acknowledges else "manual",
+        )
+        async with subscription as events:
+            typer.echo(f"subscribed to {wish.topic}", err=True)
+            for gap in events.gaps:
+                notice(f"the network no longer keeps {gap.pubend} {gap.start}..{gap.stop}")
+            _stop_with_reader(asyncio.current_task())
+            if wish.table:
+                from gapless.cli.sub_table import LiveTable  # noqa: PLC0415  # a table needs rich
+
+                with LiveTable(schema, names=wish.names) as live:
+                    await _taken(events, wish.limit, live.show)
+            else:
+                await _taken(events, wish.limit, _lines(schema, names=wish.names))
+
+
+async def _taken(events: Subscription, limit: int | None, show: Printer) -> None:
+    """Print until there is enough, or somebody stops us: then what was printed counts as taken."""
+    left = limit
+    try:
+        while left is None or left > 0:
+            batch = await events.next_batch()
+            if batch is None:
+                return
+            rows = len(batch) if left is None else min(left, len(batch))
+            # What is not printed is not ours to acknowledge.
+            events.hand_back(batch, 0)
+            show(batch, rows)
+            events.hand_back(batch, rows)
+            left = None if left is None else left - rows
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+
+
+def _stop_with_reader(task: asyncio.Task[None] | None) -> None:
+    """End when asked to, and when nobody reads our output any more, even if no event comes to show it."""
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        output = sys.stdout.fileno()
+        kind = os.fstat(output).st_mode
+    except (OSError, ValueError):
+        return  # there is no such file
+    if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+        threading.Thread(target=_watch, args=(output, loop, task), daemon=True).start()
+
+
+def _watch(output: int, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    # In a thread, because a loop that watches a file makes it one that does not wait, and lines get lost.
+    watcher = select.poll()
+    # Nothing is asked for: what wakes us is that the other end is closed.
+    watcher.register(output, 0)
+    watcher.poll()
+    with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+        loop.call_soon_threadsafe(task.cancel)
+
+
+def _lines(schema: Schema, *, names: bool) -> Printer:
+    """Prints rows as lines of JSON."""
+    from gapless.cli.match_cells import row_text  # noqa: PLC0415
+
+    documents = [column.name for column in schema.columns if column.type == "xml"]
+
+    def show(batch: Batch, rows: int) -> None:
+        found: list[dict[str, Any]] = batch.columns.slice(0, rows).to_pylist()
+        for each in found:
+            for name in documents:
+                if each[name] is not None:
+                    each[name] = each[name].decode(errors="replace")
+        if names:
+            labels = zip(batch.pubends, batch.ticks.tolist(), found, strict=False)
+            found = [{"pubend": pubend, "tick": tick, "event": row} for pubend, tick, row in labels]
+        sys.stdout.write("".join(f"{row_text(row)}\n" for row in found))
+        sys.stdout.flush()
+
+    return show

@@ -30,6 +30,7 @@ from gapless.node.security import check_files, days_left
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
+    process_status,
     pubends_status,
     roles,
     subscriptions_status,
@@ -40,11 +41,12 @@ from gapless.node.storage import Storage
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
 from gapless.protocol.network import Network, PubendPlace
+from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
-from gapless.store.retention import Retention
+from gapless.store.retention import Keep, Retention
 from gapless.wire.address import Address
 
 log = event_log("gapless.node")
@@ -53,6 +55,8 @@ log = event_log("gapless.node")
 TICK_SECONDS = 1.0
 #: A node that stops waits so long for the disk, and then as long for its clients to take what is theirs.
 DRAIN_SECONDS_MAX = 5.0
+#: A log that is kept by size has segments of a quarter of that, but none smaller than this.
+SEGMENT_BYTES_MIN = 2**16
 #: A certificate that expires within so many days is worth a warning.
 CERTIFICATE_DAYS_MIN = 14.0
 
@@ -108,7 +112,9 @@ class Node:
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
         self._host = Host()
         self._rates = Rates(self.counters)
-        self.storage = Storage(logs, self._host.feed, self._broken, self._remember, self.counters.flushed)
+        self.storage = Storage(
+            logs, self._host.feed, self._broken, self._remember, self.counters.flushed, self._archives()
+        )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self.catalog = Catalog(
             self._network,
@@ -130,7 +136,9 @@ class Node:
         self.links = Links(config, self._host.feed)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
-        self.broker = Broker(self._network, config.broker, self._incarnation, self.storage.recovered())
+        self.broker = Broker(
+            self._network, config.broker, self._incarnation, self.storage.recovered(self._host.now().clock)
+        )
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
@@ -221,6 +229,7 @@ class Node:
                 "p99": counters.flush_quantile(0.99) * 1_000,
             },
             "memory": asdict(self.broker.memory()),
+            "process": process_status(),
             "links": [
                 {**asdict(each), "address": str(config.addresses[each.broker])}
                 for each in self.links.figures()
@@ -261,6 +270,7 @@ class Node:
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
         self.counters.messages_dropped = self.links.dropped
         self._rates.tick(loop.time())
+        self.storage.tick(self._host.now().clock)
         REPEATS.sweep()
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
@@ -279,13 +289,30 @@ class Node:
     def _open_log(self, place: PubendPlace, network: Network) -> RecordLog:
         config = self.config
         if config.folder is None:
-            return MemoryLog()
-        return Log.open(
-            config.folder / "log" / place.pubend,
-            place.pubend,
-            network.topics[place.topic].arrow(),
-            options=LogOptions(retention=self._retention(place, network)),
+            return MemoryLog(retention=self._retention(place, network))
+        retention = self._retention(place, network)
+        options = LogOptions(
+            retention=retention,
+            free_bytes_min=config.limits.free_bytes_min,
+            segment_bytes_max=_segment_bytes(retention),
         )
+        schema = network.topics[place.topic].arrow()
+        return Log.open(config.folder / "log" / place.pubend, place.pubend, schema, options=options)
+
+    def _archives(self) -> dict[PubendId, Archive]:
+        """Where the events of topics go that are kept for other programs."""
+        config = self.config
+        if config.folder is None:
+            return {}
+        return {
+            place.pubend: Archive(
+                config.folder / "archive" / place.topic,
+                place.pubend,
+                config.network.topics[place.topic].arrow(),
+            )
+            for place in config.network.pubends.values()
+            if place.broker == config.broker and place.topic in config.archive
+        }
 
     def _retention(self, place: PubendPlace, network: Network) -> Retention:
         """How long events are kept: as the description says, else as whoever created the topic said."""
@@ -298,7 +325,7 @@ class Node:
         recovered: dict[PubendId, Recovered] = {}
         for place in places:
             opened = self._open_log(place, network)
-            recovered[place.pubend] = self.storage.add(place.pubend, opened)
+            recovered[place.pubend] = self.storage.add(place.pubend, opened, self._host.now().clock)
             self._publishers[place.pubend] = self._recovered(place.pubend, opened)
         return recovered
 
@@ -325,3 +352,13 @@ class Node:
         self.failure = error
         self._host.stop()
         self._stopping.set()
+
+
+def _segment_bytes(retention: Retention) -> int:
+    """How large the segments of a log are: retention by size deletes whole ones, so a few must fit."""
+    largest = LogOptions().segment_bytes_max
+    return (
+        largest
+        if retention.keep is not Keep.SIZE
+        else max(SEGMENT_BYTES_MIN, min(largest, retention.keep_bytes // 4))
+    )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
@@ -73,6 +75,12 @@ def upstream_missing(network: Network, broker: BrokerId, up: Iterable[BrokerId])
     above = {tree.parent[cell] for tree in network.trees.values() if cell in tree.parent}
     connected = {network.cell_of[each] for each in up}
     return sorted(above - connected)
+
+
+def process_status() -> dict[str, int]:
+    """What the system says of this process."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return {"id": os.getpid(), "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
 
 
 def pubends_status(

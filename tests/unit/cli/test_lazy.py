@@ -43,7 +43,7 @@ def test_the_list_of_commands_loads_none_of_them() -> None:
 def test_a_mistyped_command_or_option_is_one_line_with_a_suggestion() -> None:
     wrong = {
         "pubb": "error: E149 no such command 'pubb': did you mean 'pub'? (see gapless --help)\n",
-        "match --wher x": "error: E149 no such option: --wher (Possible options: --where)"
+        "match --wher x": "error: E149 no such option: --wher (Possible options: --help, --where)"
         " (see gapless match --help)\n",
     }
     for line, reason in wrong.items():

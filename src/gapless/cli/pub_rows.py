@@ -1,0 +1,319 @@
+"""How do lines of JSON and the rows of a table become rows of a topic?
+
+The schema is the topic's: nothing is guessed from a file. Values are read as the topic has them (a text
+such as `2026-01-31T12:00:00Z` for a timestamp, `"1.50"` for a decimal), a column that is left out is null
+where it may be, and whatever does not fit is refused with its place: file, line or row, column. What stands
+before the place comes first, so that exactly the rows before a mistake can be published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from gapless.cli.match_cells import cell, cells, fitted
+from gapless.errors import UsageError
+from gapless.model.schema import COLUMN_TYPES, Schema
+
+#: Rows are read in pieces of at most so many rows, and about so many bytes.
+PIECE_ROWS_MAX = 16_384
+PIECE_BYTES_MAX = 4 * 2**20
+#: A longer line is refused.
+LINE_BYTES_MAX = 16 * 2**20
+#: The formats of files, by suffix.
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".xml": "xml"}
+
+_BOM = b"\xef\xbb\xbf"
+#: For each type of ours, those of JSON's that Arrow takes as they are, and takes quickly.
+_PLAIN: dict[str, frozenset[type]] = {
+    "int": frozenset({int, type(None)}),
+    "float": frozenset({float, int, type(None)}),
+    "string": frozenset({str, type(None)}),
+    "bool": frozenset({bool, type(None)}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows that follow each other, and how many bytes of the file they took; about."""
+
+    rows: pa.RecordBatch
+    size: int = 0
+
+
+class _Misfit(NamedTuple):
+    """The first value of a column that is not as the topic wants it."""
+
+    row: int
+    code: str
+    reason: str
+
+    def at(self, place: str) -> UsageError:
+        return UsageError(self.code, f"{place}: {self.reason}")
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's suffix names. Raises UsageError E157."""
+    found = FORMATS.get(path.suffix.lower())
+    if found is None:
+        raise UsageError(
+            "E157", f"{path}: what kind of file is this? Known are {', '.join(FORMATS)}; or say --format"
+        )
+    return found
+
+
+class RowReader:
+    """Reads rows of one topic."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._kinds = {column.name: column.type for column in schema.columns}
+        # Digits are kept as they are written where the topic has decimals.
+        exact = Decimal if "decimal" in self._kinds.values() else None
+        self._decoder = msgspec.json.Decoder(float_hook=exact)
+
+    # Lines of JSON.
+
+    def lines(self, lines: Sequence[bytes], first: int, name: str) -> Iterator[Piece]:
+        """The rows of some lines, the first of which has that number. Raises UsageError at a bad one.
+
+        >>> reader = RowReader(Schema.parse("trades", {"sym": "string", "price": "float?"}))
+        >>> [piece] = reader.lines([b'{"sym": "IBM", "price": 3}', b"", b'{"sym": "SAP"}'], 1, "stdin")
+        >>> piece.rows.to_pylist()
+        [{'sym': 'IBM', 'price': 3.0}, {'sym': 'SAP', 'price': None}]
+        """
+        objects: list[dict[str, Any]] = []
+        places: list[int] = []
+        error: UsageError | None = None
+        size = 0
+        for at, line in enumerate(lines):
+            text = line.strip()
+            if first + at == 1:
+                text = text.removeprefix(_BOM)
+            size += len(line)
+            if not text:
+                continue
+            try:
+                objects.append(self._object(text, f"{name} line {first + at}"))
+            except UsageError as found:
+                error = found
+                break
+            places.append(first + at)
+        yield from self._objects(objects, [f"{name} line {place}" for place in places], size)
+        if error is not None:
+            raise error
+
+    def objects(self, texts: Sequence[str]) -> pa.RecordBatch:
+        """JSON objects from the command line. Raises UsageError before anything can be published."""
+        several = len(texts) > 1
+        places = [f"event {number}" if several else "the event" for number in range(1, len(texts) + 1)]
+        found = [self._object(text.encode(), place) for text, place in zip(texts, places, strict=True)]
+        [piece] = self._objects(found, places, 0)
+        return piece.rows
+
+    def _object(self, line: bytes, place: str) -> dict[str, Any]:
+        if len(line) > LINE_BYTES_MAX:
+            raise UsageError("E158", f"{place}: a line has at most {LINE_BYTES_MAX:,} bytes")
+        try:
+            found = self._decoder.decode(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError("E158", f"{place} is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise UsageError("E158", f'{place} is not a JSON object: write {{"column": value}}')
+        for name in found:
+            if name not in self._kinds:
+                raise self._no_column(place, name)
+        return found
+
+    def _objects(self, objects: list[dict[str, Any]], places: list[str], size: int) -> Iterator[Piece]:
+        if not objects:
+            return
+        arrays, good, error = [], len(objects), None
+        for column in self.schema.columns:
+            values = [each.get(column.name) for each in objects[:good]]
+            array, misfit = self._column(column.name, values)
+            arrays.append(array)
+            if misfit is not None:
+                good, error = misfit.row, misfit.at(places[misfit.row])
+        if good:
+            yield Piece(self._batch([array.slice(0, good) for array in arrays]), size)
+        if error is not None:
+            raise error
+
+    def _column(self, name: str, values: list[Any]) -> tuple[pa.Array, _Misfit | None]:
+        """A column as far as it is good, and what is wrong with the first value that is not."""
+        column = next(each for each in self.schema.columns if each.name == name)
+        array = None
+        if set(map(type, values)) <= _PLAIN.get(column.type, frozenset()):
+            try:
+                array = pa.array(values, COLUMN_TYPES[column.type])
+            except (pa.ArrowException, OverflowError, ValueError):
+                array = None
+        if array is None:
+            for at, value in enumerate(values):
+                try:
+                    cell(value, column.type)
+                except ValueError as error:
+                    return cells(values[:at], column.type), self._misfit(at, name, str(error))
+            array = cells(values, column.type)
+        return self._nulls(array, name)
+
+    def _nulls(self, array: pa.Array, name: str) -> tuple[pa.Array, _Misfit | None]:
+        column = next(each for each in self.schema.columns if each.name == name)
+        if column.nullable or not array.null_count:
+            return array, None
+        at = array.is_null().index(True).as_py()
+        return array.slice(0, at), _Misfit(at, "E112", _missing(name))
+
+    # Tables.
+
+    def csv(self, file: IO[bytes], name: str) -> Iterator[Piece]:
+        """The records below a header. Raises UsageError."""
+        from pyarrow import csv  # noqa: PLC0415  # only whoever has a CSV file pays for it
+
+        options = csv.ReadOptions(use_threads=False, block_size=PIECE_BYTES_MAX)
+        # Every column as texts: what they mean, the topic says. Nothing at all is null, and NA a text.
+        texts = dict.fromkeys(self._kinds, pa.string())
+        convert = csv.ConvertOptions(
+            column_types=texts, strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=False
+        )
+        try:
+            reader = csv.open_csv(file, read_options=options, convert_options=convert)
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError("E156", f"{name}: not readable as CSV: {_reason(error)}") from error
+        self._check_columns(reader.schema.names, name)
+        yield from self._tables(_sized(reader, file), name, is_csv=True)
+
+    def parquet(self, path: Path) -> Iterator[Piece]:
+        """The rows of a Parquet file. Raises UsageError."""
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415  # only whoever has one pays for it
+
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            try:
+                reader = ParquetFile(file)
+            except (pa.ArrowException, OSError) as error:
+                raise UsageError("E156", f"{path}: not a Parquet file: {_reason(error)}") from error
+            self._check_columns(reader.schema_arrow.names, str(path))
+            rows = max(reader.metadata.num_rows, 1)
+            batches = reader.iter_batches(batch_size=PIECE_ROWS_MAX)
+            yield from self._tables(((batch, size * batch.num_rows // rows) for batch in batches), str(path))
+
+    def document(self, path: Path) -> Iterator[Piece]:
+        """A file that is one XML document. Raises UsageError."""
+        columns = [column.name for column in self.schema.columns if column.type == "xml"]
+        if len(columns) != 1:
+            raise UsageError(
+                "E158", f"{path}: topic '{self.schema.topic}' has not exactly one column for documents"
+            )
+        self._check_columns(columns, str(path))
+        data = path.read_bytes()
+        yield from self._objects([{columns[0]: data}], [str(path)], len(data))
+
+    def _tables(
+        self, batches: Iterable[tuple[pa.RecordBatch, int]], name: str, *, is_csv: bool = False
+    ) -> Iterator[Piece]:
+        first = 1
+        try:
+            for batch, size in batches:
+                yield from self._table(batch, size, name, first, is_csv=is_csv)
+                first += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError("E158", f"{name}: cannot be read on: {_reason(error)}") from error
+
+    def _table(
+        self, batch: pa.RecordBatch, size: int, name: str, first: int, *, is_csv: bool
+    ) -> Iterator[Piece]:
+        good, error = batch.num_rows, None
+        arrays = []
+        for column in self.schema.columns:
+            if column.name not in batch.schema.names:
+                arrays.append(pa.nulls(batch.num_rows, COLUMN_TYPES[column.type]))
+                continue
+            array = batch.column(column.name).slice(0, good)
+            if column.type == "string" and not column.nullable and pa.types.is_string(array.type) and is_csv:
+                array = array.fill_null("")
+            try:
+                array = fitted(array, column.type)
+            except (pa.ArrowException, ValueError):
+                good, reason = _first_misfit(array, column.type)
+                error = self._misfit(good, column.name, reason).at(f"{name} row {first + good}")
+                array = fitted(array.slice(0, good), column.type)
+            array, null = self._nulls(array, column.name)
+            if null is not None:
+                good, error = null.row, null.at(f"{name} row {first + null.row}")
+            arrays.append(array)
+        if good:
+            yield Piece(self._batch([array.slice(0, good) for array in arrays]), size)
+        if error is not None:
+            raise error
+
+    # Refusals.
+
+    def _batch(self, arrays: list[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow())
+
+    def _check_columns(self, names: Sequence[str], place: str) -> None:
+        for name in names:
+            if name not in self._kinds:
+                raise self._no_column(place, name)
+            if names.count(name) > 1:
+                raise UsageError("E111", f"{place}: column {name!r} is there twice")
+        for column in self.schema.columns:
+            if column.name not in names and not column.nullable:
+                raise UsageError("E112", f"{place}: {_missing(column.name)}")
+
+    def _no_column(self, place: str, name: str) -> UsageError:
+        topic, known = self.schema.topic, ", ".join(self._kinds)
+        return UsageError("E111", f"{place}: topic '{topic}' has no column {name!r}: it has {known}")
+
+    def _misfit(self, row: int, name: str, reason: str) -> _Misfit:
+        return _Misfit(row, "E158", f"column '{name}' ({self._kinds[name]}): {reason}")
+
+
+def _missing(name: str) -> str:
+    return f"column '{name}' is missing, and it may not be null"
+
+
+def _sized(reader: Iterable[pa.RecordBatch], file: IO[bytes]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    before = 0
+    for batch in reader:
+        position = file.tell() if file.seekable() else 0
+        for start in range(0, batch.num_rows, PIECE_ROWS_MAX):
+            yield batch.slice(start, PIECE_ROWS_MAX), position - before
+            before = position
+
+
+def _first_misfit(array: pa.Array, kind: str) -> tuple[int, str]:
+    for at in range(len(array)):
+        try:
+            fitted(array.slice(at, 1), kind)
+        except (pa.ArrowException, ValueError) as error:
+            return at, _reason(error)
+    raise AssertionError(f"every value is {kind}")
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or ["no reason given"])[0]
+
+
+def line_pieces(file: IO[bytes], reader: RowReader, name: str) -> Iterator[Piece]:
+    """The rows of a file with an object on each line. Raises UsageError."""
+    number = 1
+    lines: list[bytes] = []
+    size = 0
+    # One byte more than is allowed, so that a longer line is refused without being read.
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        lines.append(line)
+        size += len(line)
+        if len(lines) >= PIECE_ROWS_MAX or size >= PIECE_BYTES_MAX or len(line) > LINE_BYTES_MAX:
+            yield from reader.lines(lines, number, name)
+            number += len(lines)
+            lines, size = [], 0
+    yield from reader.lines(lines, number, name)
