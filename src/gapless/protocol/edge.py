@@ -362,6 +362,7 @@ class Edge:
                 "E139",
                 f"subscription '{subscription}' has {PHASES_MAX - 1} changes of its condition under way: "
                 "try again when it has taken the events before them",
+                retry=True,
             )
 
     def _add_phase(

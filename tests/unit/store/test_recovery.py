@@ -112,7 +112,7 @@ def test_files_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("create table customers (name)")
     other.close()
-    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 1: use the program"):
+    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 2: use the program"):
         RecoveryDatabase.open(tmp_path)
     path.unlink()
     RecoveryDatabase.open(tmp_path).close()
