@@ -32,8 +32,10 @@ from gapless.client.connection import Client
 
 TOPIC = "bench"
 COLUMNS = "sent=int,key=int,name=string,body=string"
-NAME = "IBM     "
+NAME = "NY"
 BODY = "x" * (250 - 8 - 8 - len(NAME))
+#: How many keys the events have.
+KEYS = 1_000
 #: The program that is measured.
 NODE = [sys.executable, "-m", "gapless"]
 #: Receipts are awaited in groups of this many events, this many groups after they were published.
@@ -67,8 +69,8 @@ async def told() -> None:
 
 
 def event(number: int) -> dict[str, object]:
-    """One event, with the time of now."""
-    return {"sent": time.monotonic_ns(), "key": number % 1_000, "name": NAME, "body": BODY}
+    """One event, with the time of now; each key comes once in a thousand, in no order."""
+    return {"sent": time.monotonic_ns(), "key": number * 7_919 % KEYS, "name": NAME, "body": BODY}
 
 
 async def publish_singles(client: Client, count: int) -> None:
@@ -91,7 +93,7 @@ async def publish_batches(client: Client, count: int, rows: int) -> None:
     """Arrow batches, a few under way at a time."""
     columns = {
         "sent": pa.array([time.monotonic_ns()] * rows, pa.int64()),
-        "key": pa.array([number % 1_000 for number in range(rows)], pa.int64()),
+        "key": pa.array([number * 7_919 % KEYS for number in range(rows)], pa.int64()),
         "name": pa.array([NAME] * rows),
         "body": pa.array([BODY] * rows),
     }
