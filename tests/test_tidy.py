@@ -37,8 +37,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "sim": CORE | {"store"},
     "spark": CORE | {"store", "client"},
     **dict.fromkeys(DOORS, CORE | HOSTS | DOORS | {"store", "__init__"}),
+    # A node and a client of it in one process, for programs with an event loop and without.
+    "embedding": CORE | {"store", "client", "node"},
+    "sync": CORE | {"store", "client", "embedding"},
     # The package root gathers the public names, and `python -m gapless` opens the command line.
-    "__init__": CORE | HOSTS | {"store"},
+    "__init__": CORE | HOSTS | {"store", "embedding", "sync"},
     "__main__": frozenset({"cli"}),
 }
 

@@ -23,7 +23,7 @@ import typer
 from gapless import __version__
 from gapless.errors import ParameterError, UsageError
 from gapless.model.ids import BrokerId
-from gapless.node.config import NodeConfig, load_network
+from gapless.node.config import SOLE_BROKER, NodeConfig, load_network, sole_network
 from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
 from gapless.protocol.network import Network
@@ -33,8 +33,6 @@ log = event_log("gapless.up")
 
 #: What nodes and clients are told of the program.
 SOFTWARE = f"gapless {__version__}"
-#: The only broker of a network without a description.
-SOLE_BROKER = BrokerId("node")
 
 
 def up(
@@ -75,9 +73,13 @@ def up(
 ) -> None:
     """Start a node and serve until it is stopped.
 
+    gapless up
+
     gapless up --topic trades:sym=string,price=float
 
     gapless up network.toml --broker b1
+
+    Without a file the node is a whole network by itself, and `gapless topic create` makes its topics.
 
     The node says on one line of standard output where it listens. At Ctrl-C or SIGTERM it takes nothing new,
     finishes what is on its way to the disk, tells its clients, and stops; a second one stops it at once.
@@ -104,10 +106,6 @@ def configured(
     if network is None:
         if broker is not None:
             raise ParameterError("E151", "--broker needs a network description: name the file as well")
-        if not topics:
-            raise ParameterError(
-                "E151", "name a network description, or topics: --topic trades:sym=string,price=float"
-            )
         addresses = {SOLE_BROKER: Address("127.0.0.1", DEFAULT_PORT)}
         config = NodeConfig(alone(topics), SOLE_BROKER, addresses, data / SOLE_BROKER, SOFTWARE)
     else:
@@ -146,14 +144,7 @@ def alone(topics: list[str]) -> Network:
         if name in columns:
             raise ParameterError("E150", f"--topic names {name!r} twice")
         columns[name] = {column: kind for column, _, kind in pairs}
-    return Network.parse(
-        {
-            "cells": {"all": [SOLE_BROKER]},
-            "edges": [SOLE_BROKER],
-            "topics": columns,
-            "pubends": {name: {"topic": name, "broker": SOLE_BROKER} for name in columns},
-        }
-    )
+    return sole_network(columns)
 
 
 def _chosen(network: Network, broker: str | None) -> BrokerId:

@@ -28,6 +28,7 @@ from gapless.client.options import DEFAULTS, Options
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication
 from gapless.client.session import Session
+from gapless.client.steering import Steering
 from gapless.client.subscription import AckMode, GapMode, Subscription, Wish
 from gapless.client.tls import TlsWish, tls_context
 from gapless.errors import LinkError, ParameterError, UsageError
@@ -37,6 +38,9 @@ from gapless.protocol.events import Order
 from gapless.wire.client_messages import AskStatus, CreateTopic, Mode, Start, StatusReport
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
 from gapless.wire.handshake import Hello, Role
+
+#: The code of a node that takes no new topics.
+NO_REPOSITORY = "E189"
 
 
 class Topic(NamedTuple):
@@ -96,6 +100,7 @@ class Client:
         self._tls = tls_context(tls, wanted=is_tls(address))
         self._options = options
         self._session: Session | None = None
+        self._steering: Steering | None = None
         self._ended = False
         self._publishers: dict[str, Publisher] = {}
         self._publishers_made = 0
@@ -104,7 +109,7 @@ class Client:
         if self._session is not None or self._ended:
             raise UsageError("E193", "a client can be entered once: connect again")
         session = Session(self._addresses, self._hello, tls=self._tls, options=self._options)
-        self._session = session
+        self._session, self._steering = session, Steering(session)
         try:
             await session.start()
             await session.learn_topics()
@@ -123,7 +128,8 @@ class Client:
                 await self._flush_all()
         finally:
             self._ended = True
-            await session.stop()
+            assert self._steering is not None
+            await self._steering.stop()
 
     async def _flush_all(self) -> None:
         seconds = self._options.close_timeout_s
@@ -146,17 +152,42 @@ class Client:
     async def create_topic(self, name: str, columns: Mapping[str, str], *, retention: str = "") -> None:
         """Create a topic with columns such as `{"price": "float", "note": "string?"}`.
 
-        `retention` says how long events are kept that everybody has: "7d", "10GB" or "forever"; no time at all
-        without it. Creating the very same topic again is no error. Raises SchemaError, or the node's error.
+        `retention` says how long events are kept that everybody has: "7d", "10GB" or "forever"; without it,
+        no longer than needed. Any node will do: one that takes no topics names those that do. Creating the
+        very same topic again is no error. Raises SchemaError, or the node's error.
         """
-        session = self._entered()
+        steering, home = self._steered(), self._entered()
         schema = Schema.parse(TopicId(_checked_name(name)), columns)
-        await session.request(
-            lambda number: CreateTopic(
+
+        def asked(number: int) -> CreateTopic:
+            return CreateTopic(
                 request=number, topic=schema.topic, columns=column_texts(schema), retention=retention
             )
-        )
-        session.schemas[schema.topic] = schema
+
+        try:
+            await home.request(asked)
+        except UsageError as refused:
+            if refused.code != NO_REPOSITORY:
+                raise
+            told = await home.learn_topics()
+            _, session = await steering.nearest(told.repositories)
+            await session.request(asked)
+        await self._known_at_home(schema.topic)
+
+    async def _known_at_home(self, topic: TopicId) -> None:
+        """Wait until the node here has heard of a topic that was created elsewhere."""
+        home, attempts = self._entered(), 0
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._options.connect_timeout_s
+        while topic not in {schema.topic for schema, _ in (await home.learn_topics()).topics}:
+            attempts += 1
+            if loop.time() > until:
+                raise LinkError(
+                    "E407",
+                    f"topic '{topic}' was created, and the node here has not heard of it: see its status",
+                    retry=True,
+                )
+            await asyncio.sleep(home.backoff_s(attempts))
 
     async def status(self) -> dict[str, Any]:
         """What the node tells of itself."""
@@ -180,19 +211,21 @@ class Client:
         With an `identity`, the program numbers its events itself, across restarts: what was stored under
         that name and number is not stored again.
         """
-        session = self._entered()
+        steering = self._steered()
         self._publishers_made += 1
+        is_numbered = identity is not None
         identity = _checked_name(identity or f"{self._identity}-{self._publishers_made}")
-        if identity in session.publishers:
+        if identity in steering.publishers:
             raise UsageError("E195", f"there is a publisher '{identity}' already: use that one")
         if first_catenation < 0:
             raise ParameterError("E191", f"catenation numbers count from 0, got {first_catenation}")
         return Publisher(
-            session,
+            steering,
             TopicId(_checked_name(topic)),
             identity,
             pubend=None if pubend is None else PubendId(_checked_name(pubend)),
             first_catenation=first_catenation,
+            is_numbered=is_numbered,
         )
 
     def publish(self, topic: str, event: Mapping[str, object]) -> Publication:
@@ -220,8 +253,7 @@ class Client:
             await publisher.flush()
 
     def _publishers_all(self) -> list[Publisher]:
-        found = self._entered().publishers.values()
-        return [publisher for publisher in found if isinstance(publisher, Publisher)]
+        return list(self._steered().publishers.values())
 
     def publisher_of(self, topic: str) -> Publisher:
         """The publisher that `publish` uses for a topic."""
@@ -270,6 +302,11 @@ class Client:
         if wish.credit_rows < 1:
             raise ParameterError("E191", f"credit_rows must be more than zero, got {credit_rows}")
         return Subscription(self._entered(), wish)
+
+    def _steered(self) -> Steering:
+        self._entered()
+        assert self._steering is not None
+        return self._steering
 
     def _entered(self) -> Session:
         if self._session is None or self._ended:

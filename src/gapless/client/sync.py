@@ -146,9 +146,9 @@ class Client:
         """All topics that this client may see, by name."""
         return self._running().run(self._client.topics())
 
-    def create_topic(self, name: str, columns: Mapping[str, str]) -> None:
+    def create_topic(self, name: str, columns: Mapping[str, str], *, retention: str = "") -> None:
         """Create a topic with columns such as `{"price": "float", "note": "string?"}`."""
-        self._running().run(self._client.create_topic(name, columns))
+        self._running().run(self._client.create_topic(name, columns, retention=retention))
 
     def status(self) -> dict[str, Any]:
         """What the node tells of itself."""

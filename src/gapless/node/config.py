@@ -28,6 +28,9 @@ from gapless.wire.address import DEFAULT_PORT, Address
 NETWORK_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "repositories", "parameters")
 NODE_SECTIONS = ("addresses", "client_addresses", "http", "tls", "tokens", "retention", "archive", "limits")
 
+#: The only broker of a network without a description.
+SOLE_BROKER = BrokerId("node")
+
 Found = TypeVar("Found")
 
 
@@ -73,6 +76,18 @@ class NodeConfig:
     def listen(self) -> Address:
         """Where this node listens."""
         return self.addresses[self.broker]
+
+
+def sole_network(topics: Mapping[str, Mapping[str, str]]) -> Network:
+    """A network of one broker, in all roles, with these topics. Raises as `Network.parse` does."""
+    return Network.parse(
+        {
+            "cells": {"all": [SOLE_BROKER]},
+            "edges": [SOLE_BROKER],
+            "topics": topics,
+            "pubends": {name: {"topic": name, "broker": SOLE_BROKER} for name in topics},
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

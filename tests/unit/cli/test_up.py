@@ -61,7 +61,6 @@ def test_a_file_that_cannot_be_run_is_refused_with_the_place(text: str, reason: 
 def test_mistakes_on_the_command_line_say_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "network.toml"
     file.write_text(NETWORK)
-    assert refusal().startswith("E151 name a network description, or topics")
     assert refusal("--topic", "trades").startswith("E150 --topic takes NAME:COLUMN=TYPE")
     assert refusal("--topic", "a:x=int", "--topic", "a:y=int").startswith("E150 --topic names 'a' twice")
     assert refusal("--topic", "a:x=number").startswith("E110")

@@ -1,0 +1,29 @@
+"""How does a program without an event loop use Gapless? The same names as in `gapless`, and plain calls.
+
+>>> with embedded() as client:
+...     client.create_topic("trades", {"sym": "string", "price": "float"})
+...     with client.subscribe("trades", where="price > 100") as trades:
+...         receipt = client.publish("trades", {"sym": "IBM", "price": 121.5}).result()
+...         trade = next(iter(trades))
+>>> trade["sym"], trade.tick == receipt.tick
+('IBM', True)
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from gapless.client.options import DEFAULTS, Options
+from gapless.client.sync import Client, connect
+from gapless.embedding import embedded as _embedded
+
+__all__ = ["Client", "connect", "embedded"]
+
+
+def embedded(path: str | PathLike[str] | None = None, *, options: Options = DEFAULTS) -> Client:
+    """A client of a node that runs inside this process and keeps its data in `path`; use it with `with`.
+
+    Without a path everything is kept in memory, and is gone in the end. The node runs in a thread of its own.
+    Entering it raises StoreError when the folder cannot be used: E304 when another process has it open.
+    """
+    return Client(_embedded(path, options=options))
