@@ -19,7 +19,7 @@ from gapless.content.normal import either
 from gapless.content.rows import RowMask, Rows
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
-from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray
+from gapless.model.ticks import TICK_MIN, Tick, TickArray
 
 #: So many changes are remembered of a subscription whose filter changes, and for which no event comes.
 SEGMENTS_MAX = 64
@@ -84,13 +84,9 @@ class Filters:
         """Which rows are wanted, each by the condition of its tick."""
         wanted = np.zeros(len(ticks), dtype=np.bool_)
         rows = Rows(columns)
-        for at, (where, starts) in enumerate(self._segments):
-            after = self._segments[at + 1][1] if at + 1 < len(self._segments) else None
-            low = np.array([starts.get(pubend, TICK_MIN) for pubend in pubends], dtype=np.int64)
-            decides = ticks >= low
-            if after is not None:
-                high = np.array([after.get(pubend, TICK_MAX) for pubend in pubends], dtype=np.int64)
-                decides &= ticks < high
+        for where, starts in self._segments:
+            # Whatever earlier conditions said of these ticks: a change may take effect before an older one.
+            decides = ticks >= np.array([starts.get(each, TICK_MIN) for each in pubends], dtype=np.int64)
             if decides.any():
-                wanted |= decides & mask(parse_condition(where, schema), rows)
+                np.copyto(wanted, mask(parse_condition(where, schema), rows), where=decides)
         return wanted
