@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from gapless.cli.main import main
+
 COMMAND = [sys.executable, "-m", "gapless", "demo"]
 
 
-def demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=150, check=False
-    )
-
-
 def test_a_short_demo_keeps_every_promise(tmp_path: Path) -> None:
-    done = demo("--seconds", "4", "--rate", "400", "--json", "--keep", "kept", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    arguments = ["--seconds", "4", "--rate", "400", "--json", "--keep", "kept"]
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
     account = json.loads(done.stdout)
     assert account["kept"]
     assert account["total_order_differences"] == 0
@@ -48,7 +48,13 @@ def test_a_short_demo_keeps_every_promise(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_refused_before_anything_starts(
-    arguments: tuple[str, ...], reason: str, tmp_path: Path
+    arguments: tuple[str, ...],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = demo(*arguments, folder=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {reason}\n")
+    monkeypatch.setattr(sys, "argv", ["gapless", "demo", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"error: {reason}\n")

@@ -20,7 +20,6 @@ from rich.live import Live
 from rich.text import Text
 
 from gapless.cli.demo_account import Record, account_of, differing_orders, recovery_s
-from gapless.cli.demo_figure import draw
 from gapless.cli.demo_network import SUBSCRIBERS
 from gapless.cli.demo_report import (
     Narrator,
@@ -122,6 +121,8 @@ def _outcome(
 
 def _drawn(record: Record, path: Path) -> Path | None:
     """The figure; None where it cannot be written, as the account matters more."""
+    from gapless.cli.demo_figure import draw  # noqa: PLC0415  # what draws takes half a second to load
+
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         draw(record, path)
