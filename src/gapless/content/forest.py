@@ -19,7 +19,7 @@ from itertools import islice
 
 from gapless.content.condition import Condition
 from gapless.content.cover import surely_covers
-from gapless.content.hulls import Hull, HullTable, hull_of
+from gapless.content.hulls import Hull, HullSet, HullTable, hull_of
 from gapless.content.terms import Term
 from gapless.content.values import Key
 
@@ -178,7 +178,7 @@ class _Roots:
         self._owners: dict[int, _Node] = {}
         self._all = HullTable()
         self._pointless = HullTable()
-        self._by_point: dict[tuple[Term, Key], HullTable] = {}
+        self._by_point: dict[tuple[Term, Key], HullSet] = {}
 
     def add(self, node: _Node) -> None:
         self.nodes[node.number] = node
@@ -193,7 +193,10 @@ class _Roots:
             if not hull.points:
                 self._pointless.add(entry, hull)
             for point in hull.points:
-                self._by_point.setdefault(point, HullTable()).add(entry, hull)
+                found = self._by_point.get(point)
+                if found is None:
+                    found = self._by_point[point] = HullSet()
+                found.add(entry, hull)
 
     def remove(self, node: _Node) -> None:
         del self.nodes[node.number]
@@ -217,7 +220,7 @@ class _Roots:
             return min(self.nodes.values(), key=lambda root: root.number, default=None)
         # Some conjunction of whoever covers it must cover its first one.
         hull = node.hulls[0]
-        tables = [
+        tables: list[HullTable | HullSet] = [
             self._pointless,
             *(self._by_point[point] for point in hull.points if point in self._by_point),
         ]
@@ -229,7 +232,7 @@ class _Roots:
         found: set[int] = set()
         for hull in node.hulls:
             tables = [self._by_point.get(point) for point in hull.points]
-            smallest = self._all
+            smallest: HullTable | HullSet = self._all
             for table in tables:
                 if table is None or len(table) < len(smallest):
                     smallest = table if table is not None else _NO_HULLS

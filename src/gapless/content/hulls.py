@@ -23,6 +23,9 @@ from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Posit
 from gapless.content.terms import Term
 from gapless.content.values import Key
 
+#: More hulls than this are worth arrays.
+FEW_MAX = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Hull:
@@ -165,3 +168,47 @@ class HullTable:
         for term in self._lows:
             self._lows[term] = np.concatenate([self._lows[term], np.full(size, CODE_MAX, np.int64)])
             self._highs[term] = np.concatenate([self._highs[term], np.full(size, NULL_CODE, np.int64)])
+
+
+class HullSet:
+    """The hulls of a few entries, one after the other; of more, in a table."""
+
+    __slots__ = ("_few", "_table")
+
+    def __init__(self) -> None:
+        self._few: dict[int, Hull] = {}
+        self._table: HullTable | None = None
+
+    def __len__(self) -> int:
+        return len(self._few) if self._table is None else len(self._table)
+
+    def add(self, entry: int, hull: Hull) -> None:
+        """One more."""
+        if self._table is None and len(self._few) == FEW_MAX:
+            self._table = HullTable()
+            for each, known in self._few.items():
+                self._table.add(each, known)
+            self._few = {}
+        if self._table is None:
+            self._few[entry] = hull
+        else:
+            self._table.add(entry, hull)
+
+    def remove(self, entry: int, hull: Hull) -> None:
+        """One less, which was added with that hull."""
+        if self._table is None:
+            del self._few[entry]
+        else:
+            self._table.remove(entry, hull)
+
+    def around(self, hull: Hull) -> list[int]:
+        """The entries whose hull may hold this one."""
+        if self._table is not None:
+            return self._table.around(hull)
+        return [entry for entry, known in self._few.items() if known.holds(hull)]
+
+    def inside(self, hull: Hull) -> list[int]:
+        """The entries whose hull may lie in this one."""
+        if self._table is not None:
+            return self._table.inside(hull)
+        return [entry for entry, known in self._few.items() if hull.holds(known)]

@@ -1,7 +1,7 @@
 """How do the messages of brokers become frames, and frames messages?
 
 The stamps of a message are written once each, and its runs point to them: hundreds of runs made under the
-same filters name those filters once. A condition travels as its text, which means the same everywhere.
+same filters name those filters once. How a condition travels is `conditions`'s business.
 
 What is checked here is that a frame *is* a message: every field there, inside its bounds, every row
 readable. Whether this neighbour may say it is asked by `protocol.peers` afterwards.
@@ -12,14 +12,11 @@ Implements docs/wire.md, section 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Annotated, Final, TypeVar, assert_never
 
 import msgspec
 from msgspec import Meta
 
-from gapless.content.condition import Condition
-from gapless.content.language import parse_condition
 from gapless.errors import ContentError, PeerError, SchemaError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
@@ -42,13 +39,13 @@ from gapless.protocol.messages import (
     StartGrantMessage,
     StartRequestMessage,
     TopicsMessage,
+    Want,
 )
 from gapless.protocol.network import Network
 from gapless.wire.codec import (
     ROWS_MAX,
     ColumnsFormat,
     ColumnTexts,
-    ConditionText,
     Counter,
     Head,
     Name,
@@ -62,6 +59,7 @@ from gapless.wire.codec import (
     encode_ticks,
     unreadable,
 )
+from gapless.wire.conditions import Packed, Unpacker, pack
 from gapless.wire.frames import FRAME_BYTES_MAX, Frame, Kind, Part, encode_frame
 
 #: Runs of one message.
@@ -72,15 +70,13 @@ EDGES_MAX: Final = 2**16
 CONDITIONS_MAX: Final = 2**20
 #: A message with more rows than fit well into a frame is sent as several.
 BATCH_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
-#: Conditions that were read lately: a neighbour that comes back says the same again.
-_CONDITIONS_KEPT: Final = 65_536
 
 _Index = Annotated[int, Meta(ge=0, lt=RUNS_MAX)]
 _EpochNumber = Annotated[int, Meta(ge=EPOCH_NONE, le=EPOCH_ALL)]
 #: The epoch of all edges that are not named, and those that are.
 _Stamp = tuple[_EpochNumber, Annotated[dict[Name, _EpochNumber], Meta(max_length=EDGES_MAX)]]
 _Stamps = Annotated[tuple[_Stamp, ...], Meta(max_length=RUNS_MAX)]
-_Wanted = Annotated[tuple[tuple[Name, ConditionText], ...], Meta(max_length=CONDITIONS_MAX)]
+_Wanted = Annotated[tuple[tuple[Name, Packed], ...], Meta(max_length=CONDITIONS_MAX)]
 
 
 class _Knowledge(Head, frozen=True):
@@ -133,12 +129,15 @@ class _Advertisement(Head, frozen=True):
     added: _Wanted
     removed: _Wanted
     epochs: _Stamp
+    part: Counter = 0
+    total: Counter | None = None
 
 
 class _AdvertisementAck(Head, frozen=True):
     root: Name
     origin: Name
     version: Counter | None
+    staged: tuple[Counter, Counter] | None = None
 
 
 class _LinkStatus(Head, frozen=True):
@@ -243,11 +242,12 @@ def _head(message: Message) -> tuple[Kind, Head]:
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
             return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, message.start, message.until)
         case AdvertisementMessage(root=root, origin=origin, version=version):
-            added, removed, epochs = _texts(message.added), _texts(message.removed), _stamp(message.epochs)
-            head = _Advertisement(root, origin, version, message.base, added, removed, epochs)
+            added, removed, epochs = _packed(message.added), _packed(message.removed), _stamp(message.epochs)
+            part, total = message.part, message.total
+            head = _Advertisement(root, origin, version, message.base, added, removed, epochs, part, total)
             return Kind.ADVERTISEMENT, head
-        case AdvertisementAckMessage(root=root, origin=origin, version=held):
-            return Kind.ADVERTISEMENT_ACK, _AdvertisementAck(root, origin, held)
+        case AdvertisementAckMessage(root=root, origin=origin, version=held, staged=staged):
+            return Kind.ADVERTISEMENT_ACK, _AdvertisementAck(root, origin, held, staged)
         case LinkStatusMessage(reaches=reaches):
             return Kind.LINK_STATUS, _LinkStatus(tuple(sorted(reaches)), message.topics)
         case TopicsMessage(creations=creations):
@@ -310,8 +310,8 @@ def _stamp(epochs: Epochs) -> _Stamp:
     return epochs.default, dict(epochs.items())
 
 
-def _texts(wanted: frozenset[tuple[TopicId, Condition]]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((topic, str(condition)) for topic, condition in wanted))
+def _packed(wanted: frozenset[Want]) -> tuple[tuple[str, Packed], ...]:
+    return tuple((topic, pack(condition)) for topic, condition in wanted)
 
 
 # ---- decoding ----------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class BrokerDecoder:
         self._topics = topics
         self._created = created
         self._forms = {pubend: ColumnsFormat(topics[topic]) for pubend, topic in pubends.items()}
-        self._condition = lru_cache(maxsize=_CONDITIONS_KEPT)(self._parsed)
+        self._unpackers = {topic: Unpacker(schema) for topic, schema in topics.items()}
         self._decoders: dict[Kind, Callable[[Frame], Message | None]] = {
             Kind.KNOWLEDGE: self._knowledge,
             Kind.ACK: _decode_ack,
@@ -398,16 +398,17 @@ class BrokerDecoder:
             added=self._conditions(head.added),
             removed=self._conditions(head.removed),
             epochs=_epoch(head.epochs),
+            part=head.part,
+            total=head.total,
         )
 
-    def _conditions(self, told: _Wanted) -> frozenset[tuple[TopicId, Condition]]:
-        found = (self._condition(topic, text) for topic, text in told)
+    def _conditions(self, told: _Wanted) -> frozenset[Want]:
+        found = (self._condition(TopicId(name), packed) for name, packed in told)
         return frozenset(each for each in found if each is not None)
 
-    def _parsed(self, name: str, text: str) -> tuple[TopicId, Condition] | None:
-        topic = TopicId(name)
+    def _condition(self, topic: TopicId, packed: Packed) -> Want | None:
         try:
-            return topic, parse_condition(text, self._topics[topic])
+            return topic, self._unpackers[topic].unpack(packed)
         except ContentError as error:
             if topic in self._created:
                 # Somebody has created another topic of this name, with other columns.
@@ -485,7 +486,9 @@ def _decode_start_grant(frame: Frame) -> StartGrantMessage:
 
 def _decode_advertisement_ack(frame: Frame) -> AdvertisementAckMessage:
     head = decode_head(_advertisement_ack, frame)
-    return AdvertisementAckMessage(root=CellId(head.root), origin=BrokerId(head.origin), version=head.version)
+    return AdvertisementAckMessage(
+        root=CellId(head.root), origin=BrokerId(head.origin), version=head.version, staged=head.staged
+    )
 
 
 def _decode_link_status(frame: Frame) -> LinkStatusMessage:
