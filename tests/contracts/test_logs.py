@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import ParameterError
-from gapless.model.ticks import TickRange
+from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange
 from gapless.protocol.effects import Record, ReleaseRecord, ReserveRecord
 from gapless.protocol.events import Now
 from gapless.protocol.parameters import Parameters
@@ -233,6 +233,41 @@ def test_retention_by_size_keeps_what_fits(make: Maker) -> None:
     assert 0 < len(left) < 120
     assert left[-1] == 392
     assert ticks_in(store.log) == []
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept_from"),
+    [
+        (Retention(), TICK_MAX),
+        (Retention(keep=Keep.FOREVER), TICK_MIN),
+        (Retention(keep=Keep.TIME, keep_ms=100), 800_000),
+    ],
+    ids=str,
+)
+def test_a_log_says_from_which_tick_on_it_keeps_what_everybody_has(
+    retention: Retention, kept_from: int, make: Maker
+) -> None:
+    log = make(retention).log
+    assert log.kept_from(now=900_000) == kept_from
+    assert log.retention == retention
+
+
+def test_by_size_a_log_keeps_the_newest_that_fit(make: Maker) -> None:
+    store = make(Retention(keep=Keep.SIZE, keep_bytes=4_000))
+    store.keep(batch(0))
+    assert store.log.kept_from(now=400) == TICK_MIN
+    for tick in range(10, 400, 10):
+        store.keep(batch(tick, tick + 1, tick + 2))
+    kept_from = store.log.kept_from(now=400)
+    assert 0 < kept_from < 390
+    # What is released up to there may go, and then the rest fits, but for the record of the release.
+    store.keep(ReleaseRecord(before=kept_from))
+    store.log.trim(kept_from, now=400)
+    assert ticks_in(store.log)[0] == min(
+        tick for tick in ticks_in(store.log, history=True) if tick >= kept_from
+    )
+    assert store.log.log_bytes <= 4_000 + SEGMENT_BYTES
+    assert store.log.oldest <= kept_from
 
 
 @pytest.mark.parametrize("keep", [Keep.TIME, Keep.SIZE])

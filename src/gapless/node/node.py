@@ -22,6 +22,7 @@ from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
+from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.metrics import exposition
@@ -113,7 +114,12 @@ class Node:
         self._host = Host()
         self._rates = Rates(self.counters)
         self.storage = Storage(
-            logs, self._host.feed, self._broken, self._remember, self.counters.flushed, self._archives()
+            logs,
+            self._host.feed,
+            self._broken,
+            before_trim=self._remember,
+            flushed=self.counters.flushed,
+            archives=self._archives(),
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self.catalog = Catalog(
@@ -140,6 +146,7 @@ class Node:
             self._network, config.broker, self._incarnation, self.storage.recovered(self._host.now().clock)
         )
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
+        self.sessions.inquiry = Inquiry(self)
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)

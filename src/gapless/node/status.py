@@ -116,6 +116,7 @@ def pubends_status(
                 "pending": source.pending,
                 "log_bytes": log.log_bytes,
                 "oldest_tick": log.oldest_tick,
+                "retention": log.retention,
             }
         found.append(entry)
     return found

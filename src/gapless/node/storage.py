@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
@@ -20,8 +20,9 @@ from gapless.model.ticks import Tick, TickRange
 from gapless.node.logs import event_log
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
-from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead
+from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead, RetentionMoved
 from gapless.store.contract import Flushed, RecordLog
+from gapless.store.log import Log, SegmentArchive
 
 log = event_log("gapless.storage")
 
@@ -36,6 +37,8 @@ class LogFigures:
     log_bytes: int
     #: Events below this tick are gone.
     oldest_tick: Tick
+    #: How long events are kept that everybody has, as people write it.
+    retention: str
 
 
 class Storage:
@@ -46,14 +49,21 @@ class Storage:
         logs: Mapping[PubendId, RecordLog],
         feed: Callable[[Event], None],
         broken: Callable[[StoreError], None],
+        *,
         before_trim: Callable[[], None] = lambda: None,
         flushed: Callable[[float], None] = lambda _: None,
+        archives: Mapping[PubendId, SegmentArchive] | None = None,
     ) -> None:
         """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
 
         `before_trim` is called before a log forgets events, and their notes with them; `flushed` hears how
-        many seconds each flush took.
+        many seconds each flush took. `archives` are for the logs that are archived.
         """
+        self._archives = archives or {}
+        #: Per pubend the highest segment that its archive has.
+        self._archived: dict[PubendId, int] = {}
+        #: Since when each log keeps what everybody has, as the broker was told.
+        self._kept_from: dict[PubendId, Tick] = {}
         self._flush_took = flushed
         self._before_trim = before_trim
         #: What may be trimmed, and is soon: per pubend the tick below which.
@@ -65,6 +75,9 @@ class Storage:
         # One thread each: fdatasync of two logs at once would only make both wait for the same disk.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="gapless-flush")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="gapless-read")
+        # Making Parquet of a segment takes seconds, which nobody shall wait for.
+        self._archivist = ThreadPoolExecutor(1, thread_name_prefix="gapless-archive")
+        self._archiving = False
         #: Logs with records that are not being flushed yet, and those under way.
         self._waiting: dict[PubendId, None] = {}
         self._flushing: set[PubendId] = set()
@@ -73,19 +86,54 @@ class Storage:
         self._idle.set()
         self._closed = False
 
-    def add(self, pubend: PubendId, log: RecordLog) -> Recovered:
+    def add(self, pubend: PubendId, log: RecordLog, now: Tick) -> Recovered:
         """A pubend was created here: this is its log. Says what a broker must know of it."""
         self._logs[pubend] = log
-        return log.recover()
+        return self._recovered(pubend, now)
 
-    def recovered(self) -> dict[PubendId, Recovered]:
-        """What the logs say to a broker that starts."""
-        return {pubend: each.recover() for pubend, each in self._logs.items()}
+    def recovered(self, now: Tick) -> dict[PubendId, Recovered]:
+        """What the logs say to a broker that starts; `now` is the clock."""
+        return {pubend: self._recovered(pubend, now) for pubend in self._logs}
+
+    def _recovered(self, pubend: PubendId, now: Tick) -> Recovered:
+        found = self._logs[pubend]
+        self._kept_from[pubend] = kept_from = found.kept_from(now)
+        return replace(found.recover(), kept_from=kept_from)
+
+    def tick(self, now: Tick) -> None:
+        """Once a second: let go of what retention keeps no longer, and archive what was sealed."""
+        for pubend, each in self._logs.items():
+            kept_from = each.kept_from(now)
+            if kept_from > self._kept_from[pubend]:
+                self._kept_from[pubend] = kept_from
+                self._feed(RetentionMoved(pubend=pubend, kept_from=kept_from))
+        if self._archives and not self._archiving:
+            self._archiving = True
+            task = self._loop.run_in_executor(self._archivist, self._archive)
+            task.add_done_callback(self._was_archived)
+
+    def _archive(self) -> None:
+        """Hand to the archives what was sealed since the last time. Runs in a thread."""
+        for pubend, archive in self._archives.items():
+            found = self._logs[pubend]
+            if isinstance(found, Log):
+                self._archived[pubend] = found.archive(archive, self._archived.get(pubend, 0))
+
+    def _was_archived(self, done: asyncio.Future[None]) -> None:
+        self._archiving = False
+        error = done.exception()
+        if isinstance(error, StoreError):
+            # It is tried again with the next second, and nothing is deleted before.
+            log.repeated("archive_failed", by=error.code, code=error.code, reason=error.message)
+        elif error is not None:
+            raise error
 
     def figures(self) -> dict[PubendId, LogFigures]:
         """How large the logs are, and how far back they go."""
         return {
-            pubend: LogFigures(log_bytes=each.log_bytes, oldest_tick=each.oldest)
+            pubend: LogFigures(
+                log_bytes=each.log_bytes, oldest_tick=each.oldest, retention=str(each.retention)
+            )
             for pubend, each in self._logs.items()
         }
 
@@ -118,7 +166,12 @@ class Storage:
         trims, self._trims = self._trims, {}
         self._before_trim()
         for pubend, before in trims.items():
-            task = self._loop.run_in_executor(self._reader, self._logs[pubend].trim, before, now)
+            found, archive = self._logs[pubend], self._archives.get(pubend)
+            if archive is not None and isinstance(found, Log):
+                # In the same thread as the archiving, so that a segment is archived once.
+                task = self._loop.run_in_executor(self._archivist, found.trim, before, now, archive)
+            else:
+                task = self._loop.run_in_executor(self._reader, found.trim, before, now)
             task.add_done_callback(_was_trimmed)
 
     async def idle(self) -> None:
@@ -130,8 +183,9 @@ class Storage:
         self._closed = True
         await self._loop.run_in_executor(self._writer, lambda: None)
         await self._loop.run_in_executor(self._reader, lambda: None)
-        self._writer.shutdown()
-        self._reader.shutdown()
+        await self._loop.run_in_executor(self._archivist, lambda: None)
+        for executor in (self._writer, self._reader, self._archivist):
+            executor.shutdown()
         for each in self._logs.values():
             each.close()
 

@@ -20,6 +20,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ticks import Tick, TickRange
 from gapless.protocol.effects import Record
 from gapless.protocol.pubend import Recovered
+from gapless.store.retention import Retention
 
 #: How many bytes of rows one read gives at most, unless a single row is larger.
 READ_BYTES_MAX = 16 * 2**20
@@ -81,6 +82,15 @@ class RecordLog(Protocol):
 
         Repeating is harmless.
         """
+        ...
+
+    def kept_from(self, now: Tick) -> Tick:
+        """From this tick on retention wants events kept although everybody has them; `now` is the clock."""
+        ...
+
+    @property
+    def retention(self) -> Retention:
+        """How long events are kept that everybody has."""
         ...
 
     @property

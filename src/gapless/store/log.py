@@ -47,7 +47,7 @@ from gapless.store.record import (
     decoded_notes,
     framed,
 )
-from gapless.store.retention import Retention
+from gapless.store.retention import Keep, Retention
 from gapless.store.segment import (
     INDEX_SUFFIX,
     SUFFIX,
@@ -268,6 +268,26 @@ class Log:
         """See `RecordLog.recover`."""
         with self._lock:
             return self._control.recovered()
+
+    @property
+    def retention(self) -> Retention:
+        """See `RecordLog.retention`."""
+        return self.options.retention
+
+    def kept_from(self, now: Tick) -> Tick:
+        """See `RecordLog.kept_from`. By size, it is where a segment begins."""
+        retention = self.options.retention
+        kept = retention.kept_from(now)
+        if retention.keep is not Keep.SIZE:
+            return kept
+        with self._lock:
+            log_bytes = sum(segment.size for segment in self._segments)
+            for segment, successor in zip(self._segments, self._segments[1:], strict=False):
+                if retention.fits(log_bytes):
+                    break
+                log_bytes -= segment.size
+                kept = successor.header.floor
+        return kept
 
     @property
     def log_bytes(self) -> int:

@@ -17,7 +17,7 @@ from gapless.protocol.effects import BatchRecord, Record
 from gapless.protocol.pubend import Recovered
 from gapless.store.contract import READ_BYTES_MAX, Flushed
 from gapless.store.control import Control
-from gapless.store.retention import Retention
+from gapless.store.retention import Keep, Retention
 
 
 class MemoryLog:
@@ -26,7 +26,8 @@ class MemoryLog:
     def __init__(self, *, bytes_max: int | None = None, retention: Retention | None = None) -> None:
         #: A flush that would make the events weigh more fails, as on a full disk.
         self.bytes_max = bytes_max
-        self._retention = retention or Retention()
+        #: See `RecordLog.retention`.
+        self.retention = retention or Retention()
         self._waiting: deque[tuple[int, Record, bytes]] = deque()
         self._token = -1
         self._lock = Lock()
@@ -111,10 +112,10 @@ class MemoryLog:
         with self._lock:
             assert before <= self._control.released, f"trim to {before} above {self._control.released}"
             self._floor = max(self._floor, before)
-            below = self._retention.below(before=self._floor, now=now)
+            below = self.retention.below(before=self._floor, now=now)
             gone = 0
             while gone < len(self._batches) and self._batches[gone].last < below:
-                if self._retention.fits(self._bytes):
+                if self.retention.fits(self._bytes):
                     break
                 self._bytes -= self._batches[gone].nbytes
                 self._oldest = self._batches[gone].last + 1
@@ -123,6 +124,20 @@ class MemoryLog:
             kept_from = self._firsts[0] if self._firsts else TICK_MAX
             while gone and self._notes and self._notes[0][0] < kept_from:
                 self._notes.popleft()
+
+    def kept_from(self, now: Tick) -> Tick:
+        """See `RecordLog.kept_from`."""
+        kept = self.retention.kept_from(now)
+        if self.retention.keep is not Keep.SIZE:
+            return kept
+        with self._lock:
+            log_bytes = self._bytes
+            for batch in self._batches:
+                if self.retention.fits(log_bytes):
+                    break
+                log_bytes -= batch.nbytes
+                kept = batch.last + 1
+        return kept
 
     @property
     def log_bytes(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gapless.errors import ParameterError
-from gapless.model.ticks import TICK_MAX, TICKS_PER_MS, Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick
 
 
 class Keep(Enum):
@@ -42,6 +42,20 @@ class Retention:
         if self.keep is Keep.SIZE and self.keep_bytes <= 0:
             raise ParameterError("E121", "retention by size needs 'keep_bytes' above 0")
 
+    def __str__(self) -> str:
+        """As people write it.
+
+        >>> print(Retention(keep=Keep.TIME, keep_ms=60_000), Retention(keep=Keep.FOREVER))
+        60s forever
+        """
+        match self.keep:
+            case Keep.TIME:
+                return f"{self.keep_ms / 1_000:g}s"
+            case Keep.SIZE:
+                return f"{self.keep_bytes}B"
+            case Keep.ACKNOWLEDGED | Keep.FOREVER:
+                return str(self.keep.value)
+
     def below(self, *, before: Tick, now: Tick) -> Tick:
         """The events below this tick may go, as far as their ticks decide; `before` is what is released."""
         match self.keep:
@@ -51,6 +65,20 @@ class Retention:
                 return min(before, now - self.keep_ms * TICKS_PER_MS)
             case Keep.FOREVER:
                 return -TICK_MAX
+
+    def kept_from(self, now: Tick) -> Tick:
+        """From this tick on events are kept although everybody has them, as far as ticks decide.
+
+        >>> Retention(keep=Keep.TIME, keep_ms=60_000).kept_from(now=100_000_000)
+        40000000
+        """
+        match self.keep:
+            case Keep.ACKNOWLEDGED:
+                return TICK_MAX
+            case Keep.TIME:
+                return now - self.keep_ms * TICKS_PER_MS
+            case Keep.SIZE | Keep.FOREVER:
+                return TICK_MIN
 
     def fits(self, log_bytes: int) -> bool:
         """Whether a log of this size may stay as it is."""

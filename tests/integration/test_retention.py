@@ -1,0 +1,124 @@
+"""Retention as the network file says it: what is kept can be had from the beginning, what is not is gone."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from gapless.client import Client, connect
+from gapless.model.ticks import TICKS_PER_MS
+from gapless.node.node import Node
+from tests.integration.files import run, running
+
+NODE = """
+cells = {all = ["n1"]}
+topics.trades = {price = "float", note = "string"}
+pubends.trades-1 = {topic = "trades", broker = "n1"}
+parameters = {ack_delay_ms = 1}
+"""
+EVENTS = 50
+
+
+async def publish(client: Client, first: int, count: int, note: str = "") -> None:
+    rows = [{"price": float(price), "note": note} for price in range(first, first + count)]
+    await client.publish_batch("trades", rows)
+
+
+async def acked_by_all(client: Client, node: Node) -> None:
+    """Publish until the node has heard that everybody has what was published before."""
+    [pubend] = node.report()["pubends"]  # type: ignore[misc]
+    until = pubend["durable"]
+    async with client.subscribe("trades") as trades:
+        while pubend["acked"] < until:
+            await client.publish("trades", {"price": -1.0, "note": ""})
+            await anext(trades)
+            [pubend] = node.report()["pubends"]  # type: ignore[misc]
+
+
+async def all_kept(client: Client, count: int) -> list[float]:
+    async with client.subscribe("trades", "price >= 0", start="earliest") as trades:
+        return [(await anext(trades))["price"] for _ in range(count)]
+
+
+@pytest.mark.parametrize("rule", ["forever", "1d", "100MB"])
+def test_what_is_kept_can_be_had_from_the_beginning_also_after_a_restart(rule: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        text = f'{NODE}retention.trades = "{rule}"\n'
+        async with (
+            running(text, tmp_path, "n1") as network,
+            connect(network.address("n1")) as client,
+        ):
+            await publish(client, 0, EVENTS)
+            await acked_by_all(client, network.nodes["n1"])
+            assert await all_kept(client, EVENTS) == [float(price) for price in range(EVENTS)]
+        async with (
+            running(text, tmp_path, "n1") as network,
+            connect(network.address("n1")) as client,
+        ):
+            assert await all_kept(client, EVENTS) == [float(price) for price in range(EVENTS)]
+
+    run(story())
+
+
+def test_what_everybody_has_is_gone_when_nothing_else_was_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(NODE, tmp_path, "n1") as network,
+            connect(network.address("n1")) as client,
+        ):
+            await publish(client, 0, EVENTS)
+            await acked_by_all(client, network.nodes["n1"])
+            async with client.subscribe("trades", "price >= 0", start="earliest") as trades:
+                await publish(client, 1_000, 1)
+                assert (await anext(trades))["price"] == 1_000.0
+
+    run(story())
+
+
+def test_time_passes_and_what_was_kept_for_so_long_is_let_go(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(f'{NODE}retention.trades = "1h"\n', tmp_path, "n1") as network,
+            connect(network.address("n1")) as client,
+        ):
+            node = network.nodes["n1"]
+            await publish(client, 0, EVENTS)
+            await acked_by_all(client, node)
+            [before] = node.report()["pubends"]  # type: ignore[misc]
+            assert before["released"] < before["last_tick"]
+            assert before["retention"] == "3600s"
+            # The clock of the node is what decides; here it is one hour and a minute later.
+            node.storage.tick(node._host.now().clock + 3_660_000 * TICKS_PER_MS)
+            await node.storage.idle()
+            [after] = node.report()["pubends"]  # type: ignore[misc]
+            assert after["released"] >= before["acked"]
+            async with client.subscribe("trades", "price >= 0", start="earliest") as trades:
+                await publish(client, 1_000, 1)
+                assert (await anext(trades))["price"] == 1_000.0
+
+    run(story())
+
+
+def test_sealed_segments_are_archived_before_they_are_deleted(tmp_path: Path) -> None:
+    async def story() -> None:
+        text = f'{NODE}retention.trades = "100kB"\narchive.trades = true\n'
+        async with (
+            running(text, tmp_path, "n1") as network,
+            connect(network.address("n1")) as client,
+        ):
+            node = network.nodes["n1"]
+            for first in range(0, 4_000, 100):
+                await publish(client, first, 100, note="x" * 100)
+                await acked_by_all(client, node)
+                node.storage.tick(node._host.now().clock)
+            await node.storage.idle()
+            [pubend] = node.report()["pubends"]  # type: ignore[misc]
+            assert pubend["released"] > 0
+            # Less than what was published: the rest was let go of.
+            assert pubend["log_bytes"] < 4_000 * 100
+
+    run(story())
+    table = pq.read_table(tmp_path / "data" / "n1" / "archive" / "trades")
+    prices = [price for price in table.column("price").to_pylist() if price >= 0]
+    assert prices == [float(price) for price in range(len(prices))]
+    assert len(prices) >= 1_000
