@@ -87,9 +87,9 @@ def milliseconds(seconds: float) -> str:
     """A length of time as a number of milliseconds.
 
     >>> milliseconds(0.00123), milliseconds(0.0456), milliseconds(2.7183)
-    ('1.2', '46', '2,718')
+    ('1.2', '46', '2718')
     """
-    return f"{seconds * 1_000:.1f}" if seconds < 0.01 else f"{seconds * 1_000:,.0f}"
+    return f"{seconds * 1_000:.1f}" if seconds < 0.01 else f"{seconds * 1_000:.0f}"
 
 
 def picture() -> Text:
@@ -229,7 +229,7 @@ def taken_over() -> list[str]:
 
 def accounts_table(accounts: Sequence[Account]) -> Table:
     """One row per subscriber."""
-    table = _table("\nat", "\nsubscriber")
+    table = _table("\nat", "\nwho")
     names = (
         "\npublished",
         "\nmatched",
@@ -251,7 +251,7 @@ def accounts_table(accounts: Sequence[Account]) -> Table:
 
 def latency_table(accounts: Sequence[Account]) -> Table:
     """One row per subscriber."""
-    table = _table("\nat", "\nsubscriber")
+    table = _table("\nat", "\nwho")
     for phase in PHASES:
         for figure in ("50%", "99%", "max"):
             table.add_column(f"{phase if figure == '50%' else ''}\n{figure}", justify="right", no_wrap=True)

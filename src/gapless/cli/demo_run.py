@@ -30,8 +30,8 @@ from gapless.cli.fleet import Fleet
 from gapless.client import Client, Subscription, connect
 from gapless.errors import GaplessError
 
-#: How often a publisher looks whether events are due.
-PACE_SECONDS = 0.005
+#: How often a publisher looks whether events are due, and somebody whether all have arrived.
+PACE_SECONDS = 0.01
 #: What has not arrived so long after publishing ended is lost.
 PATIENCE_SECONDS = 20.0
 #: When everything is there, this long is listened for anything that comes twice.
