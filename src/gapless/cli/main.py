@@ -24,6 +24,7 @@ COMMANDS: tuple[Entry, ...] = (
         "gapless.cli.sub:sub",
         "Print events as lines of JSON, each exactly once, until stopped.",
     ),
+    Entry("topic", "gapless.cli.topic:app", "Create topics, and see which there are."),
     Entry(
         "status",
         "gapless.cli.status:status",

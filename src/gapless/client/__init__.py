@@ -9,7 +9,7 @@ async with gapless.connect("gapless://localhost:7400") as client:
 ```
 """
 
-from gapless.client.connection import Client, connect
+from gapless.client.connection import Client, Topic, connect
 from gapless.client.events import Batch, Event
 from gapless.client.options import Options
 from gapless.client.publisher import Publisher
@@ -26,5 +26,6 @@ __all__ = [
     "Publisher",
     "Receipt",
     "Subscription",
+    "Topic",
     "connect",
 ]

@@ -20,7 +20,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self, get_args
 
 from gapless.client.address import is_tls, parse_addresses
@@ -32,7 +32,7 @@ from gapless.client.steering import Steering
 from gapless.client.subscription import AckMode, GapMode, Subscription, Wish
 from gapless.client.tls import TlsWish, tls_context
 from gapless.errors import LinkError, ParameterError, UsageError
-from gapless.model.ids import PubendId, TopicId
+from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.protocol.events import Order
 from gapless.wire.client_messages import AskStatus, CreateTopic, Mode, Start, StatusReport
@@ -48,6 +48,8 @@ class Topic(NamedTuple):
 
     schema: Schema
     pubends: tuple[PubendId, ...]
+    #: The broker of each pubend, as far as the node tells.
+    brokers: Mapping[PubendId, BrokerId] = MappingProxyType({})
 
     @property
     def columns(self) -> dict[str, str]:
@@ -147,7 +149,11 @@ class Client:
     async def topics(self) -> dict[str, Topic]:
         """All topics that this client may see, by name."""
         answer = await self._entered().learn_topics()
-        return {schema.topic: Topic(schema, pubends) for schema, pubends in answer.topics}
+        places = answer.places
+        return {
+            schema.topic: Topic(schema, pubends, {each: places[each] for each in pubends if each in places})
+            for schema, pubends in answer.topics
+        }
 
     async def create_topic(self, name: str, columns: Mapping[str, str], *, retention: str = "") -> None:
         """Create a topic with columns such as `{"price": "float", "note": "string?"}`.
@@ -191,7 +197,21 @@ class Client:
 
     async def status(self) -> dict[str, Any]:
         """What the node tells of itself."""
-        answer = await self._entered().request(lambda number: AskStatus(request=number))
+        return await self._told()
+
+    async def inquire(
+        self, event: tuple[str, int] | None = None, subscription: str | None = None
+    ) -> dict[str, Any]:
+        """What the node knows of one event, by its pubend and tick, and of one subscription."""
+        named = None if event is None else (PubendId(_checked_name(event[0])), event[1])
+        return await self._told(named, subscription)
+
+    async def _told(
+        self, event: tuple[PubendId, Tick] | None = None, subscription: str | None = None
+    ) -> dict[str, Any]:
+        answer = await self._entered().request(
+            lambda number: AskStatus(request=number, event=event, subscription=subscription)
+        )
         assert isinstance(answer, StatusReport)
         report = json.loads(answer.report)
         return report if isinstance(report, dict) else {"report": report}

@@ -1,0 +1,202 @@
+"""`gapless topic`: create topics while the network runs, and see which there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Json, Key, Tls, To, Token, run
+from gapless.errors import GaplessError, ParameterError, UsageError
+
+if TYPE_CHECKING:
+    from gapless.client import Topic
+
+app = typer.Typer(
+    name="topic",
+    help="""Create topics, and see which there are.
+
+    gapless topic create trades sym=string price=float
+    """,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Letters, digits, '_', '-' and '.'.")],
+    columns: Annotated[
+        list[str],
+        typer.Argument(metavar="COLUMN=TYPE...", help="int, float, string, ...; TYPE? may be null."),
+    ],
+    *,
+    retention: Annotated[
+        str,
+        typer.Option(
+            "--retention", metavar="7d|10GB|forever", help="Keep events for so long that everybody has."
+        ),
+    ] = "",
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Create a topic, durably; creating the very same one again is no error.
+
+    gapless topic create trades sym=string price=float note=string?
+
+    The types are int, float, string, bool, timestamp, decimal, binary and xml.
+    """
+    wanted = columns_of(columns)
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> tuple[Topic, bool]:
+        async with door.client(to) as client:
+            before = await client.topics()
+            await client.create_topic(name, wanted, retention=retention)
+            return (await client.topics())[name], name not in before
+
+    topic, is_new = run(story())
+    if as_json:
+        typer.echo(json.dumps({**told(topic), "created": is_new}))
+    else:
+        there = "created" if is_new else "was there already:"
+        typer.echo(f"{there} {name} ({_columns(topic)}) at {', '.join(sorted(set(topic.brokers.values())))}")
+
+
+@app.command("list")
+def list_topics(
+    *,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List all topics that we may see.
+
+    gapless topic list --json
+    """
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> dict[str, Topic]:
+        async with door.client(to) as client:
+            return await client.topics()
+
+    topics = run(story())
+    if as_json:
+        typer.echo(json.dumps([told(topic) for _, topic in sorted(topics.items())]))
+        return
+    if not topics:
+        typer.echo("no topics: make one with gapless topic create", err=True)
+    lines = [
+        (name, ", ".join(sorted(set(topic.brokers.values()))), _columns(topic))
+        for name, topic in sorted(topics.items())
+    ]
+    _print_table(("TOPIC", "AT", "COLUMNS"), lines)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Show the columns of a topic, its pubends, where they live, and how far they are.
+
+    gapless topic show trades
+    """
+    door = Door(token, tls, ca, certificate, key)
+    shown = run(_shown(door, to, name))
+    if as_json:
+        typer.echo(json.dumps(shown))
+        return
+    _print_table(("COLUMN", "TYPE"), list(shown["columns"].items()))
+    typer.echo()
+    lines = [
+        (each["pubend"], each["broker"], str(each["last_tick"] or ""), each["last_time"] or "")
+        for each in shown["pubends"]
+    ]
+    _print_table(("PUBEND", "AT", "KNOWN UP TO TICK", "WHICH IS"), lines)
+
+
+async def _shown(door: Door, to: str, name: str) -> dict[str, Any]:
+    async with door.client(to) as client:
+        topics = await client.topics()
+        if name not in topics:
+            known = ", ".join(sorted(topics)) or "none"
+            raise UsageError("E141", f"there is no topic '{name}': there is {known}")
+        shown = told(topics[name])
+        try:
+            status = await client.status()
+        except GaplessError as error:
+            # The rest may be seen without the right to see the status.
+            if error.code != "E184":
+                raise
+            status = {}
+    ticks = {each["pubend"]: each["frontier"] for each in status.get("pubends", ())}
+    for each in shown["pubends"]:
+        tick = ticks.get(each["pubend"])
+        # A pubend that has not been heard of is known up to the beginning of time.
+        each["last_tick"] = tick if tick is not None and tick > 0 else None
+        each["last_time"] = None if each["last_tick"] is None else _time(each["last_tick"])
+    return shown
+
+
+def told(topic: Topic) -> dict[str, Any]:
+    """A topic for programs."""
+    return {
+        "topic": topic.schema.topic,
+        "columns": topic.columns,
+        "pubends": [{"pubend": each, "broker": topic.brokers.get(each)} for each in topic.pubends],
+    }
+
+
+def columns_of(texts: list[str]) -> dict[str, str]:
+    """Columns from `name=type` each. Raises ParameterError.
+
+    >>> columns_of(["sym=string", "price=float?"])
+    {'sym': 'string', 'price': 'float?'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, kind = text.partition("=")
+        if not name or not equals or not kind:
+            raise ParameterError("E150", f"write a column as NAME=TYPE, such as price=float, got {text!r}")
+        if name in found:
+            raise ParameterError("E150", f"the column {name!r} is named twice")
+        found[name] = kind
+    return found
+
+
+def _columns(topic: Topic) -> str:
+    return " ".join(f"{name}={kind}" for name, kind in topic.columns.items())
+
+
+def _time(tick: int) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=tick)
+    return moment.isoformat(sep=" ", timespec="milliseconds")
+
+
+def _print_table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(line[at]) for line in [head, *lines]) for at in range(len(head) - 1)]
+    for line in [head, *lines] if lines else []:
+        cells = [f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)]
+        typer.echo("  ".join(cells).rstrip())

@@ -1,0 +1,87 @@
+"""`gapless topic` against a network of real processes without a description."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "gapless"]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node that nobody has told anything, and where it listens."""
+    folder = str(tmp_path_factory.mktemp("data"))
+    arguments = ["up", "--data", folder, "--listen", "127.0.0.1:0"]
+    node = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    assert node.stdout is not None
+    try:
+        yield json.loads(node.stdout.readline())["listens"]
+    finally:
+        node.terminate()
+        assert node.wait(timeout=60) == 0
+        node.stdout.close()
+
+
+def gapless(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_newcomer_needs_no_description(address: str) -> None:
+    empty = gapless("topic", "list", "--to", address)
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert "topic create" in empty.stderr
+    made = gapless("topic", "create", "trades", "sym=string", "price=float?", "--to", address)
+    assert made.stdout == "created trades (sym=string price=float?) at node\n"
+    again = gapless("topic", "create", "trades", "sym=string", "price=float?", "--json", "--to", address)
+    assert json.loads(again.stdout) == {
+        "topic": "trades",
+        "columns": {"sym": "string", "price": "float?"},
+        "pubends": [{"pubend": "trades-node", "broker": "node"}],
+        "created": False,
+    }
+    published = gapless("pub", "trades", '{"sym": "IBM", "price": 3.5}', "--to", address)
+    assert published.returncode == 0, published.stderr
+    listed = gapless("topic", "list", "--to", address).stdout.splitlines()
+    assert [line.split() for line in listed] == [
+        ["TOPIC", "AT", "COLUMNS"],
+        ["trades", "node", "sym=string", "price=float?"],
+    ]
+    shown = json.loads(gapless("topic", "show", "trades", "--json", "--to", address).stdout)
+    [pubend] = shown["pubends"]
+    assert pubend["pubend"] == "trades-node"
+    assert pubend["last_time"] > "2020"
+    table = gapless("topic", "show", "trades", "--to", address).stdout
+    assert "price   float?" in table
+    assert "trades-node  node" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("create", "bonds", "price"), "E150"),
+        (("create", "bonds", "price=float", "price=int"), "E150"),
+        (("create", "bonds", "price=money"), "E110"),
+        (("create", "a/b", "price=float"), "E110"),
+        (("create", "bonds", "price=float", "--retention", "often"), "E121"),
+        (("create", "bonds"), "E149"),
+        (("show", "nothing"), "E141"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(address: str, arguments: tuple[str, ...], code: str) -> None:
+    refused = gapless("topic", *arguments, "--to", address)
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    [line] = refused.stderr.splitlines()
+    assert line.startswith(f"error: {code} ")
+    assert "Traceback" not in refused.stderr
+
+
+def test_another_topic_of_the_same_name_is_refused_with_both(address: str) -> None:
+    gapless("topic", "create", "quotes", "bid=float", "--to", address)
+    refused = gapless("topic", "create", "quotes", "bid=int", "--to", address)
+    assert refused.returncode == 2
+    assert "bid=float" in refused.stderr
+    assert "bid=int" in refused.stderr
