@@ -35,6 +35,14 @@ class Subscriber:
     changes: list[Condition] = field(default_factory=list)
     #: How many of these each pubend has confirmed.
     changed: dict[PubendId, int] = field(default_factory=dict)
+    #: Per change and pubend, the tick from which on it decides: what a host keeps of a durable subscriber.
+    since: list[dict[PubendId, Tick]] = field(default_factory=list)
+    #: It outlives its broker: the host keeps what it asked for, and how far it was some time ago.
+    durable: bool = False
+    #: The positions on the disk of the host, which are behind those of the subscriber.
+    kept: dict[PubendId, Tick] = field(default_factory=dict)
+    #: Nobody is there to take anything.
+    away: bool = False
     #: It does not read at the moment.
     paused: bool = False
     #: It unsubscribed, or its broker crashed.
@@ -72,7 +80,7 @@ class Desk:
         assert holder is None or holder is subscriber or holder.closed, f"slot {slot} is taken"
         self.by_slot[slot] = subscriber
 
-    def confirm_change(self, name: str, pubend: PubendId) -> Condition | None:
+    def confirm_change(self, name: str, pubend: PubendId, since: Tick) -> Condition | None:
         """The broker confirms the next change of a subscriber; None when that one has left."""
         subscriber = self.by_name.get(name)
         if subscriber is None:
@@ -81,6 +89,7 @@ class Desk:
         confirmed = subscriber.changed.get(pubend, 0)
         assert confirmed < len(subscriber.changes), f"{name} is confirmed a change it did not ask for"
         subscriber.changed[pubend] = confirmed + 1
+        subscriber.since[confirmed][pubend] = since
         return subscriber.changes[confirmed]
 
     def deliver(self, effect: Deliver) -> tuple[list[Subscriber], list[int]]:
@@ -115,16 +124,45 @@ class Desk:
         subscriber.holding.clear()
 
     def take(self, subscriber: Subscriber, count: int) -> tuple[list[Waiting], list[int]]:
-        """The subscriber takes the next `count` rows; gives them, and the serials that are done now."""
+        """The subscriber takes the next `count` rows; gives them, and the serials that are done now.
+
+        A durable one remembers what it has: what it gets again, it drops.
+        """
         taken = [subscriber.queue.popleft() for _ in range(min(count, len(subscriber.queue)))]
+        fresh: list[Waiting] = []
         emptied: list[int] = []
-        for serial, pubend, tick, _ in taken:
-            subscriber.positions[pubend] = tick + 1
+        for waiting in taken:
+            serial, pubend, tick, _ = waiting
+            if tick >= subscriber.positions.get(pubend, tick) or not subscriber.durable:
+                subscriber.positions[pubend] = tick + 1
+                fresh.append(waiting)
             subscriber.holding[serial] -= 1
             if not subscriber.holding[serial]:
                 del subscriber.holding[serial]
                 emptied.append(serial)
-        return taken, self._finished(emptied)
+        return fresh, self._finished(emptied)
+
+    def forsake(self, subscriber: Subscriber) -> tuple[dict[PubendId, Tick], list[int]]:
+        """The subscriber is away: what waits for it is thrown away; gives what `report` gives."""
+        subscriber.away = True
+        for serial, pubend, tick, _ in subscriber.queue:
+            subscriber.dropped.setdefault(pubend, tick)
+            subscriber.dropped_serials[serial] = None
+        subscriber.queue.clear()
+        subscriber.holding.clear()
+        return self.report(subscriber)
+
+    def survivors(self) -> Desk:
+        """The desk of the next life of a broker: durable subscribers alone, and they are away."""
+        desk = Desk()
+        for name, subscriber in self.by_name.items():
+            if subscriber.durable:
+                desk.by_name[name] = subscriber
+                subscriber.away = True
+                subscriber.queue.clear()
+                subscriber.holding.clear()
+                subscriber.dropped, subscriber.dropped_serials = {}, {}
+        return desk
 
     def report(self, subscriber: Subscriber) -> tuple[dict[PubendId, Tick], list[int]]:
         """What must be reported as thrown away, and the serials that are done after that report."""

@@ -62,6 +62,8 @@ class Client:
     total: bool
     queue_max: int
     take_us_max: int
+    #: Its subscription outlives its broker.
+    durable: bool = False
     subscriber: Subscriber | None = None
 
 
@@ -165,7 +167,13 @@ class Workload(Observer):
         ]
         changeable = [each for each in subscribed if len(each.changes) < CHANGES_MAX]
         if ready and changeable:
-            self._world.change(tastes.choice(changeable), self._changed_mind(tastes))
+            chosen = tastes.choice(changeable)
+            if chosen.durable and tastes.random() < 0.3:
+                if self._world.go_away(chosen):
+                    back = partial(self._world.come_back, chosen)
+                    self._world.after(tastes.randrange(2 * SECOND_US), back)
+            else:
+                self._world.change(chosen, self._changed_mind(tastes))
         delay = round(tastes.expovariate(1.0) * interval_us)
         self._world.after(delay, partial(self._change_someone, tastes, interval_us))
 
@@ -189,6 +197,7 @@ class Workload(Observer):
             total=random.random() < 0.3,
             queue_max=random.choice((10, 50, 1_000, 1_000)),
             take_us_max=random.choice((1_000, 20_000, 200_000)),
+            durable=self._tastes is not None and self._tastes.random() < 0.4,
         )
         self.clients[edge].append(client)
         self._subscribe(client, self._random_start(client))
@@ -222,6 +231,9 @@ class Workload(Observer):
         """The clients of an edge come back, some at once and some later."""
         for client in self.clients.get(broker, ()):
             self._world.after(self._random.randrange(SECOND_US // 2), partial(self._resubscribe, client))
+            if client.subscriber is not None and client.subscriber.durable:
+                back = partial(self._world.come_back, client.subscriber)
+                self._world.after(self._random.randrange(2 * SECOND_US), back)
 
     def _resubscribe(self, client: Client) -> None:
         before = client.subscriber
@@ -242,7 +254,9 @@ class Workload(Observer):
             total=client.total,
             wanted=wanted,
         )
-        client.subscriber = self._world.subscribe(wish, client.queue_max, client.take_us_max)
+        client.subscriber = self._world.subscribe(
+            wish, client.queue_max, client.take_us_max, durable=client.durable
+        )
 
     def _random_condition(self) -> Condition:
         random = self._random

@@ -56,6 +56,7 @@ from gapless.protocol.events import (
     RecordsRead,
     SubscribeRequested,
     SubscriberSlow,
+    SubscriptionsRestored,
     TimerFired,
     TopicsLearned,
     UnsubscribeRequested,
@@ -185,6 +186,9 @@ class World:
         network = (self.network.described or self.network).extended(node.created)
         node.broker = Broker(network, broker, node.incarnation, recovered)
         self.feed(broker, BrokerStarted())
+        restored = tuple(_restored(each) for each in node.desk.by_name.values())
+        if restored:
+            self.feed(broker, SubscriptionsRestored(requests=restored))
         for link in self._links_of[broker]:
             self._refresh(link)
         for observer in self.observers:
@@ -205,10 +209,11 @@ class World:
             self.faults["torn_write"] += left.torn
             self._report_durable(pubend, log, left.batches)
         for subscriber in list(node.desk.by_name.values()):
-            subscriber.closed = True
-            for observer in self.observers:
-                observer.ended(subscriber.wish.subscription)
-        node.desk = Desk()
+            if not subscriber.durable:
+                subscriber.closed = True
+                for observer in self.observers:
+                    observer.ended(subscriber.wish.subscription)
+        node.desk = node.desk.survivors()
         for link in self._links_of[broker]:
             self._refresh(link)
         for observer in self.observers:
@@ -477,15 +482,17 @@ class World:
         network = described.extended(node.created) if node.broker is None else node.broker.network
         return sorted(network.topics)
 
-    def subscribe(self, wish: Wish, queue_max: int, take_us_max: int) -> Subscriber | None:
-        """Subscribe; None when the broker is not there to be asked."""
+    def subscribe(
+        self, wish: Wish, queue_max: int, take_us_max: int, *, durable: bool = False
+    ) -> Subscriber | None:
+        """Subscribe; None when the broker is not there. A durable subscription outlives the broker."""
         edge = BrokerId(wish.edge)
         node = self.nodes[edge]
         if node.broker is None:
             return None
         for observer in self.observers:
             observer.subscribed(wish)
-        subscriber = Subscriber(wish, queue_max, take_us_max)
+        subscriber = Subscriber(wish, queue_max, take_us_max, durable=durable)
         node.desk.by_name[wish.subscription] = subscriber
         request = SubscribeRequested(
             subscription=SubscriptionId(wish.subscription),
@@ -503,10 +510,30 @@ class World:
         for observer in self.observers:
             observer.changing(wish.subscription, condition)
         subscriber.changes.append(condition)
+        subscriber.since.append({})
         request = FilterChangeRequested(
             subscription=SubscriptionId(wish.subscription), condition=condition_of(condition)
         )
         self.feed(BrokerId(wish.edge), request)
+
+    def go_away(self, subscriber: Subscriber) -> bool:
+        """The subscriber takes nothing until it is back; False when its broker is not there to be told."""
+        node = self.nodes[BrokerId(subscriber.wish.edge)]
+        if subscriber.closed or subscriber.away or node.broker is None or node.stalled:
+            return False
+        positions, done = node.desk.forsake(subscriber)
+        name = SubscriptionId(subscriber.wish.subscription)
+        self.feed(node.name, SubscriberSlow(subscription=name, positions=positions, away=True))
+        self._report_taken(node, done)
+        return True
+
+    def come_back(self, subscriber: Subscriber) -> None:
+        """The subscriber is there again, if its broker is."""
+        node = self.nodes[BrokerId(subscriber.wish.edge)]
+        if not subscriber.closed and subscriber.away and node.broker is not None:
+            subscriber.away = False
+            name = SubscriptionId(subscriber.wish.subscription)
+            self.feed(node.name, SubscriberSlow(subscription=name, positions={}))
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """The subscriber goes away."""
@@ -529,13 +556,15 @@ class World:
         self._visit(self.nodes[BrokerId(subscriber.wish.edge)], subscriber)
 
     def _confirm(self, node: Node, effect: ConfirmSubscription) -> None:
-        if effect.subscription in node.desk.by_name:
+        subscriber = node.desk.by_name.get(effect.subscription)
+        if subscriber is not None and effect.pubend not in subscriber.kept:
+            subscriber.kept[effect.pubend] = effect.start
             for observer in self.observers:
                 observer.confirmed(effect.subscription, effect.pubend, effect.start)
         node.desk.confirm(effect.subscription, effect.slot)
 
     def _confirm_change(self, node: Node, effect: ConfirmChange) -> None:
-        condition = node.desk.confirm_change(effect.subscription, effect.pubend)
+        condition = node.desk.confirm_change(effect.subscription, effect.pubend, effect.since)
         if condition is not None:
             assert condition_of(condition) == effect.condition, f"{effect.subscription} asked for {condition}"
             for observer in self.observers:
@@ -567,11 +596,14 @@ class World:
         for _, pubend, tick, row_id in taken:
             for observer in self.observers:
                 observer.taken(subscriber.wish.subscription, pubend, tick, row_id)
+        if subscriber.durable and self.random.random() < 0.3:
+            # The host writes positions down now and then, and not all of them.
+            subscriber.kept.update(subscriber.positions)
         self._visit(node, subscriber)
         self._report_taken(node, done)
 
     def _report_slow(self, node: Node, subscriber: Subscriber) -> None:
-        if subscriber.closed or not subscriber.dropped:
+        if subscriber.closed or subscriber.away or not subscriber.dropped:
             return
         if node.stalled:
             # Until the broker knows, more may be delivered, and what comes after a gap must be dropped too.
@@ -591,3 +623,19 @@ class World:
         self.trace.append((self.time_us // TICKS_PER_MS, broker, item))
         text = f"{self.time_us} {broker} {type(item).__name__}"
         self.fingerprint = zlib.crc32(text.encode(), self.fingerprint)
+
+
+def _restored(subscriber: Subscriber) -> SubscribeRequested:
+    """What a host that starts says of a subscription that it kept."""
+    wish = subscriber.wish
+    return SubscribeRequested(
+        subscription=SubscriptionId(wish.subscription),
+        topic=TopicId(wish.topic),
+        condition=condition_of(wish.condition),
+        order=Order.TOTAL if wish.total else Order.PUBLISHER,
+        start=dict(subscriber.kept) or wish.wanted,
+        changes=tuple(
+            (condition_of(condition), dict(since))
+            for condition, since in zip(subscriber.changes, subscriber.since, strict=True)
+        ),
+    )
