@@ -91,10 +91,10 @@ class Publishers:
         known = self._known.get(publisher)
         return None if known is None or known.awaited is None or first <= known.awaited else known.awaited
 
-    def is_stored(self, publisher: str, last: int) -> bool:
-        """Whether everything up to a number is durable."""
+    def durable(self, publisher: str) -> int:
+        """The number of the last event that is durable; -1 when none is."""
         known = self._known.get(publisher)
-        return known is not None and known.durable >= last
+        return -1 if known is None else known.durable
 
     def accept(self, publisher: str, last: int) -> None:
         """Events up to a number are on their way to the log."""

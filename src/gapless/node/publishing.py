@@ -78,6 +78,9 @@ class Publishing:
             if known == rows_count:
                 self._repeat(client, message, pubend, last)
                 return
+            if known:
+                # A publisher that was restarted may cut its events into other batches than before.
+                self._repeat(client, message, pubend, message.first_catenation + known - 1)
             rows = schema.checked(message.rows.slice(known))
             token = next(self._tokens)
             first = message.first_catenation + known
@@ -156,17 +159,19 @@ class Publishing:
         return here[0]
 
     def _repeat(self, client: Speaker, message: Publish, pubend: PubendId, last: int) -> None:
-        """Everything was accepted before: a receipt, now or when it is durable."""
-        if self._publishers[pubend].is_stored(message.publisher, last):
+        """Everything up to `last` was accepted before: receipts, now or when it is durable."""
+        stored = min(self._publishers[pubend].durable(message.publisher), last)
+        if stored >= message.first_catenation:
             client.send(
                 Receipt(
                     publisher=message.publisher,
                     first_catenation=message.first_catenation,
-                    last_catenation=last,
+                    last_catenation=stored,
                     pubend=pubend,
                     runs=(),
                 )
             )
+        if stored == last:
             return
         for request in self._requests.values():
             if request.publisher == message.publisher:

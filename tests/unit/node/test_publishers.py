@@ -10,9 +10,9 @@ def test_what_is_on_its_way_or_stored_is_known() -> None:
     publishers.accept("me", 9)
     assert publishers.fresh("me", 0, 10) == 10
     assert publishers.fresh("me", 5, 10) == 5
-    assert not publishers.is_stored("me", 9)
+    assert publishers.durable("me") == -1
     publishers.stored("me", 9, 1_000)
-    assert publishers.is_stored("me", 9)
+    assert publishers.durable("me") == 9
     assert publishers.positions()[0].catenation == 9
     assert publishers.known_tick == 1_000
 
