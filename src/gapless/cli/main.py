@@ -35,6 +35,11 @@ COMMANDS: tuple[Entry, ...] = (
         "gapless.cli.top:top",
         "Watch a whole network: rates, latency, horizons, gaps, nacks, links.",
     ),
+    Entry(
+        "token",
+        "gapless.cli.token:token",
+        "Make a token for a client, and the line for the network's tokens.",
+    ),
     Entry("match", "gapless.cli.match:match", "Try a condition on files, and see why a row matches or not."),
     Entry(
         "demo",

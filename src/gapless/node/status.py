@@ -135,6 +135,7 @@ def clients_status(sessions: Sessions, clients_max: int) -> dict[str, object]:
                 "peer": each.connection.peer,
                 "subscriptions": len(each.subscriptions),
                 "backlog_bytes": each.connection.backlog_bytes,
+                "token": each.rights.name,
             }
             for each in shown
         ],

@@ -1,0 +1,73 @@
+"""`gapless token`: make a secret that lets a client in, and the line that tells a network of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated
+
+import typer
+
+from gapless.errors import ParameterError
+from gapless.node.security import new_token, token_hash
+
+#: Names that TOML takes without quotes, and that look well in a status.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="Who it is for; it stands in the status of nodes.")],
+    *,
+    publish: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--publish", metavar="PATTERN", help="A topic to publish to, or a pattern such as 'news.*'."
+        ),
+    ] = None,
+    subscribe: Annotated[
+        list[str] | None,
+        typer.Option("--subscribe", metavar="PATTERN", help="A topic to subscribe to, or a pattern."),
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="See the status, and create topics.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Make a token for a client, and the line for the network's tokens.
+
+    gapless token dashboard --subscribe 'trades*' --subscribe news
+
+    The token is shown once; the network keeps only its hash. Give the token to the client (--token, or
+    GAPLESS_TOKEN), add the line to the [tokens] of the network file, and start the nodes again.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ParameterError("E150", f"NAME takes 1 to 64 letters, digits, '-' and '_', got {name!r:.80}")
+    if not (publish or subscribe or admin):
+        raise ParameterError(
+            "E151", "a token without rights is for nobody: give --publish, --subscribe or --admin"
+        )
+    for pattern in (*(publish or ()), *(subscribe or ())):
+        if not pattern:
+            raise ParameterError("E150", "a pattern is empty: write '*' for all topics")
+    secret = new_token()
+    line = entry(name, secret, publish or [], subscribe or [], admin=admin)
+    if as_json:
+        typer.echo(json.dumps({"token": secret, "entry": line}))
+        return
+    typer.echo(f"token  {secret}")
+    typer.echo(f"entry  {line}")
+
+
+def entry(name: str, secret: str, publish: list[str], subscribe: list[str], *, admin: bool) -> str:
+    """The line of a token in the network file.
+
+    >>> line = entry("desk", "gapless_example", ["trades"], [], admin=False)
+    >>> print(line.replace(token_hash("gapless_example"), "..."))
+    desk = { sha256 = "...", publish = ["trades"] }
+    """
+    parts = [f'sha256 = "{token_hash(secret)}"']
+    for right, patterns in (("publish", publish), ("subscribe", subscribe)):
+        if patterns:
+            # JSON's quotes and escapes are those of TOML's basic strings.
+            parts.append(f"{right} = {json.dumps(patterns)}")
+    if admin:
+        parts.append("admin = true")
+    return f"{name} = {{ {', '.join(parts)} }}"
