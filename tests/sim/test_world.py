@@ -26,7 +26,7 @@ TROUBLE = Profile(("disk_full", "clock_forward", "clock_backward", "slow_subscri
 
 def simulate(broker: type[NaiveBroker], monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> RunResult:
     monkeypatch.setattr(world, "Broker", broker)
-    return run(seed, network=ALONE, profile=TROUBLE)
+    return run(seed, network=ALONE, profile=TROUBLE, plain=True)
 
 
 class Repeating(NaiveBroker):

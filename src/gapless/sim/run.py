@@ -84,12 +84,14 @@ def run(
 ) -> RunResult:
     """Simulate one seed; a network or a profile that is not given is drawn from it.
 
-    A `plain` run has no subscriptions but for everything, one value or one range.
+    In a `plain` run all subscriptions are for everything, one value or one range, do not change, and end with
+    their edge; and no topic is created.
     """
     random = Random(seed)
     network = network or random_network(random, brokers_max)
     profile = profile or Profile.draw(random)
-    creating = Creating.draw(network, Random(f"topics of {seed}"))
+    chance = Random(f"topics of {seed}")
+    creating = Creating((), chance) if plain else Creating.draw(network, chance)
     checkers = Checkers(plan_of(network.extended(creating.creations)))
     world = World(network, random, [checkers], Pace())
     workload = Workload(world, checkers, random, None if plain else Random(f"tastes of {seed}"))
