@@ -233,7 +233,12 @@ client_messages = st.one_of(
     st.builds(Acknowledge, subscription=numbers, positions=_positions),
     st.builds(ListTopics, request=numbers),
     st.builds(CreateTopic, request=numbers, topic=names, columns=_columns, retention=names),
-    st.builds(AskStatus, request=numbers),
+    st.builds(
+        AskStatus,
+        request=numbers,
+        event=st.none() | st.tuples(names, ticks),
+        subscription=st.none() | names,
+    ),
 )
 
 

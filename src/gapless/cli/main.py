@@ -36,6 +36,11 @@ COMMANDS: tuple[Entry, ...] = (
         "Watch a whole network: rates, latency, horizons, gaps, nacks, links.",
     ),
     Entry(
+        "why",
+        "gapless.cli.why:why",
+        "Say why a subscriber got an event, or did not: path, filters, epochs, positions.",
+    ),
+    Entry(
         "token",
         "gapless.cli.token:token",
         "Make a token for a client, and the line for the network's tokens.",

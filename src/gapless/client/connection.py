@@ -34,6 +34,7 @@ from gapless.client.tls import TlsWish, tls_context
 from gapless.errors import LinkError, ParameterError, UsageError
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
+from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
 from gapless.wire.client_messages import AskStatus, CreateTopic, Mode, Start, StatusReport
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError, PeerError, StoreError, UsageError
 from gapless.model.ids import PubendId
@@ -43,6 +44,9 @@ from gapless.wire.frames import FROM_CLIENT, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, encode_link
 from gapless.wire.rows import RowFormat
 
+if TYPE_CHECKING:
+    from gapless.node.inquiry import Inquiry
+
 log = event_log("gapless.sessions")
 
 
@@ -69,6 +73,8 @@ class Sessions:
         self.publishing = Publishing(network, publishers, feed)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database)
+        #: Who answers questions about single events; set before anybody is let in.
+        self.inquiry: Inquiry | None = None
         self._sessions: set[Session] = set()
         #: Set while nobody is connected.
         self._empty = asyncio.Event()
@@ -137,10 +143,7 @@ class Sessions:
             number = getattr(request, "request", None)
             if number is None:
                 raise PeerError("E224", f"{error.code} {error.message}") from error
-            refusal = RequestRefused(
-                request=number, code=error.code, message=error.message, retry=error.retry
-            )
-            session.send(refusal)
+            session.send(_refusal(number, error))
 
     def _answer(self, session: Session, request: ClientMessage) -> None:
         match request:
@@ -164,11 +167,21 @@ class Sessions:
                 session.send(Done(request=request.request))
             case AskStatus():
                 session.rights.check_admin("see the status")
-                session.send(StatusReport(request=request.request, report=self._status()))
+                self._tell_status(session, request)
             case ChangeFilter():
                 self.subscriptions.change(session, request)
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")
+
+    def _tell_status(self, session: Session, asked: AskStatus) -> None:
+        def reply(report: str) -> None:
+            session.send(StatusReport(request=asked.request, report=report))
+
+        if asked.event is None and asked.subscription is None:
+            reply(self._status())
+            return
+        assert self.inquiry is not None, "a node that serves answers questions"
+        self.inquiry.answer(asked, reply, lambda error: session.send(_refusal(asked.request, error)))
 
     def lost(self, session: Session, reason: str) -> None:
         """A client is gone; what it had not acknowledged stays wanted for a while."""
@@ -179,6 +192,10 @@ class Sessions:
         for subscription in list(session.subscriptions.values()):
             self.subscriptions.park(subscription)
         session.subscriptions.clear()
+
+
+def _refusal(request: int, error: GaplessError) -> RequestRefused:
+    return RequestRefused(request=request, code=error.code, message=error.message, retry=error.retry)
 
 
 class Session:

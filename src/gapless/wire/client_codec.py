@@ -47,6 +47,7 @@ from gapless.wire.client_messages import (
     Unsubscribe,
 )
 from gapless.wire.codec import (
+    NAME_CHARACTERS_MAX,
     ROWS_MAX,
     ColumnsFormat,
     ColumnTexts,
@@ -129,6 +130,12 @@ class _AckWanted(Head, frozen=True):
     subscription: Number
 
 
+class _AskStatus(Head, frozen=True):
+    request: Number
+    event: tuple[Name, TickNumber] | None = None
+    subscription: Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARACTERS_MAX)] | None = None
+
+
 class _CreateTopic(Head, frozen=True):
     request: Number
     topic: Name
@@ -195,6 +202,7 @@ _credit = msgspec.msgpack.Decoder(_Credit)
 _acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
 _request = msgspec.msgpack.Decoder(_Request)
 _ack_wanted = msgspec.msgpack.Decoder(_AckWanted)
+_ask_status = msgspec.msgpack.Decoder(_AskStatus)
 _create_topic = msgspec.msgpack.Decoder(_CreateTopic)
 _receipt = msgspec.msgpack.Decoder(_Receipt)
 _publish_refused = msgspec.msgpack.Decoder(_PublishRefused)
@@ -233,8 +241,8 @@ def encode_client(message: ClientMessage) -> list[Part]:
             kind, head = Kind.LIST_TOPICS, _Request(request)
         case CreateTopic(request=request, topic=topic, columns=columns, retention=retention):
             kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns), retention)
-        case AskStatus(request=request):
-            kind, head = Kind.ASK_STATUS, _Request(request)
+        case AskStatus(request=request, event=event, subscription=name):
+            kind, head = Kind.ASK_STATUS, _AskStatus(request, event, name)
         case _:
             assert_never(message)
     return encode_frame(kind, encode_head(head))
@@ -286,7 +294,7 @@ class ClientDecoder:
                     retention=create.retention,
                 )
             case Kind.ASK_STATUS:
-                return AskStatus(request=decode_head(_request, frame).request)
+                return _decode_ask_status(frame)
             case _:
                 raise PeerError("E213", f"a {frame.kind.name} frame may not come from a client")
 
@@ -317,6 +325,12 @@ class ClientDecoder:
         if known is None or known[0].schema is not schema:
             known = self._forms[topic] = (ColumnsFormat(schema), schema_fingerprint(schema))
         return known
+
+
+def _decode_ask_status(frame: Frame) -> AskStatus:
+    head = decode_head(_ask_status, frame)
+    event = None if head.event is None else (PubendId(head.event[0]), head.event[1])
+    return AskStatus(request=head.request, event=event, subscription=head.subscription)
 
 
 def _positions(told: dict[str, int]) -> dict[PubendId, Tick]:

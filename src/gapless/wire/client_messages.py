@@ -128,9 +128,12 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskStatus:
-    """Answered by a StatusReport."""
+    """Answered by a StatusReport: of the node, or of one event and one subscription, if one is named."""
 
     request: int
+    event: tuple[PubendId, Tick] | None = None
+    #: By the name that its client gave it, or as a status lists it.
+    subscription: str | None = None
 
 
 ClientMessage: TypeAlias = (
