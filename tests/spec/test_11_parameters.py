@@ -37,6 +37,8 @@ def test_the_other_bounds_are_those_of_the_table() -> None:
         "GRANTS_MAX": pubend.GRANTS_MAX,
         "EARLY_MAX": pubend.EARLY_MAX,
         "CHANGES_MAX": routing.CHANGES_MAX,
+        "PART_BYTES_MAX": routing.PART_BYTES_MAX,
+        "WANTS_MAX": routing.WANTS_MAX,
         "PHASES_MAX": edge.PHASES_MAX,
         "TOPICS_MAX": creations.TOPICS_MAX,
         "CREATIONS_MAX": creations.CREATIONS_MAX,

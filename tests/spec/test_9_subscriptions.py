@@ -179,8 +179,21 @@ def test_a_change_travels_as_the_difference_to_what_was_acknowledged() -> None:
     for price in range(3, 4 + CHANGES_MAX):
         gone = wanting(where(f"price = {price - 1}"))
         routing.wanted_here(wanting(where(f"price = {price}")), gone, Epochs({S: price + 1}))
-    (far_behind,) = sent(routing, up=up)
+        (far_behind,) = sent(routing, Now(ms=500 * price, clock=0), up)
     assert far_behind.base is None
+
+
+def test_a_difference_is_sent_as_long_as_it_is_smaller_than_the_whole() -> None:
+    """Clause 9.4."""
+    routing = Routing(network(), S, 0)
+    routing.wanted_here(wanting(*(where(f"price = {price}") for price in range(300))), [], Epochs({S: 1}))
+    up = frozenset({BrokerId("b")})
+    (whole,) = sent(routing, up=up)
+    routing.acknowledged(BrokerId("b"), AdvertisementAckMessage(root=ROOT, origin=S, version=whole.version))
+    for price in range(300, 300 + 2 * CHANGES_MAX):
+        routing.wanted_here(wanting(where(f"price = {price}")), [], Epochs({S: price}))
+        (behind,) = sent(routing, Now(ms=500 * price, clock=0), up)
+    assert (behind.base, len(behind.added)) == (whole.version, 2 * CHANGES_MAX)
 
 
 def test_a_difference_without_its_base_is_not_applied() -> None:

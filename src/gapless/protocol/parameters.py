@@ -52,7 +52,7 @@ class Parameters:
     #: How many rows one message, one read of the log or one delivery may carry.
     message_rows_max: int = 4_096
     #: How many conditions one advertisement may carry; more travel in parts.
-    message_conditions_max: int = 1_024
+    message_conditions_max: int = 512
     #: How many bytes of data rows one stream of a broker keeps; beyond, it forgets.
     stream_bytes_max: int = 64 * 2**20
     #: How many runs one stream keeps; beyond, it forgets.

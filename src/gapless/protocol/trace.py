@@ -160,8 +160,10 @@ def _message_text(message: Message) -> str:
             return f"ack-expected {pubend} {_before(before)}"
         case AdvertisementMessage():
             return _advertisement_text(message)
-        case AdvertisementAckMessage(root=root, origin=origin, version=version):
+        case AdvertisementAckMessage(root=root, origin=origin, version=version, staged=staged):
             held = "send the whole" if version is None else f"version {epoch_text(version)}"
+            if staged is not None:
+                held = f"part {staged[1]} of version {epoch_text(staged[0])}"
             return f"advertised to {root} by {origin} {held}"
         case StartRequestMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
             since = "now" if wanted is None else wanted
@@ -189,6 +191,8 @@ def _advertisement_text(message: AdvertisementMessage) -> str:
         changes += f" + {_listed(added, 'filters', '; ')}" if added else ""
         changes += f" - {_listed(removed, 'filters', '; ')}" if removed else ""
     version = f"version {epoch_text(message.version)}"
+    if message.total is not None:
+        version += f" (part {message.part}, {message.total} filters in all)"
     return f"advertise to {message.root} by {message.origin} {version}{changes}{_stamp_text(message.epochs)}"
 
 
