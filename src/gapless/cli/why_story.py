@@ -163,8 +163,8 @@ def _missing(
         text = f"is durable up to tick {facts['durable']}, and has published nothing there yet"
         return Story("not_published", f"NO: pubend '{question.pubend}' {text}.")
     oldest = facts["oldest_tick"]
-    if oldest is not None and question.tick < max(oldest, facts["released"]):
-        text = f"no longer keeps what is below tick {max(oldest, facts['released'])}"
+    if oldest is not None and question.tick < oldest:
+        text = f"no longer keeps what is below tick {oldest}"
         return Story("forgotten", f"UNCLEAR: pubend '{question.pubend}' {text}.")
     return Story("no_event", f"NO: there is no event at {question.event}; that tick is silent.")
 
