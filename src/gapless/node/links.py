@@ -204,6 +204,8 @@ class Links:
                 neighbour.connection.send(encode_link(Pong(number=message.number)))
             elif isinstance(message, Pong) and message.number == neighbour.ping[0]:
                 neighbour.round_trip_ms = (time.perf_counter() - neighbour.ping[1]) * 1_000
+            elif isinstance(message, Hello):
+                raise PeerError("E213", f"a second HELLO frame came from '{neighbour.name}'")
             elif isinstance(message, Refuse):
                 raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return

@@ -132,6 +132,8 @@ class Sessions:
             message = decode_link(frame)
             if isinstance(message, Ping):
                 session.connection.send(encode_link(Pong(number=message.number)))
+            elif isinstance(message, Hello):
+                raise PeerError("E213", "a second HELLO frame came")
             return
         request = self._decoder.decode(frame)
         if isinstance(request, Publish):
