@@ -52,6 +52,11 @@ sim: setup ## Simulate: make sim [SEED=0x5f3a] [COMMIT=9c1e2d7] [ARGS="..."]
 		echo "sim: this tree is not at commit $(COMMIT), so the run may differ" >&2
 	@$(BIN)/gapless sim $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## Break real processes 200 times, and see that nothing is lost: make chaos [SEED=7] [ARGS="..."]
+	@mkdir -p build
+	@$(BIN)/python -m tests.chaos --faults 200 --seed $(or $(SEED),1) --plot build/chaos-recovery.svg $(ARGS)
+
 .PHONY: mutants
 mutants: setup ## Break the protocol on purpose and see that the tests notice
 	@$(BIN)/python -m tests.mutants
