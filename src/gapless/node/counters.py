@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from gapless.protocol.effects import (
@@ -135,21 +136,26 @@ class Counters:
 TOTALS = tuple(each.name for each in fields(Counters) if each.name not in ("flush_buckets", "refusals"))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast the counters grew in the last second or so. `tick` is called once a second."""
+    """How fast the counters grew in the last second or so."""
 
-    counters: Counters
-    per_second: dict[str, float] = field(default_factory=dict)
+    per_second: Mapping[str, float] = field(default_factory=dict)
     _at: float | None = None
-    _before: dict[str, int | float] = field(default_factory=dict)
+    _before: Mapping[str, int | float] = field(default_factory=dict)
 
-    def tick(self, now: float) -> None:
-        """Look at the counters; `now` is a clock in seconds that never jumps."""
-        totals = self.counters.totals()
-        if self._at is not None and now > self._at:
-            seconds = now - self._at
-            self.per_second = {
-                name: round((value - self._before[name]) / seconds, 3) for name, value in totals.items()
-            }
-        self._at, self._before = now, totals
+    def tick(self, counters: Counters, now: float) -> Rates:
+        """The rates since the last time; `now` is a clock in seconds that never jumps.
+
+        >>> counters = Counters()
+        >>> rates = Rates().tick(counters, 10.0)
+        >>> counters.steps += 50
+        >>> rates.tick(counters, 12.0).per_second["steps"]
+        25.0
+        """
+        totals = counters.totals()
+        if self._at is None or now <= self._at:
+            return Rates({}, now, totals)
+        seconds = now - self._at
+        rates = {name: round((value - self._before[name]) / seconds, 3) for name, value in totals.items()}
+        return Rates(rates, now, totals)

@@ -71,6 +71,8 @@ class Node:
         #: The named subscriptions that the database had when the node started.
         self._named: list[NamedSubscription] = []
         self._http: HttpDoor | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._rates = Rates()
         self._stopping = asyncio.Event()
         #: Why the node stopped by itself.
         self.failure: StoreError | None = None
@@ -94,8 +96,12 @@ class Node:
 
     @property
     def counters(self) -> Counters:
-        """What the node has counted."""
-        return self._host.counters
+        """What the node has counted, until now."""
+        counters = self._host.counters
+        if self._ticker is not None:
+            counters.messages_dropped = self.links.dropped
+            counters.events_refused = self.sessions.publishing.events_refused
+        return counters
 
     @property
     def uptime_s(self) -> float:
@@ -112,7 +118,6 @@ class Node:
                 log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
         self._host = Host()
-        self._rates = Rates(self.counters)
         self.storage = Storage(
             logs,
             self._host.feed,
@@ -171,7 +176,8 @@ class Node:
         self._stopping.set()
         self._door.shut()
         await self._drain()
-        self._ticker.cancel()
+        if self._ticker is not None:
+            self._ticker.cancel()
         if self._http is not None:
             await self._http.close()
         await self.links.stop()
@@ -275,8 +281,7 @@ class Node:
         """Once a second."""
         loop = asyncio.get_running_loop()
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
-        self.counters.messages_dropped = self.links.dropped
-        self._rates.tick(loop.time())
+        self._rates = self._rates.tick(self.counters, loop.time())
         self.storage.tick(self._host.now().clock)
         REPEATS.sweep()
 

@@ -56,6 +56,8 @@ class Publishing:
         self._note = b""
         #: Nothing new is taken any more.
         self.is_stopping = False
+        #: How many events were not stored.
+        self.events_refused = 0
 
     def publish(self, client: Speaker, message: Publish) -> None:
         """A client publishes: answered now or when the rows are durable."""
@@ -96,6 +98,7 @@ class Publishing:
                 del self._requests[token]
                 raise
         except UsageError as error:
+            self.events_refused += rows_count
             client.send(
                 PublishRefused(
                     publisher=message.publisher,
@@ -129,6 +132,7 @@ class Publishing:
         """Rows were not stored: the client hears why."""
         request = self._requests.pop(effect.token)
         self._publishers[request.pubend].failed(request.publisher, request.first)
+        self.events_refused += request.last + 1 - request.first
         request.client.send(
             PublishRefused(
                 publisher=request.publisher,
