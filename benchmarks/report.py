@@ -104,7 +104,8 @@ def tell(
         return
     if asked:
         show_asked(console, asked)
-    console.print(f"drawn in {OUT / name}.png, every run in {OUT / name}.json")
+    plots = sorted(str(path) for path in OUT.glob(f"{name}*.png"))
+    console.print(f"drawn in {', '.join(plots)}; every run is in {OUT / name}.json")
 
 
 def new_figure(columns: int = 1, rows: int = 1, *, width: float = 5.5, height: float = 4.2) -> Figure:
