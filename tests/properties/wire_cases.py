@@ -215,6 +215,7 @@ client_messages = st.one_of(
         schema=st.just(schema_fingerprint(TRADES)),
         rows=batches().map(lambda batch: batch.columns),
         after=st.none() | st.tuples(names, ticks),
+        given_up=st.none() | counters,
     ),
     st.builds(
         Subscribe,

@@ -90,6 +90,8 @@ class Publisher:
         self._outstanding_rows = 0
         self._outstanding_bytes = 0
         self._row_bytes = 256.0
+        #: The number of the last event that was given up after refusals; -1 when none was.
+        self._given_up = -1
         #: Set while the node has asked us to come again later.
         self._pause: asyncio.TimerHandle | None = None
         #: The last event that has a receipt; the first thing said on a new connection comes after it.
@@ -320,8 +322,19 @@ class Publisher:
                 schema=shape.fingerprint,
                 rows=rows,
                 after=after,
+                given_up=self._told_given_up(),
             )
         )
+
+    def _told_given_up(self) -> int | None:
+        """The number up to which nothing will come again that has no receipt, when something was given up."""
+        if self._given_up < 0:
+            return None
+        # What is older and still to come must be waited for, or it would pass for known.
+        oldest = self._sent[0] if self._sent else None
+        below = self._next if oldest is None or not oldest.open else oldest.first + oldest.open[0][0]
+        told = min(self._given_up, below - 1)
+        return told if told >= 0 else None
 
     def linked(self) -> None:
         """A new connection: whatever has no receipt is sent again, to the pubend that had it."""
@@ -450,6 +463,7 @@ class Publisher:
                 continue
             send.attempts += 1
             if send.attempts > self._session.options.retries_max:
+                self._given_up = max(refused.last_catenation, self._given_up)
                 self._settle(refused.first_catenation, refused.last_catenation, None, error)
             else:
                 send.again = True

@@ -91,6 +91,12 @@ class Publishers:
         known = self._known.get(publisher)
         return None if known is None or known.awaited is None or first <= known.awaited else known.awaited
 
+    def given_up(self, publisher: str, last: int) -> None:
+        """What was refused up to a number will not come again, and is not waited for."""
+        known = self._known.get(publisher)
+        if known is not None and known.awaited is not None and known.awaited <= last:
+            known.awaited = None
+
     def durable(self, publisher: str) -> int:
         """The number of the last event that is durable; -1 when none is."""
         known = self._known.get(publisher)

@@ -72,6 +72,8 @@ class Publishing:
             schema = self.network.topics[message.topic]
             if message.rows is None:
                 raise UsageError("E111", f"the rows are not of the schema of topic '{message.topic}'")
+            if message.given_up is not None:
+                publishers.given_up(message.publisher, message.given_up)
             awaited = publishers.awaited(message.publisher, message.first_catenation)
             if awaited is not None:
                 # What comes later would make the refused events pass for known ones.

@@ -87,6 +87,7 @@ class _Publish(Head, frozen=True):
     first_catenation: Counter
     schema: Number
     after: tuple[Name, TickNumber] | None
+    given_up: Counter | None = None
 
 
 class _Subscribe(Head, frozen=True):
@@ -220,7 +221,9 @@ def encode_client(message: ClientMessage) -> list[Part]:
     match message:
         case Publish(topic=topic, pubend=pubend, publisher=publisher, first_catenation=first):
             assert message.rows is not None, f"a Publish to '{topic}' without rows"
-            published = _Publish(topic, pubend, publisher, first, message.schema, message.after)
+            published = _Publish(
+                topic, pubend, publisher, first, message.schema, message.after, message.given_up
+            )
             return encode_frame(Kind.PUBLISH, encode_head(published), [encode_columns(message.rows)])
         case Subscribe(request=request, topic=topic, where=where, name=name, order=order):
             start = message.start if isinstance(message.start, str | int) else _told(message.start)
@@ -315,6 +318,7 @@ class ClientDecoder:
             schema=head.schema,
             rows=rows,
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
+            given_up=head.given_up,
         )
 
     def _known(self, topic: TopicId) -> tuple[ColumnsFormat, int] | None:

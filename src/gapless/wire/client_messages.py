@@ -53,6 +53,8 @@ class Publish:
     rows: pa.RecordBatch | None
     #: The event that these come after, when the publisher published it through another pubend.
     after: tuple[PubendId, Tick] | None = None
+    #: The publisher was refused events for the time being and has given them up: those up to this number.
+    given_up: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

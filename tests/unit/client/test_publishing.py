@@ -185,6 +185,11 @@ def test_a_refusal_for_now_is_tried_again_and_then_given_up() -> None:
                 await client.publish("trades", event(1))
             assert raised.value.retry
             assert refusals == 4
+            # Nobody is to wait for it: what comes next says so, or a node would refuse it for ever.
+            node.on_publish = None
+            await client.publish("trades", event(2))
+            heard = [await node.hear(Publish) for _ in range(5)]
+            assert [each.given_up for each in heard] == [None] * 4 + [0]
 
     run(story())
 

@@ -25,3 +25,15 @@ def test_nothing_passes_events_that_were_refused_for_the_time_being() -> None:
     assert publishers.awaited("me", 0) is None
     publishers.accept("me", 9)
     assert publishers.awaited("me", 10) is None
+
+
+def test_what_a_publisher_has_given_up_is_not_waited_for() -> None:
+    publishers = Publishers(PubendId("p"))
+    publishers.accept("me", 9)
+    publishers.failed("me", 4)
+    publishers.given_up("me", 3)
+    assert publishers.awaited("me", 7) == 4
+    publishers.given_up("me", 6)
+    assert publishers.awaited("me", 7) is None
+    assert publishers.fresh("me", 7, 2) == 0
+    publishers.given_up("somebody else", 6)
