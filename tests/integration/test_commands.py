@@ -215,6 +215,17 @@ MISTAKES = {
     "sub trades --order any": "error: E150 --order takes publisher or total, got 'any'",
     "sub trades --limit 0": "error: E150 --limit takes a whole number from 1 on, got '0'",
     "sub trades --forget": "error: E151 --forget goes with --name",
+    "sub trades --column doc": "error: E151 --column goes with --xpath",
+    "status --jsn": "error: E149 no such option: --jsn",
+    "top nothing.toml": "error: E151 the network description and --to both say where to ask",
+    "top --every never": "error: E150 --every takes seconds from 0.2 to 3600, got 'never'",
+    "why trades audit": "error: E150 an event is written PUBEND:TICK, such as ",
+    "why trades:5": "error: E149 missing argument 'SUBSCRIPTION'",
+    "why other:5 audit": "error: E143 there is no pubend 'other': there is news, notes, trades",
+    "why trades:5 audit": "error: E142 there is no subscription 'audit' at node",
+    "bench --size 1": "error: E150 --size takes a whole number from 9 to 1048576, got '1'",
+    "bench --in-memory": "error: E151 --in-memory and --data are for a node of our own",
+    "bench --plot nowhere/x.png": "error: E154 --plot nowhere/x.png: cannot be written",
 }
 
 
@@ -249,7 +260,9 @@ def test_a_mistake_is_one_line_and_status_two(address: str, here: Callable[..., 
     assert not more or more[-1].strip() == "^", said.err
 
 
-@pytest.mark.parametrize("command", ["pub trades {}", "sub trades", "status", "top", "top --json"])
+@pytest.mark.parametrize(
+    "command", ["pub trades {}", "sub trades", "status", "top", "top --json", "why trades:5 audit", "bench"]
+)
 def test_every_command_says_what_is_wrong_with_an_address(command: str, here: Callable[..., Said]) -> None:
     wrong = {
         "tcp://localhost": "error: E190 'tcp://localhost' is no address: write gapless://host:7400",
@@ -296,3 +309,42 @@ def test_top_shows_who_is_down(address: str, here: Callable[..., Said], tmp_path
     assert brokers[1]["process"]["resident_bytes"] > 2**20
     both = here("top", str(network), "--to", address)
     assert both.err.startswith("error: E151 the network description and --to both")
+
+
+def test_why_is_asked_on_the_command_line(
+    address: str, here: Callable[..., Said], readers: list[Reader]
+) -> None:
+    readers.append(Reader(address, "trades", "--where", "price > 100"))
+    account = json.loads(
+        gapless("pub", "trades", '{"sym": "A", "price": 99}', "--json", "--to", address).stdout
+    )
+    listed = json.loads(here("status", "--json", "--to", address).out)["subscriptions"]["list"]
+    name = next(each["subscription"] for each in listed if each["where"] == "price > 100")
+    said = here("why", account["events"][0], name, "--to", address)
+    assert said.status == 0
+    first, *evidence = said.out.splitlines()
+    assert first == f"NO: the condition of '{name}' rejects the event: price > 100.0 (price is 99.0)."
+    assert any('{"sym": "A", "price": 99.0, "sent": null}' in line for line in evidence)
+    told = json.loads(here("why", account["events"][0], name, "--json", "--to", address).out)
+    assert (told["verdict"], told["edge"]) == ("rejected", "node")
+
+
+def test_a_node_is_measured(here: Callable[..., Said], tmp_path: Path) -> None:
+    plot = tmp_path / "latency.svg"
+    arguments = ["--events", "300", "--rate", "600", "--in-memory", "--subscribers", "2", "--json"]
+    said = here("bench", *arguments, "--plot", str(plot))
+    assert said.status == 0, said.err
+    report = json.loads(said.out)
+    assert (report["subscribers"], report["throughput"]) == (2, None)
+    assert report["latency"]["events"] == 300
+    times = report["latency"]["delivery_ms"]
+    assert 0 < times["p50"] <= times["p99"] <= times["p99.9"] <= times["max"]
+    assert plot.read_text().startswith("<?xml")
+
+
+def test_both_parts_of_a_measurement_are_told(address: str, here: Callable[..., Said]) -> None:
+    said = here("bench", "--to", address, "--events", "2000", "--batch", "100", "--json")
+    assert said.status == 0, said.err
+    throughput = json.loads(said.out)["throughput"]
+    assert throughput["events"] == 2_000
+    assert throughput["delivered_per_s"] > 0

@@ -51,6 +51,11 @@ COMMANDS: tuple[Entry, ...] = (
         "gapless.cli.demo:demo",
         "Watch a network of real processes lose a router, and nobody lose an event.",
     ),
+    Entry(
+        "bench",
+        "gapless.cli.bench:bench",
+        "Measure throughput and latency, of a new node or of one that runs.",
+    ),
     Entry("sim", "gapless.cli.sim:sim", "Simulate networks under faults, and check every promise."),
 )
 

@@ -16,9 +16,10 @@ def whole_number(option: str, low: int, high: int = WHOLE_MAX) -> Callable[[str]
     16
     """
 
-    def read(text: str) -> int:
+    def read(text: str | int) -> int:
         try:
-            value = int(text, 0)
+            # A default comes as it is.
+            value = int(text, 0) if isinstance(text, str) else int(text)
         except ValueError:
             value = low - 1
         if not low <= value <= high:

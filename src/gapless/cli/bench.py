@@ -1,0 +1,204 @@
+"""`gapless bench`: how fast is it here, and how soon does an event arrive?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, Token, run
+from gapless.cli.readers import number, whole_number
+from gapless.errors import UsageError
+
+if TYPE_CHECKING:
+    from gapless.cli.bench_run import Measured, Plan
+
+#: The kinds of picture that can be drawn.
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def bench(
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="ADDRESS", help="The node to measure.  [default: a new one]"),
+    ] = None,
+    events: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=whole_number("--events", 1, 10**9),
+            help="How many events.  [default: 3 seconds for each part]",
+        ),
+    ] = None,
+    size: Annotated[
+        int, typer.Option(metavar="BYTES", parser=whole_number("--size", 9, 2**20), help="Bytes of an event.")
+    ] = 250,
+    batch: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=whole_number("--batch", 1, 65_536), help="Publish N events with one call."
+        ),
+    ] = 1,
+    subscribers: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=whole_number("--subscribers", 0, 1_000), help="How many get every event."
+        ),
+    ] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            parser=number("--rate", 1, 1e7),
+            help="Measure latency alone, at N events a second.  [default: both parts, 2,000 a second]",
+        ),
+    ] = None,
+    in_memory: Annotated[
+        bool,
+        typer.Option("--in-memory/--durable", help="Whether the new node writes to disk before it confirms."),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the new node keeps its data.  [default: temporary files]"),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the latencies: .png, .svg or .pdf.")
+    ] = None,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Measure throughput and latency, of a new node or of one that runs.
+
+    \b
+    Examples:
+      gapless bench
+      gapless bench --batch 500 --subscribers 4
+      gapless bench --rate 10000 --plot latency.svg
+      gapless bench --to gapless://edge-1:7400 --events 100000 --json
+
+    The node has a process of its own; this one publishes and subscribes. First as many events as possible,
+    then a steady rate for the latency: from `publish` to the receipt, which says that the event is on disk,
+    and to the subscriber. What the temporary folder is on matters: name a folder on the disk in question.
+    """
+    if to is not None and (in_memory or data is not None):
+        raise UsageError("E151", "--in-memory and --data are for a node of our own: leave out --to")
+    if plot is not None and (plot.suffix.lower() not in PICTURES or not plot.parent.is_dir()):
+        kinds = ", ".join(PICTURES)
+        raise UsageError(
+            "E154", f"--plot {plot}: cannot be written: name a file in a folder that is there: {kinds}"
+        )
+    if data is not None and not data.is_dir():
+        raise UsageError("E154", f"--data {data}: there is no such folder")
+    from gapless.cli.bench_run import Plan  # noqa: PLC0415
+
+    plan = Plan(events=events, size=size, batch=batch, subscribers=subscribers, rate=rate)
+    door = Door(token, tls, ca, certificate, key)
+    measured = run(_measured(plan, to, door, data, in_memory=in_memory))
+    kept = "in memory" if in_memory else "durable"
+    report = measured.report(plan, to or f"a process of its own, {kept}")
+    if plot is not None:
+        _draw(measured, report, plot)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        _tell(report)
+
+
+async def _measured(
+    plan: Plan, to: str | None, door: Door, data: Path | None, *, in_memory: bool
+) -> Measured:
+    from gapless.cli.bench_run import Bench, own_node  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        advance = stack.enter_context(_progress())
+        if to is None:
+            to = await stack.enter_async_context(own_node(data, in_memory=in_memory))
+        return await Bench(to, door, plan, advance).run()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar for each part, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _part, _share: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn("measuring {task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        tasks: dict[str, Any] = {}
+
+        def advance(part: str, share: float) -> None:
+            if part not in tasks:
+                tasks[part] = bar.add_task(part, total=1.0)
+            bar.update(tasks[part], completed=share)
+
+        yield advance
+
+
+def _tell(report: dict[str, Any]) -> None:
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    from gapless.cli.top_view import new_console  # noqa: PLC0415
+
+    console = new_console()
+    batch = "one by one" if report["batch"] == 1 else f"{report['batch']:,} at a time"
+    what = f"events of {report['event_bytes']:,} bytes, {batch}, {report['subscribers']:,} subscribers"
+    console.print(f"{report['node']}; {what}", soft_wrap=True, markup=False)
+    throughput = report["throughput"]
+    if throughput is not None:
+        speeds = f"{throughput['durable_per_s']:,}/s confirmed, {throughput['delivered_per_s']:,}/s delivered"
+        console.print(f"throughput: {throughput['events']:,} events, {speeds}", soft_wrap=True)
+    latency = report["latency"]
+    console.print(f"latency of {latency['events']:,} events at {latency['rate']:,.0f}/s:", soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("from publish to")
+    for name in latency["durable_ms"]:
+        table.add_column(name, justify="right")
+    rows = {"receipt": "durable_ms", "subscriber": "delivery_ms"}
+    for title, field in rows.items():
+        if field == "durable_ms" or report["subscribers"]:
+            table.add_row(title, *(f"{value:,.2f} ms" for value in latency[field].values()))
+    console.print(table)
+
+
+def _draw(measured: Measured, report: dict[str, Any], path: Path) -> None:
+    """The share of events that took at most so long."""
+    import numpy as np  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(8, 5), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    for title, times, colour in (
+        ("receipt", measured.durable, "#0072b2"),
+        ("subscriber", measured.delivery, "#e69f00"),
+    ):
+        if times.parts:
+            sorted_ms = times.sorted()
+            axes.plot(
+                sorted_ms, np.linspace(0, 100, len(sorted_ms)), label=f"publish to {title}", color=colour
+            )
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds")
+    axes.set_ylabel("% of events")
+    axes.set_title(
+        f"{report['event_bytes']} bytes, {report['latency']['rate']:,.0f} events/s: {report['node']}"
+    )
+    axes.grid(visible=True, which="both", alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise UsageError("E154", f"--plot {path}: cannot be written: {error.strerror}") from error
