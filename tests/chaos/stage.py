@@ -228,7 +228,8 @@ def _specs(seed: int, folder: Path, doors: dict[str, Gate]) -> list[Spec]:
 
     def reader(client: str, name: str, topic: str, **options: Any) -> SubscriberSpec:
         wants = options.pop("wants", None) or some_condition(topic, chance)
-        edges = chance.sample(EDGES, len(EDGES))
+        # What has a name is known to the edge that it was made at, and to no other.
+        edges = chance.sample(EDGES, 1 if options.get("durable") else len(EDGES))
         return SubscriberSpec(
             name=name, address=address(client, *edges), topic=topic, wants=encode(wants), **options
         )
