@@ -64,7 +64,8 @@ def _draw_edge(axes: Axes, record: Record, edge: str) -> None:
     axes.set_ylabel("latency (ms)")
     axes.grid(visible=True, which="major", color="#dddddd", lw=0.6)
     axes.set_axisbelow(True)
-    axes.legend(loc="upper left", fontsize=9, markerscale=3)
+    # Beside the title: nothing lies below it.
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=9, markerscale=3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
