@@ -61,6 +61,8 @@ def demo(
 ) -> None:
     """Watch a network of real processes lose a router, and nobody lose an event.
 
+    gapless demo --seconds 60 --keep demo-1
+
     Starts five brokers, publishers and subscribers on this machine, kills a router with -9 while events flow,
     starts it again, and settles the account: published, matched, delivered, lost, duplicated, out of order.
 
