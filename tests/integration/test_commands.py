@@ -1,5 +1,6 @@
 """The command line against a real node in a process of its own."""
 
+import io
 import json
 import signal
 import subprocess
@@ -34,10 +35,26 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         node.stdout.close()
 
 
-def gapless(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
-    )
+class Said(NamedTuple):
+    """What a command said, and how it ended."""
+
+    status: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def gapless(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Runs a command in this process: starting one takes much longer than most of them do."""
+
+    def run(*arguments: str, stdin: str = "") -> Said:
+        monkeypatch.setattr(sys, "argv", ["gapless", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Said(ended.value.code, *capsys.readouterr())
+
+    return run
 
 
 class Reader:
@@ -69,16 +86,18 @@ def readers(address: str) -> Iterator[list[Reader]]:
         reader.process.communicate(timeout=60)
 
 
-def test_what_is_published_is_printed(address: str, tmp_path: Path, readers: list[Reader]) -> None:
+def test_what_is_published_is_printed(
+    gapless: Callable[..., Said], address: str, tmp_path: Path, readers: list[Reader]
+) -> None:
     readers.append(reader := Reader(address, "trades", "--where", "price > 5", "--limit", "3"))
     file = tmp_path / "more.jsonl"
     file.write_text('{"sym": "B", "price": 7}\n\n{"sym": "C", "price": 2}\n')
     event = '{"sym": "A", "price": 6, "sent": "2026-01-31"}'
     single = gapless("pub", "trades", event, "--file", str(file), "--to", address)
-    assert (single.returncode, single.stdout) == (0, "")
-    assert single.stderr.startswith("published 3 events, durable, ")
+    assert (single.status, single.out) == (0, "")
+    assert single.err.startswith("published 3 events, durable, ")
     lines = gapless("pub", "trades", "--json", "--to", address, stdin='{"sym": "D", "price": 9.5}\n\n')
-    account = json.loads(lines.stdout)
+    account = json.loads(lines.out)
     assert (account["topic"], account["published"]) == ("trades", 1)
     [name] = account["events"]
     assert name == f"trades:{account['pubends']['trades']['first']}"
@@ -88,7 +107,7 @@ def test_what_is_published_is_printed(address: str, tmp_path: Path, readers: lis
 
 
 def test_tables_are_published_with_the_types_of_the_topic(
-    address: str, tmp_path: Path, readers: list[Reader]
+    gapless: Callable[..., Said], address: str, tmp_path: Path, readers: list[Reader]
 ) -> None:
     readers.append(reader := Reader(address, "trades", "--limit", "6"))
     table = pa.table({"price": pa.array([1, 2], pa.int32()), "sym": pa.array(["P", "Q"])})
@@ -96,11 +115,11 @@ def test_tables_are_published_with_the_types_of_the_topic(
     (tmp_path / "table.csv").write_text("sym,price,sent\nNA,1.5,\nnull,2,2026-01-31T12:00:00Z\n")
     (tmp_path / "odd.txt").write_text("sym,price\n7,3\n")
     files = ["--file", str(tmp_path / "table.parquet"), "--file", str(tmp_path / "table.csv")]
-    assert gapless("pub", "trades", *files, "--to", address).returncode == 0
+    assert gapless("pub", "trades", *files, "--to", address).status == 0
     odd = gapless("pub", "trades", "--file", str(tmp_path / "odd.txt"), "--format", "csv", "--to", address)
-    assert odd.stderr.startswith("published 1 event, durable, ")
+    assert odd.err.startswith("published 1 event, durable, ")
     piped = gapless("pub", "trades", "-", "--format", "csv", "--to", address, stdin='sym,price\n"",4\n')
-    assert piped.returncode == 0, piped.stderr
+    assert piped.status == 0, piped.err
     rows = [(row["sym"], row["price"], row["sent"]) for row in reader.rest()]
     assert rows == [
         ("P", 1.0, None),
@@ -113,51 +132,55 @@ def test_tables_are_published_with_the_types_of_the_topic(
 
 
 def test_a_bad_row_ends_the_publishing_exactly_there(
-    address: str, tmp_path: Path, readers: list[Reader]
+    gapless: Callable[..., Said], address: str, tmp_path: Path, readers: list[Reader]
 ) -> None:
     readers.append(reader := Reader(address, "trades"))
     good = '{"sym": "before", "price": 1}\n'
     bad = tmp_path / "bad.jsonl"
     bad.write_text(good * 3 + '{"sym": "bad", "price": "much"}\n' + good * 3)
     result = gapless("pub", "trades", "--file", str(bad), "--to", address)
-    assert result.returncode == 2
+    assert result.status == 2
     reason = f"error: E158 {bad} line 4: column 'price' (float): \"much\" is not a number"
-    assert result.stderr == f"{reason}; 3 events before it were published\n"
+    assert result.err == f"{reason}; 3 events before it were published\n"
     table = tmp_path / "bad.csv"
     table.write_text("sym,price\nbefore,1\n,2\nempty,\nafter,3\n")
     result = gapless("pub", "trades", "--file", str(table), "--to", address)
-    assert result.stderr.startswith(f"error: E112 {table} row 3: column 'price' is missing")
-    assert result.stderr.endswith("; 2 events before it were published\n")
-    assert gapless("pub", "trades", '{"sym": "end", "price": 0}', "--to", address).returncode == 0
+    assert result.err.startswith(f"error: E112 {table} row 3: column 'price' is missing")
+    assert result.err.endswith("; 2 events before it were published\n")
+    assert gapless("pub", "trades", '{"sym": "end", "price": 0}', "--to", address).status == 0
     got = [reader.line()["sym"] for _ in range(6)]
     assert got == ["before"] * 4 + ["", "end"]
 
 
-def test_much_is_published_in_order(address: str, tmp_path: Path, readers: list[Reader]) -> None:
+def test_much_is_published_in_order(
+    gapless: Callable[..., Said], address: str, tmp_path: Path, readers: list[Reader]
+) -> None:
     readers.append(reader := Reader(address, "news", "--limit", "40000"))
     file = tmp_path / "many.jsonl"
     file.write_text("".join(f'{{"id": {at}, "doc": "<a n=\'{at}\'/>"}}\n' for at in range(40_000)))
     result = gapless("pub", "news", "--file", str(file), "--batch", "1000", "--to", address)
-    assert result.stderr.startswith("published 40,000 events, durable, "), result.stderr
+    assert result.err.startswith("published 40,000 events, durable, "), result.err
     rows = reader.rest()
     assert [row["id"] for row in rows] == list(range(40_000))
     assert rows[-1]["doc"] == "<a n='39999'/>"
 
 
-def test_a_rate_is_kept(address: str) -> None:
+def test_a_rate_is_kept(gapless: Callable[..., Said], address: str) -> None:
     events = ['{"text": "x"}'] * 30
-    account = json.loads(gapless("pub", "notes", *events, "--rate", "100", "--json", "--to", address).stdout)
+    account = json.loads(gapless("pub", "notes", *events, "--rate", "100", "--json", "--to", address).out)
     assert account["published"] == 30
     # 30 events at 100 a second: the last of them 0.28 s or more behind the first.
     assert account["pubends"]["notes"]["last"] - account["pubends"]["notes"]["first"] >= 250_000
 
 
-def test_documents_are_found_by_their_pattern(address: str, tmp_path: Path, readers: list[Reader]) -> None:
+def test_documents_are_found_by_their_pattern(
+    gapless: Callable[..., Said], address: str, tmp_path: Path, readers: list[Reader]
+) -> None:
     arguments = ("news", "--xpath", '/n[@k="yes"]//b', "--where", "id > 1", "--names", "--limit", "1")
     readers.append(reader := Reader(address, *arguments))
     document = "<n k='yes'><a><b/></a></n>"
     events = [json.dumps({"id": at, "doc": document}) for at in (1, 2)]
-    account = json.loads(gapless("pub", "news", *events, "--json", "--to", address).stdout)
+    account = json.loads(gapless("pub", "news", *events, "--json", "--to", address).out)
     [row] = reader.rest()
     assert row["event"] == {"id": 2, "doc": document}
     assert f"{row['pubend']}:{row['tick']}" == account["events"][1]
@@ -177,10 +200,46 @@ def test_ctrl_c_and_a_reader_that_leaves_end_a_subscription_well(address: str, r
     left.process.stdout = None
 
 
-def test_events_are_shown_as_a_table(address: str, readers: list[Reader]) -> None:
+def test_a_named_subscription_goes_on_where_its_output_ended(
+    gapless: Callable[..., Said], address: str, readers: list[Reader]
+) -> None:
+    named = ("notes", "--name", "audit")
+    readers.append(first := Reader(address, *named))
+    texts = [json.dumps({"text": str(at)}) for at in range(4)]
+    assert gapless("pub", "notes", *texts[:2], "--to", address).status == 0
+    assert [first.line()["text"], first.line()["text"]] == ["0", "1"]
+    first.process.send_signal(signal.SIGINT)
+    assert first.process.wait(timeout=30) == 0
+    assert gapless("pub", "notes", *texts[2:], "--to", address).status == 0
+    again = gapless("sub", *named, "--limit", "2", "--ack", "none", "--to", address)
+    assert [json.loads(line)["text"] for line in again.out.splitlines()] == ["2", "3"]
+    repeated = gapless("sub", *named, "--limit", "1", "--to", address)
+    assert [json.loads(line)["text"] for line in repeated.out.splitlines()] == ["2"]
+    assert gapless("sub", *named, "--forget", "--to", address).err == "forgot 'audit'\n"
+    listed = json.loads(gapless("status", "--json", "--to", address).out)["subscriptions"]["list"]
+    assert not [each for each in listed if each["name"] == "audit"]
+
+
+def test_a_reader_that_leaves_is_no_mistake_of_match(tmp_path: Path) -> None:
+    file = tmp_path / "many.jsonl"
+    file.write_text("".join(f'{{"n": {at}}}\n' for at in range(100_000)))
+    command = [*COMMAND, "match", "--where", "n >= 0", str(file)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as match:
+        assert match.stdout is not None
+        assert match.stdout.readline() == '{"n": 0}\n'
+        match.stdout.close()
+        assert match.wait(timeout=60) == 0
+        assert match.stderr is not None
+        assert match.stderr.read() == ""
+
+
+def test_events_are_shown_as_a_table(
+    gapless: Callable[..., Said], address: str, readers: list[Reader]
+) -> None:
     readers.append(reader := Reader(address, "trades", "--table", "--limit", "2", "--names"))
     events = ['{"sym": "IBM", "price": 1}', '{"sym": "SAP", "price": 22.5, "sent": "2026-01-31"}']
-    assert gapless("pub", "trades", *events, "--to", address).returncode == 0
+    assert gapless("pub", "trades", *events, "--to", address).status == 0
     printed, _ = reader.process.communicate(timeout=60)
     lines = [line.split() for line in printed.splitlines() if line.strip()]
     assert lines[0] == ["pubend", "tick", "sym", "price", "sent"]
@@ -229,30 +288,9 @@ MISTAKES = {
 }
 
 
-class Said(NamedTuple):
-    """What a command said, and how it ended."""
-
-    status: object
-    out: str
-    err: str
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """Runs a command in this process: a start takes longer than a refusal."""
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["gapless", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Said(ended.value.code, *capsys.readouterr())
-
-    return run
-
-
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_one_line_and_status_two(address: str, here: Callable[..., Said], line: str) -> None:
-    said = here(*line.split(), "--to", address)
+def test_a_mistake_is_one_line_and_status_two(address: str, gapless: Callable[..., Said], line: str) -> None:
+    said = gapless(*line.split(), "--to", address)
     first, *more = said.err.splitlines()
     assert (said.status, said.out) == (2, "")
     assert first.startswith(MISTAKES[line]), said.err
@@ -263,7 +301,7 @@ def test_a_mistake_is_one_line_and_status_two(address: str, here: Callable[..., 
 @pytest.mark.parametrize(
     "command", ["pub trades {}", "sub trades", "status", "top", "top --json", "why trades:5 audit", "bench"]
 )
-def test_every_command_says_what_is_wrong_with_an_address(command: str, here: Callable[..., Said]) -> None:
+def test_every_command_says_what_is_wrong_with_an_address(command: str, gapless: Callable[..., Said]) -> None:
     wrong = {
         "tcp://localhost": "error: E190 'tcp://localhost' is no address: write gapless://host:7400",
         "gapless://localhost:x": "error: E190 'localhost:x' in 'gapless://localhost:x' is no host and port",
@@ -271,25 +309,25 @@ def test_every_command_says_what_is_wrong_with_an_address(command: str, here: Ca
         "gapless://127.0.0.1:1": "error: E401 no node answers: 127.0.0.1:1: ",
     }
     for address, reason in wrong.items():
-        said = here(*command.split(), "--to", address)
+        said = gapless(*command.split(), "--to", address)
         assert (said.status, said.out) == (2, "")
         assert said.err.startswith(reason)
         assert len(said.err.splitlines()) == 1
 
 
-def test_the_status_of_several_nodes_is_told(address: str, here: Callable[..., Said]) -> None:
-    told = here("status", "--to", address, "--to", "gapless://127.0.0.1:1")
+def test_the_status_of_several_nodes_is_told(address: str, gapless: Callable[..., Said]) -> None:
+    told = gapless("status", "--to", address, "--to", "gapless://127.0.0.1:1")
     assert told.status == 0
     assert told.err.startswith("gapless://127.0.0.1:1 does not answer: E401 ")
     assert "broker        node in cell all: repository, edge\n" in told.out
     assert "topic news: id int, doc xml\n" in told.out
-    lines = here("status", "--to", address, "--to", "gapless://127.0.0.1:1", "--json").out.splitlines()
+    lines = gapless("status", "--to", address, "--to", "gapless://127.0.0.1:1", "--json").out.splitlines()
     report, silent = map(json.loads, lines)
     assert report["topics"]["notes"] == {"text": "string?"}
     assert silent["address"] == "gapless://127.0.0.1:1"
 
 
-def test_top_shows_who_is_down(address: str, here: Callable[..., Said], tmp_path: Path) -> None:
+def test_top_shows_who_is_down(address: str, gapless: Callable[..., Said], tmp_path: Path) -> None:
     network = tmp_path / "two.toml"
     place = address.removeprefix("gapless://")
     network.write_text(
@@ -297,42 +335,40 @@ def test_top_shows_who_is_down(address: str, here: Callable[..., Said], tmp_path
         'topics.t = {x = "int"}\npubends.t = {topic = "t", broker = "node"}\n'
         f'[addresses]\nnode = "{place}"\ngone = "127.0.0.1:1"\n'
     )
-    shown = here("top", str(network), "--once")
+    shown = gapless("top", str(network), "--once")
     assert shown.status == 0
     assert shown.out.startswith("two.toml: 2 brokers, 1 down; ")
     assert "gone is down: E401 " in shown.out
-    brokers = json.loads(here("top", str(network), "--once", "--json").out)["brokers"]
+    brokers = json.loads(gapless("top", str(network), "--once", "--json").out)["brokers"]
     assert [(each["broker"], each.get("down", False)) for each in brokers] == [
         ("gone", True),
         ("node", False),
     ]
     assert brokers[1]["process"]["resident_bytes"] > 2**20
-    both = here("top", str(network), "--to", address)
+    both = gapless("top", str(network), "--to", address)
     assert both.err.startswith("error: E151 the network description and --to both")
 
 
 def test_why_is_asked_on_the_command_line(
-    address: str, here: Callable[..., Said], readers: list[Reader]
+    address: str, gapless: Callable[..., Said], readers: list[Reader]
 ) -> None:
     readers.append(Reader(address, "trades", "--where", "price > 100"))
-    account = json.loads(
-        gapless("pub", "trades", '{"sym": "A", "price": 99}', "--json", "--to", address).stdout
-    )
-    listed = json.loads(here("status", "--json", "--to", address).out)["subscriptions"]["list"]
+    account = json.loads(gapless("pub", "trades", '{"sym": "A", "price": 99}', "--json", "--to", address).out)
+    listed = json.loads(gapless("status", "--json", "--to", address).out)["subscriptions"]["list"]
     name = next(each["subscription"] for each in listed if each["where"] == "price > 100")
-    said = here("why", account["events"][0], name, "--to", address)
+    said = gapless("why", account["events"][0], name, "--to", address)
     assert said.status == 0
     first, *evidence = said.out.splitlines()
     assert first == f"NO: the condition of '{name}' rejects the event: price > 100.0 (price is 99.0)."
     assert any('{"sym": "A", "price": 99.0, "sent": null}' in line for line in evidence)
-    told = json.loads(here("why", account["events"][0], name, "--json", "--to", address).out)
+    told = json.loads(gapless("why", account["events"][0], name, "--json", "--to", address).out)
     assert (told["verdict"], told["edge"]) == ("rejected", "node")
 
 
-def test_a_node_is_measured(here: Callable[..., Said], tmp_path: Path) -> None:
+def test_a_node_is_measured(gapless: Callable[..., Said], tmp_path: Path) -> None:
     plot = tmp_path / "latency.svg"
     arguments = ["--events", "300", "--rate", "600", "--in-memory", "--subscribers", "2", "--json"]
-    said = here("bench", *arguments, "--plot", str(plot))
+    said = gapless("bench", *arguments, "--plot", str(plot))
     assert said.status == 0, said.err
     report = json.loads(said.out)
     assert (report["subscribers"], report["throughput"]) == (2, None)
@@ -342,8 +378,8 @@ def test_a_node_is_measured(here: Callable[..., Said], tmp_path: Path) -> None:
     assert plot.read_text().startswith("<?xml")
 
 
-def test_both_parts_of_a_measurement_are_told(address: str, here: Callable[..., Said]) -> None:
-    said = here("bench", "--to", address, "--events", "2000", "--batch", "100", "--json")
+def test_both_parts_of_a_measurement_are_told(address: str, gapless: Callable[..., Said]) -> None:
+    said = gapless("bench", "--to", address, "--events", "2000", "--batch", "100", "--json")
     assert said.status == 0, said.err
     throughput = json.loads(said.out)["throughput"]
     assert throughput["events"] == 2_000
