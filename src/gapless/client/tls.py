@@ -43,7 +43,7 @@ def tls_error(error: ssl.SSLError) -> LinkError:
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return LinkError("E404", f"the node's certificate is not accepted: {_verdict(error)}")
-    reason = error.reason or str(error)
+    reason = getattr(error, "reason", None) or str(error)
     if any(word in reason for word in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")):
         return LinkError("E404", "the node does not speak TLS: connect with gapless://")
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):

@@ -8,6 +8,7 @@ why, with a code, and is cut off; the others notice nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from gapless.errors import GaplessError, PeerError, UsageError
 from gapless.node.config import NodeConfig
@@ -35,6 +36,8 @@ log = event_log("gapless.door")
 HELLO_SECONDS_MAX = 5.0
 #: How many may be connected without having said who they are.
 STRANGERS_MAX = 4_096
+#: The code with which clients are sent elsewhere.
+STOPPING = "E188"
 #: How many connections the system holds for us while we are busy.
 BACKLOG_MAX = 4_096
 
@@ -104,7 +107,13 @@ class Door:
         self._counters.refused(error.code)
         host = connection.peer.rpartition(":")[0]
         log.repeated(
-            "peer_refused", by=(host, error.code), peer=connection.peer, code=error.code, reason=error.message
+            "peer_refused",
+            by=(host, error.code),
+            # Whoever is sent elsewhere because the node stops has done nothing wrong.
+            level=logging.INFO if error.code == STOPPING else logging.WARNING,
+            peer=connection.peer,
+            code=error.code,
+            reason=error.message,
         )
 
     def introduced(self, connection: Connection, hello: Hello) -> Owner:
