@@ -3,11 +3,12 @@
     .venv/bin/python -m benchmarks.figures_4_5 [--subscribers N,N,...] [--runs N] [--quick] [--json]
 
 Two nodes, each a process: the repository, where 2,000 events of 250 bytes a second are published one by one,
-and an edge with all subscribers. Each has a connection of its own and gets 2 events a second. A few subscribers at
-the repository itself tell the *local* latency. The same load runs with guaranteed subscriptions and with
-best-effort ones, in turns; the CPU of both nodes is what the kernel counts for their processes, and latency is
-from the call of `publish` to the read of the subscriber's socket. The subscribers are played by one lean process
-(`swarm.py`); on a small machine it competes with the nodes, which makes latencies worse than they were elsewhere.
+and an edge with all subscribers. Each has a connection of its own and gets 2 events a second. A few
+subscribers at the repository itself tell the *local* latency. The same load runs with guaranteed
+subscriptions and with best-effort ones, in turns; the CPU of both nodes is what the kernel counts for their
+processes, and latency is from the call of `publish` to the read of the subscriber's socket. The subscribers
+are played by one lean process (`swarm.py`); on a small machine it competes with the nodes, which makes
+latencies worse than they were elsewhere.
 
 About 12 minutes; with --quick (1,000 and 2,000 subscribers, one round) 2.
 """
@@ -31,7 +32,7 @@ NETWORK = f"""
 cells = {{p = ["p1"], s = ["s1"]}}
 links = ["p--s"]
 edges = ["p1", "s1"]
-topics.{ours.TOPIC} = {{{", ".join(f'{each.replace("=", " = " + chr(34))}"' for each in ours.COLUMNS.split(","))}}}
+topics.{ours.TOPIC} = {ours.columns_toml()}
 pubends.bench-1 = {{topic = "{ours.TOPIC}", broker = "p1"}}
 """
 RATE = 2_000
@@ -86,9 +87,15 @@ async def measure(folder: Path, subscribers: int, mode: str, seconds: float) -> 
         remote = swarm(fleet.addresses["s1"], subscribers, mode, folder / "remote.log")
         count = int(RATE * (WARM_S + seconds + 2))
         publisher = load_client(
-            "benchmarks.ours", "publish", fleet.address("p1"), "--count", count, "--rate", RATE,
+            "benchmarks.ours",
+            "publish",
+            fleet.address("p1"),
+            "--count",
+            count,
+            "--rate",
+            RATE,
             log=folder / "publisher.log",
-        )  # fmt: skip
+        )
         with local, remote, publisher:
             for each in (local, publisher):
                 await asyncio.to_thread(each.line)
@@ -162,7 +169,14 @@ def show_runs(console: Console, runs: list[Run], counts: list[int]) -> None:
                     told("foreign_cpu", ".0f"),
                 ]
             )
-    columns = ("subscribers", "edge CPU %", "more", "repository %", "p50/p99 ms", "local p50/p99 ms")
+    columns: tuple[str, ...] = (
+        "subscribers",
+        "edge CPU %",
+        "more",
+        "repository %",
+        "p50/p99 ms",
+        "local p50/p99 ms",
+    )
     columns += ("deliveries/s", "connect + subscribe s", "edge MB", "swarm %", "foreign %")
     show(console, f"{RATE:,} events/s in, 2 events/s to each; percent of one core", columns, rows)
 
@@ -205,7 +219,7 @@ def figures(runs: list[Run], counts: list[int]) -> list[Asked]:
             OVERHEAD_MAX,
             at_most=True,
             unit="% of a core",
-        )  # fmt: skip
+        )
     ]
     if most >= 4 * min(counts):
         # A line through all rounds: how much the difference grows per 15,000 more subscribers.

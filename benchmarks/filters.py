@@ -5,8 +5,8 @@
 Every subscriber has a connection of its own and a condition over two columns. The publisher gives events of
 250 bytes as fast as it gets receipts; the rate counts until the last matching event has reached its
 subscriber. Ours is measured without names and with (durable: the subscription and its position outlive client
-and edge); both have every event on disk before its receipt. ActiveMQ with selectors and RabbitMQ with a headers
-exchange are measured with nothing durable at all. All take turns; ratios are taken within a round.
+and edge); both have every event on disk before its receipt. ActiveMQ with selectors and RabbitMQ with a
+headers exchange are measured with nothing durable at all. All take turns; ratios are taken within a round.
 
 About 10 minutes, most of it for connecting to the peers; with --quick (400 subscribers, one round) 2.
 """
@@ -86,7 +86,7 @@ def run_ours(found: Figures, subscribers: int, seconds: float, *, named: bool) -
                 )
 
             # The first event of each publisher is for making its connection warm.
-            pace(found, node, swarm, publisher, subscribers, seconds, extra=1)
+            pace(found, node, swarm, publisher, subscribers=subscribers, seconds=seconds, extra=1)
             found.resident_mb.append(resident_bytes(node.pid) / 2**20)
             swarm.say("stop")
 
@@ -116,7 +116,7 @@ def run_peer(
                     arguments = (name, "publish", port, "--count", count)
                     return load_client("benchmarks.peers.filters", *arguments, log=folder / "publish.log")
 
-                pace(found, server, swarm, publisher, subscribers, seconds, extra=0)
+                pace(found, server, swarm, publisher, subscribers=subscribers, seconds=seconds, extra=0)
                 found.resident_mb.append(resident_bytes(server.pid) / 2**20)
 
 
@@ -125,22 +125,22 @@ def pace(
     server: Process,
     swarm: Process,
     publisher: Callable[[int], Process],
+    *,
     subscribers: int,
     seconds: float,
-    *,
     extra: int,
 ) -> None:
     """Find out roughly how fast it is, which warms it up, and then load it for some seconds."""
     count = ours.KEYS
     rate = 0.0
     for _ in range(4):
-        rate, _ = load(server, swarm, publisher, subscribers, count, extra)
+        rate, _ = load(server, swarm, publisher, count, subscribers=subscribers, extra=extra)
         if count / rate > seconds / 4:
             break
         count = max(count, int(rate * seconds / 2) // ours.KEYS * ours.KEYS)
     wait_until_quiet()
     count = max(ours.KEYS, int(rate * seconds) // ours.KEYS * ours.KEYS)
-    rate, window = load(server, swarm, publisher, subscribers, count, extra)
+    rate, window = load(server, swarm, publisher, count, subscribers=subscribers, extra=extra)
     found.whole_per_s.append(rate)
     found.deliveries_per_s.append(rate * subscribers / ours.KEYS)
     found.cores.append(window.cores)
@@ -151,8 +151,9 @@ def load(
     server: Process,
     swarm: Process,
     publisher: Callable[[int], Process],
-    subscribers: int,
     count: int,
+    *,
+    subscribers: int,
     extra: int,
 ) -> tuple[float, Window]:
     """Publish so many events; gives the rate until everybody has what it wants. Raises RuntimeError."""
@@ -206,7 +207,7 @@ def show_figures(console: Console, found: dict[str, Figures], subscribers: int) 
                 each.durable,
             ]
         )
-    columns = ("system", "events/s in", "deliveries/s", "connect s", "subscribe s")
+    columns: tuple[str, ...] = ("system", "events/s in", "deliveries/s", "connect s", "subscribe s")
     columns += ("cores: server, pub, subs", "server MB", "foreign", "on disk")
     show(console, f"{subscribers:,} subscribers, each wants 0.1%, 250 bytes", columns, rows)
 

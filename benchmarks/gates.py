@@ -1,9 +1,9 @@
 """What passes between two brokers, and how is it kept from passing? A proxy that reads along.
 
-A `Gate` stands before the broker that is dialled. It forwards bytes as they come and tells an observer of every
-frame, with who sent it to whom. A gate that is *stalled* takes what comes and forwards nothing, as a link does
-whose failure nobody has noticed yet; one that is *cut* closes what is open and lets nobody in, so that what was
-stalled is lost.
+A `Gate` stands before the broker that is dialled. It forwards bytes as they come and tells an observer of
+every frame, with who sent it to whom. A gate that is *stalled* takes what comes and forwards nothing, as a
+link does whose failure nobody has noticed yet; one that is *cut* closes what is open and lets nobody in, so
+that what was stalled is lost.
 """
 
 from __future__ import annotations

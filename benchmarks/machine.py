@@ -85,6 +85,7 @@ class Process:
     ) -> None:
         """`pid_of` says which process does the work when the command only starts it."""
         self._log = log
+        self._command = " ".join(str(each) for each in command)
         errors = subprocess.DEVNULL if log is None else log.open("wb")
         self._popen = subprocess.Popen(
             [str(each) for each in command],
@@ -112,7 +113,7 @@ class Process:
         ready, _, _ = select.select([self._popen.stdout], [], [], patience_s)
         text = self._popen.stdout.readline() if ready else b""
         if not text:
-            raise RuntimeError(f"{self._popen.args} said nothing more: {self.complaint()}")
+            raise RuntimeError(f"{self._command} said nothing more: {self.complaint()}")
         found: dict[str, Any] = json.loads(text)
         return found
 
@@ -137,7 +138,7 @@ class Process:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 return
             time.sleep(0.05)
-        raise RuntimeError(f"{self._popen.args} does not listen at {port}: {self.complaint()}")
+        raise RuntimeError(f"{self._command} does not listen at {port}: {self.complaint()}")
 
     def kill(self) -> None:
         """kill -9."""

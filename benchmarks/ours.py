@@ -47,11 +47,17 @@ BATCHES_AHEAD = 4
 WARM_SHARE = 0.1
 
 
+def columns_toml() -> str:
+    """The columns of the topic as a network description has them."""
+    pairs = [each.split("=") for each in COLUMNS.split(",")]
+    return "{" + ", ".join(f'{name} = "{kind}"' for name, kind in pairs) + "}"
+
+
 def start_node(folder: Path, port: int, *options: object) -> Process:
     """One node with the topic of these benchmarks that has all the roles; it listens."""
+    listen = f"127.0.0.1:{port}"
     node = Process(
-        [*NODE, "up", "--topic", f"{TOPIC}:{COLUMNS}", "--data", folder, "--listen", f"127.0.0.1:{port}"]
-        + list(options),
+        [*NODE, "up", "--topic", f"{TOPIC}:{COLUMNS}", "--data", folder, "--listen", listen, *options],
         log=folder.with_suffix(".log"),
     )
     node.line()
@@ -155,20 +161,22 @@ async def publish(given: argparse.Namespace) -> None:
         say(began=began, ended=time.monotonic(), count=given.count, cpu_s=time.process_time())
 
 
-async def take_batches(client: Client, given: argparse.Namespace) -> dict[str, Any]:
+async def take_batches(given: argparse.Namespace) -> dict[str, Any]:
     """Be so many subscribers that get everything; gives when the last of them had all."""
     ready = asyncio.Barrier(given.subscriptions + 1)
 
     async def one(index: int) -> float:
-        async with connect(given.address, name=f"reader-{index}") as other:
-            async with other.subscribe(TOPIC, mode=given.mode) as subscription:
-                await ready.wait()
-                left = given.count
-                while left > 0:
-                    batch = await subscription.next_batch()
-                    assert batch is not None, "the subscription ended early"
-                    left -= len(batch)
-                return time.monotonic()
+        async with (
+            connect(given.address, name=f"reader-{index}") as client,
+            client.subscribe(TOPIC, mode=given.mode) as subscription,
+        ):
+            await ready.wait()
+            left = given.count
+            while left > 0:
+                batch = await subscription.next_batch()
+                assert batch is not None, "the subscription ended early"
+                left -= len(batch)
+            return time.monotonic()
 
     tasks = [asyncio.create_task(one(index)) for index in range(given.subscriptions)]
     await ready.wait()
@@ -177,10 +185,10 @@ async def take_batches(client: Client, given: argparse.Namespace) -> dict[str, A
     return {"ended": max(ended), "taken": given.count * given.subscriptions}
 
 
-async def take_events(client: Client, given: argparse.Namespace) -> dict[str, Any]:
+async def take_events(given: argparse.Namespace) -> dict[str, Any]:
     """Take every event by itself, and tell the latencies in milliseconds."""
     latencies: list[float] = []
-    async with client.subscribe(TOPIC, mode=given.mode) as subscription:
+    async with connect(given.address) as client, client.subscribe(TOPIC, mode=given.mode) as subscription:
         say(ready=True)
         async for each in subscription:
             latencies.append((time.monotonic_ns() - each["sent"]) / 1e6)
@@ -198,9 +206,8 @@ def latency_figures(latencies: list[float]) -> dict[str, float]:
 
 async def subscribe(given: argparse.Namespace) -> None:
     """Be one subscriber, or many."""
-    async with connect(given.address) as client:
-        found = await (take_events if given.events else take_batches)(client, given)
-        say(**found, cpu_s=time.process_time())
+    found = await (take_events if given.events else take_batches)(given)
+    say(**found, cpu_s=time.process_time())
 
 
 def main() -> None:

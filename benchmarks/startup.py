@@ -2,10 +2,11 @@
 
     .venv/bin/python -m benchmarks.startup [--events N] [--runs N] [--quick] [--json]
 
-The events (250 bytes each) are published in batches and acknowledged by a subscriber. Two histories are made: one
-that the default retention has trimmed, as everything was acknowledged, and one that is kept for ever, all of which is
-on disk. Then nodes are started in turns: a fresh one, one with each history after an orderly stop, and one with each
-after kill -9. Time is from exec to the line that says that it listens; memory is that of the process a second later.
+The events (250 bytes each) are published in batches and acknowledged by a subscriber. Two histories are made:
+one that the default retention has trimmed, as everything was acknowledged, and one that is kept for ever, all
+of which is on disk. Then nodes are started in turns: a fresh one, one with each history after an orderly
+stop, and one with each after kill -9. Time is from exec to the line that says that it listens; memory is that
+of the process a second later.
 
 The rate of the store alone is measured beside that: records appended and made durable, without a node.
 
@@ -35,7 +36,7 @@ from gapless.store.log import Log
 NETWORK = """
 cells = {{all = ["node"]}}
 edges = ["node"]
-topics.{topic} = {{{columns}}}
+topics.{topic} = {columns}
 pubends.bench-1 = {{topic = "{topic}", broker = "node"}}
 retention.{topic} = "{retention}"
 """
@@ -60,8 +61,7 @@ def start(folder: Path, retention: str, port: int) -> tuple[Process, float]:
     """A node on a folder, and how long it took until it listened."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "network.toml"
-    columns = ", ".join(f'{each.replace("=", " = " + chr(34))}"' for each in ours.COLUMNS.split(","))
-    file.write_text(NETWORK.format(topic=ours.TOPIC, columns=columns, retention=retention))
+    file.write_text(NETWORK.format(topic=ours.TOPIC, columns=ours.columns_toml(), retention=retention))
     began = time.monotonic()
     node = Process(
         [sys.executable, "-m", "gapless", "up", file, "--data", folder, "--listen", f"127.0.0.1:{port}"],
@@ -89,7 +89,7 @@ def make_history(folder: Path, retention: str, events: int) -> float:
             began, ended = publisher.line()["began"], subscriber.line()["ended"]
         # The subscriber has acknowledged when it left; trims and archives come a little later.
         time.sleep(3)
-    return events / (ended - began)
+    return float(events / (ended - began))
 
 
 def disk_mb(folder: Path) -> float:

@@ -66,28 +66,55 @@ def systems(*, quick: bool) -> list[System]:
     few = 4 if quick else 1
     found = [
         System(
-            OURS, FSYNC, "python3", "benchmarks.ours", ours.start_node, 600_000 // few,
-            paced=20_000 // few, fan_out=40_000 // few,
+            OURS,
+            FSYNC,
+            "python3",
+            "benchmarks.ours",
+            ours.start_node,
+            600_000 // few,
+            paced=20_000 // few,
+            fan_out=40_000 // few,
         ),
         System(
-            OURS_BATCHES, FSYNC, "python3", "benchmarks.ours", ours.start_node, 2_000_000 // few,
+            OURS_BATCHES,
+            FSYNC,
+            "python3",
+            "benchmarks.ours",
+            ours.start_node,
+            2_000_000 // few,
             publish=("--batch", 5_000),
         ),
         System(
-            JETSTREAM, CACHE, "nats-server", "benchmarks.peers.nats", nats.start, 300_000 // few,
-            paced=20_000 // few, fan_out=20_000 // few,
-            fan_subscribe=("--kind", "none"), fan_publish=("--window", 1_000),
+            JETSTREAM,
+            CACHE,
+            "nats-server",
+            "benchmarks.peers.nats",
+            nats.start,
+            300_000 // few,
+            paced=20_000 // few,
+            fan_out=20_000 // few,
+            fan_subscribe=("--kind", "none"),
+            fan_publish=("--window", 1_000),
         ),
         System(
-            REDIS, FSYNC, "redis-server", "benchmarks.peers.redis",
-            lambda folder, port: redis.start(folder, port, "always"), 200_000 // few, paced=20_000 // few,
+            REDIS,
+            FSYNC,
+            "redis-server",
+            "benchmarks.peers.redis",
+            lambda folder, port: redis.start(folder, port, "always"),
+            200_000 // few,
+            paced=20_000 // few,
         ),
         System(
-            "Redis Streams, everysec", "nothing: it syncs once a second", "redis-server",
-            "benchmarks.peers.redis", lambda folder, port: redis.start(folder, port, "everysec"),
-            300_000 // few, paced=20_000 // few,
+            "Redis Streams, everysec",
+            "nothing: it syncs once a second",
+            "redis-server",
+            "benchmarks.peers.redis",
+            lambda folder, port: redis.start(folder, port, "everysec"),
+            300_000 // few,
+            paced=20_000 // few,
         ),
-    ]  # fmt: skip
+    ]
     if quick:
         return found
     rabbits = ("stream", CACHE), ("quorum", FSYNC)
@@ -102,7 +129,7 @@ def systems(*, quick: bool) -> list[System]:
                 100_000,
                 paced=20_000,
                 subscribe=("--kind", kind),
-            )  # fmt: skip
+            )
         )
     found.append(
         System(
@@ -112,7 +139,7 @@ def systems(*, quick: bool) -> list[System]:
             "benchmarks.peers.activemq",
             activemq.start,
             4_000,
-        )  # fmt: skip
+        )
     )
     return found
 
@@ -158,10 +185,12 @@ def one_run(
     system: System, count: int, publish: tuple[object, ...], subscribe: tuple[object, ...]
 ) -> tuple[dict[str, Any], dict[str, Any], Window]:
     """Publish so many events; what the publisher and the subscriber say at the end."""
-    with loaded(system, count, publish, subscribe) as (server, publisher, subscriber):
-        with Window(server.pid, publisher.pid, subscriber.pid) as window:
-            publisher.say("go")
-            published, taken = publisher.line(), subscriber.line()
+    with (
+        loaded(system, count, publish, subscribe) as (server, publisher, subscriber),
+        Window(server.pid, publisher.pid, subscriber.pid) as window,
+    ):
+        publisher.say("go")
+        published, taken = publisher.line(), subscriber.line()
     return published, taken, window
 
 
@@ -257,11 +286,17 @@ def show_figures(console: Console, found: dict[str, Figures], listed: list[Syste
         console,
         "durable publish to one subscriber, 250 bytes",
         (
-            "system", "confirmed/s", "and delivered/s", f"p50/p99 ms at {RATE:,}/s", f"to {FAN_OUT}: deliveries/s",
-            "cores: server, pub, sub", "foreign", "on disk when it confirms",
+            "system",
+            "confirmed/s",
+            "and delivered/s",
+            f"p50/p99 ms at {RATE:,}/s",
+            f"to {FAN_OUT}: deliveries/s",
+            "cores: server, pub, sub",
+            "foreign",
+            "on disk when it confirms",
         ),
         rows,
-    )  # fmt: skip
+    )
 
 
 def draw(found: dict[str, Figures]) -> None:

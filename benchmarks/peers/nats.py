@@ -20,7 +20,7 @@ from benchmarks.peers.load import MESSAGE_BYTES, READ_BYTES, Latencies, Publishe
 
 #: A delivered message: where to acknowledge it, and when it was sent.
 _MESSAGE = re.compile(
-    rb"MSG \S+ \d+ (\S+) %d\r\n(\d{20}).{%d}\r\n" % (MESSAGE_BYTES, MESSAGE_BYTES - 20), re.S
+    rb"MSG \S+ \d+ (\S+) %d\r\n(\d{20}).{%d}\r\n" % (MESSAGE_BYTES, MESSAGE_BYTES - 20), re.DOTALL
 )
 #: The acknowledgements that a consumer may owe.
 ACKS_PENDING_MAX = 10_000
@@ -30,9 +30,8 @@ def start(folder: Path, port: int) -> Process:
     """A server; it listens."""
     folder.mkdir()
     config = folder / "nats.conf"
-    config.write_text(
-        f'listen: 127.0.0.1:{port}\nmax_pending: 256MB\njetstream {{ store_dir: "{folder}", max_file_store: 8GB }}\n'
-    )
+    store = f'jetstream {{ store_dir: "{folder}", max_file_store: 8GB }}'
+    config.write_text(f"listen: 127.0.0.1:{port}\nmax_pending: 256MB\n{store}\n")
     server = Process(["nats-server", "-c", config], log=folder.with_suffix(".log"))
     server.wait_for_port(port)
     return server

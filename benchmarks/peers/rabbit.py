@@ -22,7 +22,7 @@ _BODY = re.compile(
     b"\x03\x00\x01"
     + re.escape(struct.pack(">I", MESSAGE_BYTES))
     + rb"(\d{20}).{%d}\xce" % (MESSAGE_BYTES - 20),
-    re.S,
+    re.DOTALL,
 )
 _ACK = struct.Struct(">BHIHHQBB")
 _END = b"\xce"

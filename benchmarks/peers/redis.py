@@ -19,7 +19,7 @@ from benchmarks.peers.load import MESSAGE_BYTES, READ_BYTES, Latencies, Publishe
 _ENTRY = re.compile(
     rb"\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nd\r\n\$%d\r\n(\d{20}).{%d}\r\n"
     % (MESSAGE_BYTES, MESSAGE_BYTES - 20),
-    re.S,
+    re.DOTALL,
 )
 _ENTRIES = re.compile(rb"\*1\r\n\*2\r\n\$1\r\ns\r\n\*(\d+)\r\n")
 _ADD = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nd\r\n$%d\r\n%%s\r\n" % MESSAGE_BYTES
@@ -30,8 +30,10 @@ def start(folder: Path, port: int, sync: str) -> Process:
     """A server that syncs its file `always` or `everysec`; it listens."""
     folder.mkdir()
     server = Process(
-        ["redis-server", "--bind", "127.0.0.1", "--port", port, "--dir", folder, "--save", ""]
-        + ["--appendonly", "yes", "--appendfsync", sync, "--logfile", folder / "redis.log"],
+        [
+            *("redis-server", "--bind", "127.0.0.1", "--port", port, "--dir", folder, "--save", ""),
+            *("--appendonly", "yes", "--appendfsync", sync, "--logfile", folder / "redis.log"),
+        ],
         log=folder.with_suffix(".log"),
     )
     server.wait_for_port(port)
