@@ -1,6 +1,7 @@
 """The account of the demo notices whatever goes wrong, and nothing else."""
 
 import io
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from gapless.cli import demo
 from gapless.cli.demo_account import (
     Arrivals,
     Name,
@@ -31,6 +34,7 @@ from gapless.cli.demo_network import (
     router_of,
 )
 from gapless.cli.demo_report import WIDTH, Narrator, Outcome, as_json, broken, introduce, report
+from gapless.cli.main import app
 from gapless.content.evaluate import mask
 from gapless.content.language import parse_condition
 from gapless.content.rows import Rows
@@ -204,6 +208,24 @@ def test_nothing_that_is_told_is_wider_than_a_terminal(record: Record) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in text, "a table was too wide, and something was left out"
     assert "nothing lost, nothing twice, nothing out of order" in text
     assert "b2 took over news and tokyo" in text
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_a_broken_promise_is_said_in_one_line_and_is_exit_status_1(
+    as_object: bool, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told(*_: object) -> Record:
+        return record
+
+    lose(record.arrivals["video"])
+    monkeypatch.setattr(demo, "_told", told)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["demo", *(["--json"] if as_object else [])])
+    assert done.exit_code == demo.EXIT_BROKEN
+    assert done.stderr == "demo: a promise was broken: video at s2: 1 lost\n"
+    if as_object:
+        assert json.loads(done.stdout)["figure"] == str(demo.FIGURE)
+    assert (tmp_path / demo.FIGURE).is_file()
 
 
 def test_the_figure_is_a_picture(record: Record, tmp_path: Path) -> None:
