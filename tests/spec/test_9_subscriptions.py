@@ -209,6 +209,21 @@ def test_a_difference_without_its_base_is_not_applied() -> None:
     assert ack.version is None
 
 
+def test_a_sender_adapts_to_a_neighbour_that_holds_less_than_it_said() -> None:
+    """Clause 9.4."""
+    routing = Routing(network(), S, 0)
+    b = BrokerId("b")
+    for version in (1, 2):
+        routing.wanted_here(wanting(where(f"price = {version}")), [], Epochs({S: version}))
+        assert [message.version for message in sent(routing, up=frozenset({b}))] == [version]
+        routing.acknowledged(b, AdvertisementAckMessage(root=ROOT, origin=S, version=version))
+    assert sent(routing, up=frozenset({b})) == []
+    # It was restarted, and an answer of its earlier life came late.
+    routing.acknowledged(b, AdvertisementAckMessage(root=ROOT, origin=S, version=1))
+    (again,) = sent(routing, up=frozenset({b}))
+    assert (again.base, again.version, again.added) == (1, 2, wanting(where("price = 2")))
+
+
 def test_an_advertisement_is_repeated_until_it_is_acknowledged() -> None:
     """Clause 9.5."""
     routing = Routing(network(), S, 0)

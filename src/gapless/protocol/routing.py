@@ -337,10 +337,10 @@ class Routing:
                     transfer.at = 0
         elif message.version is None or message.version > state.version:
             state.upward[sender] = _Upward()
-        elif upward.acked is None or message.version >= upward.acked:
-            if upward.acked != message.version:
-                upward.sent_ms = upward.transfer = None
-            upward.acked = message.version
+        elif upward.acked != message.version:
+            # An older version is believed, too: it may have forgotten the newer one. If that is old news, it
+            # says so when it gets the difference.
+            upward.acked, upward.sent_ms, upward.transfer = message.version, None, None
 
     def link_up(self, neighbour: BrokerId) -> list[Effect]:
         """A neighbour may have forgotten everything: tell it all again."""
