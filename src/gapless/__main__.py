@@ -1,6 +1,6 @@
 """`python -m gapless` is the same as `gapless`."""
 
-from gapless.cli.main import main
+from gapless.cli.main import program
 
 if __name__ == "__main__":
-    main()
+    program()
