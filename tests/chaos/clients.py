@@ -206,6 +206,7 @@ class SubscriberProgram:
                 wants=wants,
                 total=spec.order == "total",
                 durable=spec.durable,
+                slow=spec.slow_s > 0,
             )
         elif before.stretches:
             start = None if spec.durable else before.positions

@@ -112,6 +112,8 @@ class Subscribed:
     total: bool
     #: It has a name at the nodes, which remember how far it is.
     is_durable: bool
+    #: It takes its time, whatever the network does.
+    is_slow: bool
     turns: list[tuple[Any, dict[str, int]]]
     stretches: list[Stretch] = field(default_factory=list)
     #: Per pubend the first tick that has not come.
@@ -190,9 +192,8 @@ class History:
         elif kind == "mended":
             self.faults[line["number"]].mended_at = at
         elif kind == "wish":
-            self.subscribed[line["of"]] = Subscribed(
-                line["of"], line["topic"], line["total"], line["durable"], [(decode(line["wants"]), {})]
-            )
+            kind_of = (line["topic"], line["total"], line["durable"], line["slow"])
+            self.subscribed[line["of"]] = Subscribed(line["of"], *kind_of, [(decode(line["wants"]), {})])
         elif kind == "broke":
             self.broken.append((line["of"], line["why"]))
         else:

@@ -249,7 +249,7 @@ def _recovery(history: History, death: float) -> list[float]:
     """Per subscription: seconds from a death to the first delivery of an event published right after it."""
     found: list[float] = []
     for subscribed in history.subscribed.values():
-        for stretch in subscribed.stretches:
+        for stretch in () if subscribed.is_slow else subscribed.stretches:
             first = next(
                 (
                     taken.at - death

@@ -36,7 +36,7 @@ def recorded() -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for name, (topic, wants, total) in WISHES.items():
         starts = {pubend: 100 for pubend, fed in PUBENDS.items() if fed == topic}
-        wish = {"topic": topic, "wants": encode(wants), "total": total, "durable": False}
+        wish = {"topic": topic, "wants": encode(wants), "total": total, "durable": False, "slow": False}
         lines.append({"kind": "wish", "at": 1.0, "of": name, **wish})
         lines.append({"kind": "start", "at": 2.0, "of": name, "ticks": starts})
     for number in range(EVENTS):
