@@ -105,11 +105,12 @@ def introduce(console: Console, seconds: float, rate: float, folder: Path) -> No
     say(console, "Five brokers, each a process of its own on this machine:\n")
     console.print(picture())
     listed = ", ".join(f"{plan.name} ({plan.pubend})" for plan in PUBLISHERS)
-    say(console, f"\nPublishers: {listed}.")
+    say(console, f"\nPublishers (logs): {listed}.")
     say(
-        console, f"Together they publish {rate:,.0f} events a second for {seconds:g} s. p1 flushes its log to"
+        console,
+        f"Together {rate:,.0f} events a second for {seconds:g} s; p1 flushes them to disk (fdatasync)",
     )
-    say(console, "the disk (fdatasync) before anybody sees an event. Subscribers:\n")
+    say(console, "before anybody sees them. The others subscribe:\n")
     for plan in SUBSCRIBERS:
         say(console, f"  {plan.edge}  {plan.name:<9} {plan.topic:<7} {wish(plan)}")
     say(console, f"\nAfter a third of the time {VICTIM} is killed with kill -9; after two thirds it is")
@@ -215,7 +216,7 @@ def report(console: Console, outcome: Outcome) -> None:
     console.print(latency_table(outcome.accounts))
     for edge, by_pubend in outcome.recovery_s.items():
         told = ", ".join(f"{pubend} {duration(seconds)}" for pubend, seconds in sorted(by_pubend.items()))
-        say(console, f"New events at {edge} after the kill: {told}.")
+        say(console, f"First new event at {edge} after the kill: {told}.")
     say(console, f"{SURVIVOR} took over {' and '.join(taken_over())}; it had carried the rest before.")
     if outcome.figure is not None:
         say(console, f"Every event as a dot: {outcome.figure}")
@@ -278,6 +279,7 @@ def verdict(console: Console, outcome: Outcome) -> None:
         delivered = sum(each.delivered for each in outcome.accounts)
         text = f"{delivered:,} deliveries: nothing lost, nothing twice, nothing out of order."
         say(console, f"\n{text}", "bold green")
+        say(console, "\nNext: gapless demo --help, or gapless sim --demo for stranger faults.")
         return
     say(console, f"\nA promise was broken: {broken(outcome)}", "bold red")
 
