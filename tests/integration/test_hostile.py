@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -157,5 +158,17 @@ def test_strangers_cannot_take_all_places(tmp_path: Path, monkeypatch: pytest.Mo
                 await reader.read()
             async with connect(network.address("n1")) as client:
                 assert "trades" in await client.topics()
+
+    run(story())
+
+
+def test_the_system_looks_after_clients_that_vanish_without_a_word(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(NODE, tmp_path, "n1") as network, connect(network.address("n1")):
+            [session] = network.nodes["n1"].sessions.clients()
+            assert session.connection._transport is not None
+            found = session.connection._transport.get_extra_info("socket")
+            assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == door_module.KEEP_ALIVE_SECONDS
 
     run(story())

@@ -1,13 +1,18 @@
 """Tokens: who has none stays outside, and who has one may do what it says and nothing else."""
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gapless.client import connect
 from gapless.errors import GaplessError, UsageError
+from gapless.model.ids import BrokerId
+from gapless.node.config import load_network
+from gapless.node.node import Node
 from gapless.node.security import token_hash
+from gapless.wire.address import Address
 from tests.integration.files import run, running
 
 NODE = f"""
@@ -78,3 +83,19 @@ def test_tokens_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
             assert (await boss.status())["broker"] == "n1"
 
     run(story())
+
+
+@pytest.mark.parametrize(("host", "told"), [("127.0.0.1", 0), ("0.0.0.0", 1)])
+def test_a_node_that_anybody_may_reach_says_so(
+    host: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = load_network(NODE.partition("[tokens]")[0], "network.toml")
+    config = replace(file.node(BrokerId("n1"), tmp_path, ""), addresses={BrokerId("n1"): Address(host, 0)})
+
+    async def story() -> None:
+        async with Node(config):
+            pass
+
+    run(story())
+    lines = [record for record in caplog.records if record.getMessage() == "open_door"]
+    assert [getattr(line, "gapless_fields", {})["missing"] for line in lines] == ["tls and tokens"] * told

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from gapless.cli.loop import loop_factory
 from gapless.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,12 +110,10 @@ def _name() -> str:
 
 def run(story: Coroutine[Any, Any, Found]) -> Found:
     """Run a command to its end; Ctrl-C ends it without a traceback."""
-    import uvloop  # noqa: PLC0415
-
     # What the client has to say, such as that a connection was lost, in the words of a command.
     logging.basicConfig(format="notice: %(message)s", level=logging.WARNING)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(story)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None

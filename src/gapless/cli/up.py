@@ -10,7 +10,6 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -21,6 +20,7 @@ import pyarrow as pa
 import typer
 
 from gapless import __version__
+from gapless.cli.loop import loop_factory
 from gapless.errors import ParameterError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.config import SOLE_BROKER, NodeConfig, load_network, sole_network
@@ -95,7 +95,7 @@ def up(
     _do_without_pandas()
     # The first condition would load the parser, with everybody waiting.
     import_module("gapless.content.sql")
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(config))
 
 
@@ -176,16 +176,6 @@ def _do_without_pandas() -> None:
         sys.meta_path.insert(0, finder)
         pa.array([0])
         sys.meta_path.remove(finder)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The fast event loop where there is one; None for Python's own."""
-    try:
-        import uvloop  # noqa: PLC0415  # it may be missing
-    except ImportError as error:
-        log.warning("slow_event_loop", reason=str(error), way_out="install uvloop")
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(config: NodeConfig) -> None:

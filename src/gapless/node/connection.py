@@ -8,6 +8,7 @@ its owner looks at `backlog_bytes` and decides.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -91,6 +92,15 @@ class Connection(asyncio.Protocol):
     def certificate(self) -> Mapping[str, Any] | None:
         """What the peer has shown of itself over TLS; None when it has shown nothing."""
         return None if self._transport is None else self._transport.get_extra_info("peercert")
+
+    def keep_alive(self, seconds: int) -> None:
+        """Let the system find out, within a few times so many seconds, that the peer has vanished."""
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        if found is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
     def refuse(self, error: GaplessError) -> None:
         """Tell the peer why, and close."""

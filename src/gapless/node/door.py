@@ -34,6 +34,8 @@ log = event_log("gapless.door")
 
 #: Whoever connects has so long to say who it is, and before that as long for the handshake of TLS.
 HELLO_SECONDS_MAX = 5.0
+#: A peer that is silent for so long is asked by the system whether it is there, three times and no more.
+KEEP_ALIVE_SECONDS = 30
 #: How many may be connected without having said who they are.
 STRANGERS_MAX = 4_096
 #: The code with which clients are sent elsewhere.
@@ -118,6 +120,7 @@ class Door:
 
     def introduced(self, connection: Connection, hello: Hello) -> Owner:
         """Somebody said who it is. Raises PeerError or UsageError when it may not come in."""
+        connection.keep_alive(KEEP_ALIVE_SECONDS)
         version = check_hello(hello, self._fingerprint)
         is_broker = hello.role is Role.BROKER
         if is_broker:

@@ -65,6 +65,13 @@ class HttpDoor:
             )
         except OSError as error:
             raise UsageError("E183", f"cannot listen at {listen}: {error.strerror or error}") from error
+        if not listen.is_loopback:
+            log.warning(
+                "open_door",
+                listens=str(listen),
+                missing="everything",
+                way_out="whoever reaches this address may read the status: serve HTTP at 127.0.0.1",
+            )
 
     @property
     def address(self) -> Address:

@@ -164,6 +164,8 @@ class Node:
         except UsageError:
             self._door.shut()
             await self.storage.close()
+            if self._database is not None:
+                self._database.close()
             raise
         self.links.start()
         self._tick()

@@ -124,7 +124,7 @@ def pubends_status(
 
 def clients_status(sessions: Sessions, clients_max: int) -> dict[str, object]:
     """Who is connected; of many, those with the most unsent bytes."""
-    clients = sessions._sessions
+    clients = sessions.clients()
     shown = heapq.nsmallest(LISTED_MAX, clients, key=lambda each: (-each.connection.backlog_bytes, each.name))
     return {
         "count": len(clients),
