@@ -21,9 +21,11 @@ V = TypeVar("V")
 class TickMap(Generic[V]):
     """A mutable map from ticks to values; ticks that were never set have none."""
 
-    __slots__ = ("_starts", "_stops", "_values")
+    __slots__ = ("_starts", "_stops", "_values", "version")
 
     def __init__(self) -> None:
+        #: Grows with every change: while it stays, whatever was read of the map is still true.
+        self.version = 0
         self._starts: list[Tick] = []
         self._stops: list[Tick] = []
         self._values: list[V] = []
@@ -112,6 +114,7 @@ class TickMap(Generic[V]):
         if len(self._starts) <= runs_max:
             return False
         keep = max(1, runs_max // 2)
+        self.version += 1
         del self._starts[:-keep], self._stops[:-keep], self._values[:-keep]
         return True
 
@@ -158,10 +161,12 @@ class TickMap(Generic[V]):
         # The common path: a stream grows at its end with the value it already has there.
         if self._stops and self._stops[-1] == start and self._values[-1] == value:
             self._stops[-1] = stop
+            self.version += 1
             return True
         return False
 
     def _replace(self, start: Tick, stop: Tick, runs: list[tuple[Tick, Tick, V]]) -> None:
+        self.version += 1
         low, high = self._touching(start, stop)
         new = list(runs)
         if low < high:

@@ -211,6 +211,8 @@ class Edge:
             return group.pubends
         subend.outstanding.discard(serial)
         subend.slow = False
+        for each in self._groups_of(subend):
+            each.stir(subend)
         return self._merge(subend).pubends
 
     def slow(self, event: SubscriberSlow) -> tuple[PubendId, ...]:
@@ -249,7 +251,9 @@ class Edge:
             for deliver in group.advance(self._serials):
                 self._waiting[deliver.serial] = (group, None)
                 effects.append(deliver)
-            for lag in list(group.ready.values()):
+            known = group.known_now()
+            for lag in [each for each in group.ready.values() if each.stuck != known]:
+                lag.stuck = known
                 effects += self._catch_up(group, lag.subend)
                 if len(lag.subend.phases) > 1:
                     over |= self._pass_by(group, lag.subend, min(lag.taken.values()))
@@ -435,6 +439,8 @@ class Edge:
         if subend.slow and not subend.outstanding and self._has_caught_up(subend):
             # Its queue was emptied and there is nothing to put into it: it is in step again.
             subend.slow = False
+            for each in self._groups_of(subend):
+                each.stir(subend)
         group.rejoin(subend)
         return effects
 

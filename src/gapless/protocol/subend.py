@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,8 @@ PARKED = mark("parked", "a subscription whose subscriber is away was put aside")
 CHANGE_OF_MEMBER = mark("change_of_member", "a member's condition changed when the horizon reached the tick")
 CHANGE_OF_LAGGARD = mark("change_of_laggard", "a laggard came to a tick at which its condition changes")
 
+#: How many of those that are back already a heap of the parked may hold, beside as many as are parked.
+PARKED_STALE_MAX = 64
 _WINDOW_MIN = 1_000
 _WINDOW_MAX = 2**50
 
@@ -126,6 +129,8 @@ class CatchUp:
     serial: int | None = None
     #: How many ticks to ask for at once; grows when they hold little, shrinks when they hold much.
     window: int = 0
+    #: What was known when there was nothing to hand out; None when something of its own has changed since.
+    stuck: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -166,9 +171,13 @@ class Group:
     laggards: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
     #: The laggards that do not wait for a delivery to be taken: there may be work for them.
     ready: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
-    #: Those that are away, and per pubend the lowest tick that one of them has not taken; None when unknown.
+    #: Those that are away; and per pubend a heap of what they have taken, with some that are back already.
     parked: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
-    parked_low: dict[PubendId, Tick] | None = None
+    parked_taken: dict[PubendId, list[tuple[Tick, int, CatchUp]]] = field(default_factory=dict)
+    parkings: int = 0
+    #: Per pubend what laggards lack, and what was known when that was found; who came since is apart.
+    lacking: dict[PubendId, tuple[tuple[int, ...], TickSet]] = field(default_factory=dict)
+    newcomers: dict[PubendId, dict[SubscriptionId, CatchUp]] = field(default_factory=dict)
 
     @property
     def pubends(self) -> tuple[PubendId, ...]:
@@ -228,10 +237,9 @@ class Group:
 
     def remove(self, subend: Subend) -> None:
         """The subscription has ended."""
-        self.laggards.pop(subend.subscription, None)
-        self.ready.pop(subend.subscription, None)
-        if self.parked.pop(subend.subscription, None) is not None:
-            self.parked_low = None
+        if self.laggards.pop(subend.subscription, None) is not None:
+            self._gone(subend)
+        self.parked.pop(subend.subscription, None)
         self.index.remove(subend.slot)
         self.late_starts.pop(subend.slot, None)
         for phase in subend.phases:
@@ -264,6 +272,16 @@ class Group:
                 catch_up.serial = None
                 catch_up.taken = dict(catch_up.handed)
                 self.ready[subend.subscription] = catch_up
+
+    def known_now(self) -> tuple[int, ...]:
+        """Differs whenever more or less is known to laggards: while it stays, those who are stuck stay so."""
+        return (self.horizon, *(lane.istream.stream.known.version for lane in self.lanes))
+
+    def stir(self, subend: Subend) -> None:
+        """Something has changed for a laggard: look at it again, even if nothing else has."""
+        lag = self.laggards.get(subend.subscription)
+        if lag is not None:
+            self._come(lag)
 
     def advance(self, serials: Iterator[int]) -> list[Deliver]:
         """Hand out everything up to the doubt horizon to the members."""
@@ -319,7 +337,7 @@ class Group:
             return False
         reached(LAGGARD_REJOINED)
         del self.laggards[subend.subscription]
-        self.ready.pop(subend.subscription, None)
+        self._gone(subend)
         if lag.serial is not None:
             self.waiting_apart[lag.serial] = min(lag.taken.values())
         self._join(subend, max(lag.handed.values()))
@@ -334,7 +352,7 @@ class Group:
         """The tick below which all readers have taken their events of this pubend."""
         lagging = [lag.taken[pubend] for lag in self.laggards.values()]
         if self.parked:
-            lagging.append(self._parked_low()[pubend])
+            lagging.append(self._parked_low(pubend))
         return min([self._settled(), *lagging])
 
     def _settled(self) -> Tick:
@@ -360,28 +378,58 @@ class Group:
         # A pubend that falls silent must not keep a condition alive that is to be replaced.
         change = max(self.switches, default=TICK_MIN)
         wanted = lane.gaps(self.horizon, max(expected, lane.overdue, change))
-        for lag in self.ready.values():
-            if not (lag.subend.slow and lag.subend.outstanding):
+        return wanted | self._lacking(lane) if self.ready else wanted
+
+    def _lacking(self, lane: Lane) -> TickSet:
+        """Ticks that laggards are ready for. Of those that are stuck it is known already what they lack."""
+        known = self.known_now()
+        before, lacking = self.lacking.get(lane.pubend, ((), EMPTY))
+        newcomers = self.newcomers.pop(lane.pubend, {})
+        lags, parts = (newcomers, [lacking]) if before == known else (self.ready, [])
+        for lag in lags.values():
+            if lag.serial is None and not (lag.subend.slow and lag.subend.outstanding):
                 start = lag.handed[lane.pubend]
                 phase, until = lag.subend.in_force(lane.pubend, start)
-                wanted |= lane.gaps_under(start, min(self.horizon, start + lag.window, until), phase.birth)
-        return wanted
+                stop = min(self.horizon, start + lag.window, until)
+                parts.append(lane.gaps_under(start, stop, phase.birth))
+        lacking = parts[0] if len(parts) == 1 else TickSet.of(*(run for part in parts for run in part))
+        self.lacking[lane.pubend] = (known, lacking)
+        return lacking
+
+    def _come(self, lag: CatchUp) -> None:
+        lag.stuck = None
+        for pubend in self.pubends:
+            self.newcomers.setdefault(pubend, {})[lag.subend.subscription] = lag
+
+    def _gone(self, subend: Subend) -> None:
+        """A laggard is none any more: what it lacked may be lacked by nobody."""
+        self.ready.pop(subend.subscription, None)
+        self.lacking.clear()
+        for newcomers in self.newcomers.values():
+            newcomers.pop(subend.subscription, None)
 
     def _set_apart(self, subend: Subend, handed: dict[PubendId, Tick], window: int) -> None:
         lag = CatchUp(subend, dict(handed), dict(handed), window=window)
         if not subend.away:
             self.laggards[subend.subscription] = self.ready[subend.subscription] = lag
+            self._come(lag)
             return
         reached(PARKED)
         self.parked[subend.subscription] = lag
-        if self.parked_low is not None:
-            self.parked_low = {pubend: min(at, handed[pubend]) for pubend, at in self.parked_low.items()}
+        self.parkings += 1
+        for pubend in self.pubends:
+            heap = self.parked_taken.setdefault(pubend, [])
+            heappush(heap, (lag.taken[pubend], self.parkings, lag))
+            if len(heap) > 2 * len(self.parked) + PARKED_STALE_MAX:
+                heap[:] = [each for each in heap if self.parked.get(each[2].subend.subscription) is each[2]]
+                heapify(heap)
 
-    def _parked_low(self) -> dict[PubendId, Tick]:
-        if self.parked_low is None:
-            lags = self.parked.values()
-            self.parked_low = {pubend: min(lag.taken[pubend] for lag in lags) for pubend in self.pubends}
-        return self.parked_low
+    def _parked_low(self, pubend: PubendId) -> Tick:
+        """The lowest tick of a pubend that one of those who are away has not taken."""
+        heap = self.parked_taken[pubend]
+        while self.parked.get(heap[0][2].subend.subscription) is not heap[0][2]:
+            heappop(heap)
+        return heap[0][0]
 
     def _join(self, subend: Subend, start: Tick) -> None:
         self.index.add(subend.slot, subend.in_force(self.pubends[0], self.horizon)[0].condition)
