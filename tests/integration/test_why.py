@@ -88,7 +88,7 @@ async def _told(asker: Asker, publisher: Client, events: Any, early: int) -> Non
     assert delivered.sentence == f"YES: '{name}' got the event and has acknowledged it."
     path = dict(delivered.evidence)
     assert path["path"] == "p -> b -> s"
-    assert "the filter for b (1 conditions) accepts it" in path["p1"]
+    assert "the filter for b (1 condition) accepts it" in path["p1"]
     assert (await asker.why(last.tick, name)).verdict == "handed"
     silent = await asker.why(wanted.tick + 1, name)
     assert silent.verdict == "no_event", silent

@@ -43,10 +43,16 @@ def duration(seconds: float) -> str:
 
 
 def lag(milliseconds: float | None) -> str:
-    """How far something is behind."""
+    """How far something is behind, or how long it takes.
+
+    >>> lag(None), lag(0.25), lag(250), lag(75_000)
+    ('-', '0.25 ms', '250 ms', '1 min 15 s')
+    """
     if milliseconds is None:
         return "-"
-    return f"{milliseconds:,.1f} ms" if milliseconds < 1_000 else duration(milliseconds / 1_000)
+    if milliseconds >= 1_000:
+        return duration(milliseconds / 1_000)
+    return f"{milliseconds:.2f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
 
 
 def size(count: float) -> str:
@@ -120,8 +126,10 @@ def broker_table(answers: Sequence[Answer]) -> Table:
             state,
             f"{rates.get('events_accepted', 0):,.0f}",
             f"{rates.get('rows_delivered', 0):,.0f}",
-            f"{report['flush_ms']['p50']:.2g} ms" if report["totals"]["flushes"] else "-",
-            f"{report['flush_ms']['p99']:.2g} ms" if report["totals"]["flushes"] else "-",
+            *(
+                lag(report["flush_ms"][share] if report["totals"]["flushes"] else None)
+                for share in ("p50", "p99")
+            ),
             lag(max(behind, default=None)),
             _count(sum(each["gaps"] for each in report["pubends"])),
             f"{rates.get('nacks_sent', 0):,.0f}",
@@ -170,7 +178,10 @@ def _behind(frontier: int | None, tick: int | None) -> str:
     """A position as its distance from the frontier: people compare times, not ticks."""
     if frontier is None or tick is None or tick <= 0:
         return "-"
-    return "all" if tick >= frontier else f"-{lag((frontier - tick) / 1_000)}"
+    missing = frontier - tick
+    if missing < 1_000:
+        return "all" if missing <= 0 else f"-{missing} \N{MICRO SIGN}s"
+    return f"-{lag(missing / 1_000)}"
 
 
 def link_table(reports: Sequence[dict[str, Any]]) -> Table:

@@ -310,7 +310,8 @@ def _way(way: dict[str, Any], row: Mapping[str, Any] | None, schema: Schema, edg
         accepts = _accepted(way["conditions"], row, schema)
     verdict = {True: "accepts it", False: "REJECTS it", None: "cannot be tried"}[accepts]
     heard = "" if way["epochs"].get(edge, -1) >= birth else ", and does NOT know the subscription yet"
-    return f"{link}; the filter for {way['cell']} ({way['conditions_count']:,} conditions) {verdict}{heard}"
+    count = f"{way['conditions_count']:,} condition{'' if way['conditions_count'] == 1 else 's'}"
+    return f"{link}; the filter for {way['cell']} ({count}) {verdict}{heard}"
 
 
 def _accepted(conditions: Sequence[str], row: Mapping[str, Any], schema: Schema) -> bool:
