@@ -192,8 +192,13 @@ class SubscriberProgram:
     async def _change(self, wants: list[Any]) -> None:
         if self._subscription is None:
             return
-        ticks = await self._subscription.change(text_of(decode(wants)))
-        self._recorder.write("change", of=self._spec.name, wants=wants, ticks=dict(ticks))
+        self._recorder.write("asks", of=self._spec.name, wants=wants)
+        try:
+            ticks = await self._subscription.change(text_of(decode(wants)))
+        except GaplessError as error:
+            self._recorder.write("broke", of=self._spec.name, why=str(error))
+        else:
+            self._recorder.write("change", of=self._spec.name, wants=wants, ticks=dict(ticks))
 
     async def run(self, ready: asyncio.Event) -> None:
         spec, before = self._spec, self._before

@@ -12,9 +12,10 @@ conductor are on one machine, so their monotonic clocks agree.
 | `start` | when it is confirmed, with the first tick of each pubend |
 | `resume` | when a client that came back is confirmed again |
 | `got` | when the program has an event, before it is acknowledged |
-| `change` | when a new condition decides, with the first tick of each pubend |
+| `asks`, `change` | when a change is asked for, and when the new condition decides: from which ticks on |
 | `gap` | when the client library says that the network no longer keeps something |
 | `broke` | when a subscription or publisher fails |
+| `clock` | by the conductor, once: what time it is, for whoever reads the logs of the nodes |
 | `fault`, `mended` | by the conductor |
 """
 
@@ -118,6 +119,8 @@ class Subscribed:
     stretches: list[Stretch] = field(default_factory=list)
     #: Per pubend the first tick that has not come.
     positions: dict[str, int] = field(default_factory=dict)
+    #: How many changes of the condition were asked for and not confirmed.
+    asked: int = 0
 
     def begin(self, stretch: Stretch) -> None:
         """From these starts on, everything is owed again."""
@@ -164,6 +167,8 @@ class History:
     faults: dict[int, Fault] = field(default_factory=dict)
     #: Publishers and subscriptions that failed, and why.
     broken: list[tuple[str, str]] = field(default_factory=list)
+    #: Seconds since 1970 when the monotonic clock was zero.
+    epoch: float = 0.0
     _read: dict[Path, int] = field(default_factory=dict)
 
     def refresh(self) -> None:
@@ -187,6 +192,8 @@ class History:
         kind, at = line["kind"], line["at"]
         if kind in ("pub", "receipt", "refused"):
             self._take_publishing(kind, at, line)
+        elif kind == "clock":
+            self.epoch = line["now"] - at
         elif kind == "fault":
             self.faults[line["number"]] = Fault(line["number"], line["what"], line["target"], at)
         elif kind == "mended":
@@ -221,7 +228,10 @@ class History:
         elif kind == "got":
             subscribed.take(Taken(at, line["pubend"], line["tick"], line["id"], line["digest"]))
         elif kind == "change":
+            subscribed.asked -= 1
             subscribed.turns.append((decode(line["wants"]), line["ticks"]))
+        elif kind == "asks":
+            subscribed.asked += 1
         else:
             assert kind == "gap", f"what is {line}?"
             gap = Gap(at, line["pubend"], line["start"], line["stop"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +169,25 @@ def story(violation: Violation, history: History, folder: Path) -> list[str]:
         for fault in history.faults.values()
         if at is None or abs(fault.at - at) < 3 * STORY_S
     ]
-    return lines + _log_lines(folder)
+    return lines + _log_lines(folder, None if at is None else history.epoch + at)
 
 
-def _log_lines(folder: Path) -> list[str]:
-    """The last lines of every log: a run stops soon after the round with a violation."""
-    lines: list[str] = []
+def _log_lines(folder: Path, around: float | None) -> list[str]:
+    """What the nodes logged around a time, in its order; without one, the last lines of each."""
+    lines: list[tuple[float, str]] = []
     for file in sorted(folder.glob("*.log")):
-        told = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        lines += [f"{file.stem}: {line}" for line in told[-STORY_LINES_MAX:]]
-    return lines
+        told = [
+            (_logged_at(line), f"{file.stem}: {line}")
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
+        near = [each for each in told if around is not None and abs(each[0] - around) < STORY_S]
+        lines += near or told[-STORY_LINES_MAX:]
+    return [line for _, line in sorted(lines)]
+
+
+def _logged_at(line: str) -> float:
+    """When a node logged a line, in seconds since 1970; 0 for a line that is not of a node."""
+    try:
+        return datetime.fromisoformat(json.loads(line)["time"]).timestamp()
+    except (ValueError, KeyError, TypeError):
+        return 0.0

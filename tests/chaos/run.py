@@ -71,6 +71,7 @@ class Run:
         """Play it, and judge it."""
         outcome = self._outcome
         async with Stage.set_up(self._seed, self._folder) as stage:
+            stage.recorder.write("clock", now=time.time())
             self._say(f"{len(stage.fleet.names)} brokers and {len(stage.clients)} client programs run")
             if stage.disk is None:
                 outcome.notes.append("mounting is not allowed here: no disk was filled")
@@ -148,6 +149,9 @@ class Run:
                 text = f"event {event.number} has no receipt {PATIENCE_S:.0f} s after all was mended"
                 return Violation("liveness", text, subject=event.publisher)
         for subscribed in self._history.subscribed.values():
+            if subscribed.asked:
+                text = f"a changed filter is not confirmed {PATIENCE_S:.0f} s after all was mended"
+                return Violation("liveness", text, subject=subscribed.name)
             event = _last_owed(subscribed, old)
             if event is not None:
                 text = f"not taken {PATIENCE_S:.0f} s after all was mended"

@@ -15,6 +15,7 @@ from gapless.protocol.network import Network
 from gapless.sim.conditions import Between, Everything
 from tests.chaos.history import History, digest
 from tests.chaos.judge import EDGE_DEATH, Verdict, judge
+from tests.chaos.report import story
 from tests.chaos.stage import NETWORK
 from tests.chaos.wishes import Pattern, encode, some_row
 
@@ -201,6 +202,35 @@ def test_a_gap_with_events_is_forgiven_only_after_the_death_of_an_edge(is_dead: 
     verdict = judged(lines, tmp_path)
     assert verdict.forfeited == 1
     assert {checker for checker, _ in found(verdict)} == (set() if is_dead else {"release"})
+
+
+def test_a_violation_has_a_story_from_its_publisher_to_the_logs(tmp_path: Path) -> None:
+    lines = recorded()
+    lost = lines.pop(of(lines, "some")[5])
+    lines.append({"kind": "clock", "at": 3.0, "now": 1_794_798_599.0})
+    lines.append({"kind": "fault", "at": lost["at"], "number": 3, "what": "link cut", "target": "b1--s1"})
+    [violation] = judged(lines, tmp_path).violations
+    for broker, second in (("b1", 58), ("s1", 10)):
+        told = {"time": f"2026-11-16T03:09:{second}.424Z", "event": f"what {broker} said"}
+        (tmp_path / f"{broker}.log").write_text(
+            json.dumps(told) + "\n" + json.dumps({**told, "time": "2026-11-16T04:00:00Z"}) + "\n"
+        )
+    history = History(tmp_path)
+    history.refresh()
+    told_lines = story(violation, history, tmp_path)
+    text = "\n".join(told_lines)
+    assert told_lines[0] == str(violation)
+    assert f"to {lost['pubend']} published" in text
+    assert f"receipt: {lost['pubend']}@{lost['tick']}" in text
+    assert "all got it" in text
+    assert "some got it" not in text
+    assert "fault 3: link cut b1--s1" in text
+    assert sum("what b1 said" in line for line in told_lines) == 1, (
+        "what was logged at other times is left out"
+    )
+    assert sum("what s1 said" in line for line in told_lines) == 2, (
+        "who logged nothing then is shown as it ended"
+    )
 
 
 def test_who_comes_back_without_a_memory_is_owed_what_it_had_not_acknowledged(tmp_path: Path) -> None:
