@@ -22,6 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from gapless.content.forest import Change, Forest
 from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickSet
 from gapless.protocol.broker import Broker
@@ -31,6 +32,7 @@ from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.ostream import Ostream
 from gapless.protocol.pubend import Pubend, Starts
+from gapless.protocol.routing import Routing
 from gapless.protocol.subend import Group, Merged, Subend
 from gapless.sim.run import run
 
@@ -259,6 +261,24 @@ def flood(right: Any) -> Any:
         return rows, runs
 
     return broken
+
+
+@mutant(Forest, "remove", "drop what a cancelled condition had covered", "gapless", "liveness")
+def drop_the_uncovered(right: Any) -> Any:
+    def broken(self: Any, condition: Any) -> Change:
+        return Change((), right(self, condition).covered)
+
+    return broken
+
+
+@mutant(Routing, "received", "take the first part of an advertisement for all of it", "gapless", "liveness")
+def believe_the_first_part(right: Any) -> Any:
+    return lambda self, sender, message: right(self, sender, replace(message, total=None))
+
+
+@mutant(Routing, "_leave", "keep filtering for what was cancelled", "routing")
+def filter_for_the_cancelled(_: Any) -> Any:
+    return lambda self, state, origin, want: state.leave(want)
 
 
 @mutant(Istream, "forget_to_bounds", "never forget", "memory", "invariant")

@@ -190,8 +190,16 @@ broker_messages = st.one_of(
         added=wanted,
         removed=wanted,
         epochs=stamps,
+        part=counters,
+        total=st.none() | counters,
     ),
-    st.builds(AdvertisementAckMessage, root=names, origin=names, version=st.none() | counters),
+    st.builds(
+        AdvertisementAckMessage,
+        root=names,
+        origin=names,
+        version=st.none() | counters,
+        staged=st.none() | st.tuples(counters, counters),
+    ),
     st.builds(
         LinkStatusMessage,
         reaches=st.frozensets(names.map(CellId), max_size=4),

@@ -27,7 +27,7 @@ def size_of(condition: Condition) -> int:
     >>> size_of(parse_condition(f"sym = '{'x' * 1000}'", schema)) > 1000
     True
     """
-    size = 0
+    size = _CONJUNCTION_BYTES
     for conjunction in condition.terms:
         size += _CONJUNCTION_BYTES
         for term, domain in conjunction.within.items():
