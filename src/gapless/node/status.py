@@ -175,6 +175,7 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
 def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
     """How many subscriptions of which kind there are here."""
     held = _held(sessions)
+    behind = laggards(broker)
     best_effort = sum(each.asked.mode == "best-effort" for each in held)
     return {
         "count": len(held),
@@ -182,7 +183,7 @@ def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
         "best_effort": best_effort,
         "named": sum(each.asked.name is not None for each in held),
         "parked": sum(each.session is None for each in held),
-        "lagging": len(laggards(broker)),
+        "lagging": sum(each.session is not None and each.name in behind for each in held),
     }
 
 
