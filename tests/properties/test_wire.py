@@ -104,6 +104,8 @@ def test_rows_come_back_as_they_were(batch, data) -> None:
     assert len(delivery.events) == len(set(rows.tolist())), "a row is written once"
     number, row = pairs[0]
     alone = node_decoder().decode(only_frame([shared.one(number, row)]))
+    own = sorted({each for of, each in pairs if of == number})
+    assert shared.few(number, own) == shared.some([(number, each) for each in own])
     assert isinstance(alone, RowsDelivery)
     assert (alone.to, [tuple(event) for event in alone.events]) == (((number, 0),), [expected[0][1:]])
 

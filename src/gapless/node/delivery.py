@@ -399,7 +399,7 @@ class _Writer:
             if len(rows) == 1:
                 connection.send_one(self._rows.one(number, int(rows[0])))
             else:
-                connection.send(self._rows.some([(number, row) for row in rows.tolist()]))
+                connection.send(self._rows.few(number, rows.tolist()))
         elif len(rows) == len(effect.batch):
             if self._columns is None:
                 self._columns = SharedColumns(effect.batch, self._numbers, effect.source)

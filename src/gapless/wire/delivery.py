@@ -64,6 +64,9 @@ _PAIR = struct.Struct("<II")
 _ENTRY = struct.Struct("<qII")
 #: The header of a frame, the counts and one pair.
 _ONE = struct.Struct("<2sBBIIHHIIII")
+#: The same with as many pairs as there are rows.
+_FEW = [struct.Struct(f"<2sBBIIHHII{2 * rows}I") for rows in range(COLUMNS_ROWS_MIN)]
+_ROWS = int(Kind.ROWS)
 _PADDING = [bytes(count) for count in range(8)]
 
 
@@ -97,7 +100,20 @@ class SharedRows:
         """The frame that delivers one row to one subscription."""
         entry = self._entries[row]
         length = 16 + len(entry)
-        return _ONE.pack(MAGIC, VERSION_MAX, Kind.ROWS, length, length, 0, 0, 1, 1, subscription, 0) + entry
+        return _ONE.pack(MAGIC, VERSION_MAX, _ROWS, length, length, 0, 0, 1, 1, subscription, 0) + entry
+
+    def few(self, subscription: int, rows: Sequence[int]) -> list[Part]:
+        """Frames that deliver fewer than `COLUMNS_ROWS_MIN` different rows to one subscription."""
+        known = self._entries
+        entries = [known[row] for row in rows]
+        length = 8 + 8 * len(rows) + sum(map(len, entries))
+        if length > DELIVERY_BYTES_MAX:
+            return self.some([(subscription, row) for row in rows])
+        count = len(rows)
+        pairs = [subscription] * (2 * count)
+        pairs[1::2] = range(count)
+        head = _FEW[count].pack(MAGIC, VERSION_MAX, _ROWS, length, length, 0, 0, count, count, *pairs)
+        return [head + b"".join(entries)]
 
     def some(self, pairs: Sequence[tuple[int, int]]) -> list[Part]:
         """Frames that deliver rows to the subscriptions of one connection: (subscription, row) in order."""
