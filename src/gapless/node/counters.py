@@ -26,11 +26,16 @@ from gapless.protocol.messages import AckMessage, KnowledgeMessage, Message, Nac
 #: The upper bounds of the histogram of flushes, in seconds.
 FLUSH_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
-#: The messages between brokers that are counted by name; the others are few.
-_NAMES: dict[type[object], str] = {
-    KnowledgeMessage: "knowledge",
-    NackMessage: "nacks",
-    AckMessage: "acks",
+#: The messages between brokers that are counted, and the counters for each; the others are few.
+_RECEIVED: dict[type[object], str] = {
+    KnowledgeMessage: "knowledge_received",
+    NackMessage: "nacks_received",
+    AckMessage: "acks_received",
+}
+_SENT: dict[type[object], str] = {
+    KnowledgeMessage: "knowledge_sent",
+    NackMessage: "nacks_sent",
+    AckMessage: "acks_sent",
 }
 
 
@@ -73,7 +78,7 @@ class Counters:
         """An event reached the broker."""
         self.steps += 1
         if isinstance(event, MessageReceived):
-            self._message(event.message, "received")
+            self._message(event.message, _RECEIVED)
         elif isinstance(event, PublishRequested):
             self.events_published += event.rows.num_rows
         elif isinstance(event, SubscriberSlow):
@@ -82,7 +87,7 @@ class Counters:
     def asked(self, effect: Effect) -> None:
         """The broker asked for something."""
         if isinstance(effect, SendMessage):
-            self._message(effect.message, "sent")
+            self._message(effect.message, _SENT)
         elif isinstance(effect, Deliver):
             self.deliveries += 1
             self.rows_delivered += len(effect.rows)
@@ -123,12 +128,11 @@ class Counters:
         """All numbers by name."""
         return {name: getattr(self, name) for name in TOTALS}
 
-    def _message(self, message: Message, way: str) -> None:
+    def _message(self, message: Message, names: dict[type[object], str]) -> None:
         if isinstance(message, SidewaysMessage):
             message = message.message
-        name = _NAMES.get(message.__class__)
+        name = names.get(message.__class__)
         if name is not None:
-            name = f"{name}_{way}"
             setattr(self, name, getattr(self, name) + 1)
 
 
