@@ -279,13 +279,18 @@ class Edge:
     def start_requests(self, pubend: PubendId, now: Now) -> list[StartRequestMessage]:
         """The start request to send now, if one is due."""
         door = self._doors[pubend]
+        if not door.pending:
+            door.request = None
+            return []
+        request = door.request
+        if request is not None and now.ms < request.sent_ms + self._parameters.advertise_repeat_ms:
+            # Thousands may be waiting, and one answer is for all that want the same: look when it has come.
+            return []
         ungranted = [phase for _, phase in door.pending.values() if pubend not in phase.granted]
         if not ungranted:
             door.request = None
             return []
-        if door.request is not None:
-            if now.ms < door.request.sent_ms + self._parameters.advertise_repeat_ms:
-                return []
+        if request is not None:
             reached(START_REQUESTED_AGAIN)
         wanted = ungranted[0].asked.get(pubend)
         alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
