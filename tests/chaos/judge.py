@@ -26,7 +26,7 @@ from tests.chaos.history import Gap, History, Published, Stretch, Subscribed, di
 from tests.chaos.wishes import InTurn
 
 #: A subscription without a name ends with its edge: what it missed may be gone when it comes back.
-EDGE_DEATH = "edge kill"
+EDGE_DEATHS = ("edge kill", "broker restart")
 FORFEIT_S = 60.0
 
 #: Under which heading of the final account a broken promise stands.
@@ -256,7 +256,9 @@ class _Trial:
 
     def _edge_died_before(self, gap: Gap) -> bool:
         return any(
-            fault.what == EDGE_DEATH and gap.at - FORFEIT_S < fault.at < gap.at
+            fault.what in EDGE_DEATHS
+            and fault.target in self._plan.edges
+            and gap.at - FORFEIT_S < fault.at < gap.at
             for fault in self._history.faults.values()
         )
 

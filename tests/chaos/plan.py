@@ -28,6 +28,7 @@ KINDS: Mapping[str, tuple[int, float, float]] = {
     "edge kill": (3, 0.1, 3.0),
     "all routers kill": (2, 0.2, 2.0),
     "broker stop": (5, 1.0, 5.0),
+    "broker restart": (3, 0.1, 2.0),
     "link cut": (4, 0.0, 0.0),
     "link refuse": (3, 0.5, 4.0),
     "link swallow": (4, 0.5, 7.0),

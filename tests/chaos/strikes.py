@@ -27,6 +27,7 @@ def targets_of(stage: Stage) -> Mapping[str, Sequence[str]]:
         "edge kill": EDGES,
         "all routers kill": ("all routers",),
         "broker stop": brokers,
+        "broker restart": brokers,
         "link cut": links,
         "link refuse": links,
         "link swallow": links,
@@ -54,6 +55,7 @@ class Strikes:
             "edge kill": self._kill_broker,
             "all routers kill": self._kill_routers,
             "broker stop": self._stop_broker,
+            "broker restart": self._restart_broker,
             "link cut": self._cut,
             "link refuse": self._refuse,
             "link swallow": self._swallow,
@@ -108,6 +110,18 @@ class Strikes:
         await asyncio.sleep(blow.for_s)
         if fleet.runs(blow.target) and fleet.pid(blow.target) == process:
             fleet.resume(blow.target)
+
+    async def _restart_broker(self, blow: Blow) -> None:
+        """An orderly stop, with SIGTERM, while everybody wants something of it."""
+        if not self._stage.fleet.runs(blow.target) or blow.target in self._stage.down:
+            return
+        self._stage.down.add(blow.target)
+        status = await self._stage.fleet.stop(blow.target)
+        if status not in (0, -signal.SIGKILL):
+            # The fleet kills what does not stop in time, which a busy machine may be to blame for.
+            self._stage.recorder.write("broke", of=blow.target, why=f"exit status {status} after SIGTERM")
+        await asyncio.sleep(blow.for_s)
+        await self._revive(blow.target)
 
     # ---- cables --------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import pytest
 from gapless.protocol.network import Network
 from gapless.sim.conditions import Between, Everything
 from tests.chaos.history import History, digest
-from tests.chaos.judge import EDGE_DEATH, Verdict, judge
+from tests.chaos.judge import EDGE_DEATHS, Verdict, judge
 from tests.chaos.report import story
 from tests.chaos.stage import NETWORK
 from tests.chaos.wishes import Pattern, encode, some_row
@@ -186,8 +186,12 @@ def test_an_event_without_a_receipt_is_found(tmp_path: Path) -> None:
     assert judged(lines, tmp_path, is_over=False).violations == []
 
 
-@pytest.mark.parametrize("is_dead", [False, True])
-def test_a_gap_with_events_is_forgiven_only_after_the_death_of_an_edge(is_dead: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "checkers"), [("s1", set()), ("b1", {"release"}), (None, {"release"})], ids=str
+)
+def test_a_gap_with_events_is_forgiven_only_after_the_death_of_an_edge(
+    target: str | None, checkers: set[str], tmp_path: Path
+) -> None:
     lines = recorded()
     places = [at for at in of(lines, "all") if lines[at]["pubend"] == "trades-1"]
     gone, after = lines[places[8]], lines[places[9]]
@@ -195,13 +199,12 @@ def test_a_gap_with_events_is_forgiven_only_after_the_death_of_an_edge(is_dead: 
     lines[places[8]] = {**gap, "start": gone["tick"], "stop": after["tick"]}
     # Ticks without an event are no loss, whatever the client library says of them.
     lines.insert(places[3], {**gap, "start": lines[places[3]]["tick"] - 2, "stop": lines[places[3]]["tick"]})
-    if is_dead:
-        lines.append(
-            {"kind": "fault", "at": after["at"] - 1, "number": 1, "what": EDGE_DEATH, "target": "s1"}
-        )
+    if target is not None:
+        fault = {"number": 1, "what": EDGE_DEATHS[1], "target": target}
+        lines.append({"kind": "fault", "at": after["at"] - 1, **fault})
     verdict = judged(lines, tmp_path)
     assert verdict.forfeited == 1
-    assert {checker for checker, _ in found(verdict)} == (set() if is_dead else {"release"})
+    assert {checker for checker, _ in found(verdict)} == checkers
 
 
 def test_a_violation_has_a_story_from_its_publisher_to_the_logs(tmp_path: Path) -> None:
