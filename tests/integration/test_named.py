@@ -367,3 +367,32 @@ def test_taking_over_is_refused_to_the_older_request(tmp_path: Path) -> None:
             assert (refused.request, refused.code, refused.retry) == (1, "E137", False)
 
     run(story())
+
+
+def test_positions_of_the_client_win_where_they_are_later(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as publisher:
+            async with (
+                client_of(cluster, "n1") as client,
+                client.subscribe("trades", name="desk", ack="manual") as trades,
+            ):
+                await publish(publisher, 1, 2, 3)
+                assert await acked(trades, 1) == [1]
+                assert await prices(trades, 2) == [2, 3]
+                mine = dict(trades.positions)
+            async with (
+                client_of(cluster, "n1") as client,
+                client.subscribe("trades", name="desk", start=mine) as trades,
+            ):
+                await publish(publisher, 4)
+                assert await prices(trades, 1) == [4]
+            async with (
+                client_of(cluster, "n1") as client,
+                client.subscribe("trades", name="desk", ack="manual") as trades,
+            ):
+                await publish(publisher, 5, 6)
+                assert await prices(trades, 2) == [5, 6]
+                await publish(publisher, 7)
+                assert await prices(trades, 1) == [7], "nobody waits for it to acknowledge what it has"
+
+    run(story())

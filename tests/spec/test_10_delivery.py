@@ -345,3 +345,16 @@ def test_who_is_away_is_handed_nothing_and_holds_what_it_lacks() -> None:
     assert hand.got("alice") == [FIRST + 1, FIRST + 2, FIRST + 3]
     hand.publish(5)
     assert len(hand.got("alice")) == 4
+
+
+def test_who_comes_back_is_not_slow() -> None:
+    """Clause 10.17."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.feed("s", SubscriberSlow(subscription=ALICE, positions={}, away=True))
+    hand.publish(1)
+    hand.stalled = {"alice"}
+    hand.feed("s", SubscriberSlow(subscription=ALICE, positions={}))
+    assert hand.got("alice") == [FIRST]
+    hand.publish(2)
+    assert hand.got("alice") == [FIRST, FIRST + 1], "it is in step, although it has taken nothing yet"

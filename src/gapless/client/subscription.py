@@ -383,6 +383,9 @@ class Subscription:
         if self._live.done():
             start = dict(self._expected)
             where = self._filters.resume(self._expected, None if self._names is None else self._names.schema)
+        elif wish.name is not None and isinstance(start, Mapping):
+            # Whoever begins at positions of its own is done with all below them.
+            self._acked = {**start, **self._acked}
         # Acknowledgements of the old connection may be lost: say them again.
         self._ack_due = self._ack_now = True
         self._regrant = 0

@@ -221,7 +221,8 @@ class Edge:
         if subend is None:
             return ()
         reached(LEFT_LIVE_PATH)
-        subend.slow = True
+        # Whoever comes back has shown no slowness yet.
+        subend.slow = event.away or not subend.away
         subend.away = event.away
         self._drop_outstanding(subend)
         for group in self._groups_of(subend):
