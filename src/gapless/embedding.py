@@ -24,7 +24,7 @@ from typing import Self
 from gapless.client.connection import Client
 from gapless.client.options import DEFAULTS, Options
 from gapless.errors import StoreError
-from gapless.node.config import SOLE_BROKER, NodeConfig, sole_network
+from gapless.node.config import SOLE_BROKER, SOLE_RETENTION, NodeConfig, parse_retention, sole_network
 from gapless.node.node import Node
 from gapless.node.security import Rights, Tokens, new_token, token_hash
 from gapless.wire.address import Address
@@ -66,6 +66,7 @@ class EmbeddedClient(Client):
             folder=None if folder is None else folder / SOLE_BROKER,
             software="embedded",
             tokens=Tokens.of({token_hash(token): everything}),
+            retention_else=parse_retention(SOLE_RETENTION),
         )
         self._node: Node | None = None
         self._watch: asyncio.Task[None] | None = None

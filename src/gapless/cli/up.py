@@ -23,7 +23,14 @@ from gapless import __version__
 from gapless.cli.loop import loop_factory
 from gapless.errors import ParameterError, UsageError
 from gapless.model.ids import BrokerId
-from gapless.node.config import SOLE_BROKER, NodeConfig, load_network, sole_network
+from gapless.node.config import (
+    SOLE_BROKER,
+    SOLE_RETENTION,
+    NodeConfig,
+    load_network,
+    parse_retention,
+    sole_network,
+)
 from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
 from gapless.protocol.network import Network
@@ -56,6 +63,14 @@ def up(
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Listen here, whatever the file says.")
     ] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            "--retention",
+            metavar="7d|10GB|forever|acknowledged",
+            help=f"How long a node without a description keeps events. [default: {SOLE_RETENTION}]",
+        ),
+    ] = None,
     in_memory: Annotated[
         bool, typer.Option("--in-memory", help="Keep nothing on disk: all is lost when the node stops.")
     ] = False,
@@ -86,7 +101,7 @@ def up(
     """
     if logs not in (None, "json", "text"):
         raise ParameterError("E150", f"--log takes json or text, got {logs!r}")
-    config = configured(network, broker, topic or [], data, listen)
+    config = configured(network, broker, topic or [], data, listen, retention=retention)
     if in_memory:
         config = replace(config, folder=None)
     if http is not None:
@@ -100,17 +115,32 @@ def up(
 
 
 def configured(
-    network: Path | None, broker: str | None, topics: list[str], data: Path, listen: str | None
+    network: Path | None,
+    broker: str | None,
+    topics: list[str],
+    data: Path,
+    listen: str | None,
+    *,
+    retention: str | None = None,
 ) -> NodeConfig:
     """What to run, checked as a whole. Raises UsageError."""
     if network is None:
         if broker is not None:
             raise ParameterError("E151", "--broker needs a network description: name the file as well")
         addresses = {SOLE_BROKER: Address("127.0.0.1", DEFAULT_PORT)}
-        config = NodeConfig(alone(topics), SOLE_BROKER, addresses, data / SOLE_BROKER, SOFTWARE)
+        config = NodeConfig(
+            alone(topics),
+            SOLE_BROKER,
+            addresses,
+            data / SOLE_BROKER,
+            SOFTWARE,
+            retention_else=parse_retention(retention or SOLE_RETENTION, "--retention"),
+        )
     else:
         if topics:
             raise ParameterError("E151", "--topic is for a node without a description: add it to the file")
+        if retention is not None:
+            raise ParameterError("E151", "--retention is for a node without a file: write it there")
         try:
             text = network.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -30,6 +30,8 @@ NODE_SECTIONS = ("addresses", "client_addresses", "http", "tls", "tokens", "rete
 
 #: The only broker of a network without a description.
 SOLE_BROKER = BrokerId("node")
+#: How long it keeps events when nobody says so: whoever is new wants to see what was published before.
+SOLE_RETENTION = "7d"
 
 Found = TypeVar("Found")
 
@@ -60,8 +62,9 @@ class NodeConfig:
     tls: Tls | None = None
     #: None lets everybody in.
     tokens: Tokens | None = None
-    #: How long the events of a topic are kept; those that are not named, until everybody has them.
+    #: How long the events of a topic are kept, and those of all others: until everybody has them.
     retention: Mapping[TopicId, Retention] = field(default_factory=dict)
+    retention_else: Retention = field(default_factory=Retention)
     #: The topics whose events are kept as Parquet files for other programs.
     archive: frozenset[TopicId] = frozenset()
     limits: Limits = field(default_factory=Limits)

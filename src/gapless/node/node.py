@@ -332,7 +332,7 @@ class Node:
         """How long events are kept: as the description says, else as whoever created the topic said."""
         told = self.config.retention.get(place.topic)
         created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
-        return told or (parse_retention(created) if created else Retention())
+        return told or (parse_retention(created) if created else self.config.retention_else)
 
     def _add_logs(self, places: Sequence[PubendPlace], network: Network) -> dict[PubendId, Recovered]:
         """Pubends were created here: open their logs. Raises StoreError."""
