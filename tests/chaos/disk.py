@@ -18,7 +18,7 @@ from pathlib import Path
 
 _MARK = "GAPLESS_CHAOS_NAMESPACE"
 #: Large enough for what a run writes, small enough to be filled in no time.
-SIZE_MB = 512
+SIZE_MB = 128
 
 
 def in_own_namespace(module: str, arguments: Sequence[str]) -> None:

@@ -160,7 +160,8 @@ class Strikes:
     async def _fill_disk(self, blow: Blow) -> None:
         disk = self._stage.disk
         assert disk is not None, "planned only where there is one"
-        disk.fill()
+        # In a thread: the gates must not stand still meanwhile.
+        await asyncio.to_thread(disk.fill)
         await asyncio.sleep(blow.for_s)
         disk.free()
 
