@@ -260,7 +260,7 @@ def _specs(seed: int, folder: Path, doors: dict[str, Gate]) -> list[Spec]:
         reader("readers-1", "durable-total", "trades", order="total", durable=True),
     ]
     second = [
-        reader("readers-2", "slow", "trades", slow_s=0.01, credit_rows=50),
+        reader("readers-2", "slow", "trades", slow_s=0.004, credit_rows=50),
         reader("readers-2", "sql-2", "trades", ack="manual"),
         reader("readers-2", "xpath-2", "news"),
         reader("readers-2", "durable", "trades", durable=True, ack="manual"),
