@@ -25,6 +25,7 @@ from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
+from gapless.protocol.deadlines import Deadlines
 from gapless.protocol.edge import Edge
 from gapless.protocol.effects import AcceptPublish, Effect, RememberTopics, SendMessage, StartTimer
 from gapless.protocol.events import (
@@ -121,6 +122,8 @@ class _Step:
     effects: list[Effect] = field(default_factory=list)
     #: The pubends whose streams or readers changed.
     touched: set[PubendId] = field(default_factory=set)
+    #: The pubends that live here and were asked something: when they want to be woken may have changed.
+    used: set[PubendId] = field(default_factory=set)
 
 
 class Broker:
@@ -146,6 +149,7 @@ class Broker:
         istreams = {pubend: path.istream for pubend, path in self._paths.items()}
         self._edge = Edge(network, broker, incarnation, istreams) if broker in network.edges else None
         self._timer_ms: int | None = None
+        self._deadlines = Deadlines()
         #: What the last step changed, for `check`.
         self._touched: set[PubendId] = set()
 
@@ -289,7 +293,7 @@ class Broker:
     def _log_answered(
         self, event: RecordDurable | RecordFailed | RecordsRead | RetentionMoved, step: _Step
     ) -> None:
-        pubend = self._hosted(event.pubend)
+        pubend = self._hosted(event.pubend, step)
         match event:
             case RecordDurable():
                 effects, knowledge, grants = pubend.durable(event.token, step.now)
@@ -356,7 +360,7 @@ class Broker:
             self._subscriptions_changed(step)
 
     def _publish(self, event: PublishRequested, step: _Step) -> None:
-        pubend = self._hosted(event.pubend)
+        pubend = self._hosted(event.pubend, step)
         schema = self.network.topics[self.network.pubends[event.pubend].topic]
         rows = schema.checked(event.rows)
         if not rows.num_rows:
@@ -451,6 +455,7 @@ class Broker:
         """Ask upstream, or the pubend itself, for ticks that were not asked for just now."""
         path = self._paths[pubend]
         if path.pubend is not None:
+            step.used.add(pubend)
             effects, knowledge = path.pubend.asked(ticks, step.now)
             step.effects += effects
             self._tell(knowledge, step)
@@ -484,6 +489,7 @@ class Broker:
         if path.pubend is None:
             self._send_up(path, message, step)
             return
+        step.used.add(message.pubend)
         known = self._routing.epochs_known(path.tree.root)
         effects, grants = path.pubend.start_requested(message, known.get(message.edge))
         step.effects += effects
@@ -503,9 +509,11 @@ class Broker:
 
     def _advertised(self, sender: BrokerId, message: AdvertisementMessage, step: _Step) -> None:
         step.effects += self._routing.received(sender, self._peers.fitting(message))
-        for path in self._paths.values():
+        for pubend, path in self._paths.items():
             if path.pubend is not None:
                 effects, grants = path.pubend.advertised(self._routing.epochs_known(path.tree.root))
+                if effects or grants:
+                    step.used.add(pubend)
                 step.effects += effects
                 for grant in grants:
                     self._grant(grant, step)
@@ -518,8 +526,13 @@ class Broker:
             path.ack_dirty = True
 
     def _woken(self, step: _Step) -> None:
-        step.touched.update(self._paths)
-        for pubend, path in self._paths.items():
+        # With the heartbeat of the links everything is looked at: a change of a condition may be
+        # over without anything having happened to its pubend, for instance.
+        is_beat = step.now.ms >= self._links.deadline_ms()
+        due = sorted(self._paths) if is_beat else self._deadlines.due(step.now.ms)
+        step.touched.update(due)
+        for pubend in due:
+            path = self._paths[pubend]
             if path.pubend is not None and step.now.ms >= path.pubend.deadline_ms():
                 effects, knowledge, expected = path.pubend.woken(step.now)
                 step.effects += effects
@@ -594,18 +607,25 @@ class Broker:
                 ostream.forget(start, stop)
 
     def _set_timer(self, up: frozenset[BrokerId], step: _Step) -> None:
-        at: list[int | None] = [self._links.deadline_ms(), self._routing.deadline_ms(up)]
-        for pubend, path in self._paths.items():
-            if path.pubend is not None:
-                at.append(path.pubend.deadline_ms())
-            if path.ack_dirty and path.ack_sent_ms is not None:
-                at.append(path.ack_sent_ms + self.network.parameters.ack_delay_ms)
-            if self._edge is not None:
-                at.append(self._edge.deadline_ms(pubend))
+        for pubend in step.touched | step.used:
+            self._deadlines.put(pubend, self._deadline_ms(pubend))
+        at = (self._links.deadline_ms(), self._routing.deadline_ms(up), self._deadlines.earliest())
         earliest = max(step.now.ms + 1, min(each for each in at if each is not None))
         if self._timer_ms != earliest:
             self._timer_ms = earliest
             step.effects.append(StartTimer(at_ms=earliest))
+
+    def _deadline_ms(self, pubend: PubendId) -> int | None:
+        """When a pubend must be looked at again even if nothing happens."""
+        path = self._paths[pubend]
+        at: list[int | None] = []
+        if path.pubend is not None:
+            at.append(path.pubend.deadline_ms())
+        if path.ack_dirty and path.ack_sent_ms is not None:
+            at.append(path.ack_sent_ms + self.network.parameters.ack_delay_ms)
+        if self._edge is not None:
+            at.append(self._edge.deadline_ms(pubend))
+        return min((each for each in at if each is not None), default=None)
 
     def _send_down(self, path: _Path, cell: CellId, message: CellMessage, step: _Step) -> None:
         further = path.tree.children[cell]
@@ -618,10 +638,11 @@ class Broker:
     def _wants(self, path: _Path, pubend: PubendId, cell: CellId) -> CellFilter:
         return self._routing.wants(path.tree.root, cell, self.network.pubends[pubend].topic)
 
-    def _hosted(self, pubend: PubendId) -> Pubend:
+    def _hosted(self, pubend: PubendId, step: _Step) -> Pubend:
         path = self._paths.get(pubend)
         if path is None or path.pubend is None:
             raise UsageError("E143", f"'{self.broker}' hosts no pubend '{pubend}'")
+        step.used.add(pubend)
         return path.pubend
 
     def _subends(self) -> Edge:
