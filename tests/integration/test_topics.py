@@ -3,10 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gapless.client import Client, connect
 from gapless.errors import SchemaError, UsageError
+from gapless.node.catalog import META_KEY
+from gapless.store.recovery import RecoveryDatabase
 from tests.integration.nodes import FIVE_NODES, PATIENCE_SECONDS, Cluster
 
 EMPTY_NODE = """
@@ -87,5 +90,81 @@ def test_a_topic_created_at_the_repository_is_subscribed_to_at_every_edge(tmp_pa
                 await publisher.publish_batch("bonds", {"name": ["w", "x", "y"]})
                 assert [(await anext(bonds))["name"] for _ in range(3)] == ["w", "x", "y"]
                 assert (await anext(some))["name"] == "x"
+
+    run(story())
+
+
+TWO_REPOSITORIES = """
+cells = {p = ["p1"], q = ["q1"], s = ["s1"]}
+links = ["p--s", "q--s"]
+edges = ["s1"]
+repositories = ["p1", "q1"]
+"""
+
+
+def created_apart(folder: Path, columns: dict[str, str]) -> None:
+    """Let a stopped node believe that it created bonds while nobody could hear of it."""
+    told = [["bonds", columns, "bonds-q1", "q1", 2**60, ""]]
+    with RecoveryDatabase.open(folder) as database:
+        database.put_meta(META_KEY, msgspec.msgpack.encode(told))
+
+
+@pytest.mark.parametrize("order", ["publisher", "total"])
+def test_who_has_subscribed_gets_a_second_pubend_too(tmp_path: Path, order: str) -> None:
+    async def story() -> None:
+        async with Cluster.running(TWO_REPOSITORIES, tmp_path) as cluster:
+            await cluster.stop("q1")
+            created_apart(tmp_path / "q1", BONDS)
+            async with client_of(cluster, "p1") as one, client_of(cluster, "s1") as reader:
+                await one.create_topic("bonds", BONDS)
+                while "bonds" not in await reader.topics():
+                    pass
+                async with reader.subscribe("bonds", order=order) as bonds:
+                    await one.publish("bonds", {"name": "first"})
+                    assert (await anext(bonds))["name"] == "first"
+                    await cluster.start("q1")
+                    while len((await reader.topics())["bonds"].pubends) < 2:
+                        pass
+                    # The subscription begins anew, where it was, with both pubends.
+                    async with client_of(cluster, "q1") as other:
+                        names = []
+                        while names[-1:] != ["other"]:
+                            await one.publish("bonds", {"name": "one"})
+                            await other.publish("bonds", {"name": "other"})
+                            names.append((await anext(bonds))["name"])
+                    assert "first" not in names
+
+    run(story())
+
+
+def test_of_two_topics_of_one_name_the_older_counts_and_nothing_breaks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with Cluster.running(TWO_REPOSITORIES, tmp_path) as cluster:
+            await cluster.stop("q1")
+            created_apart(tmp_path / "q1", {"name": "int"})
+            async with client_of(cluster, "p1") as one, client_of(cluster, "s1") as reader:
+                await one.create_topic("bonds", BONDS)
+                while "bonds" not in await reader.topics():
+                    pass
+                async with reader.subscribe("bonds", "name LIKE 'a%'") as bonds:
+                    await cluster.start("q1")
+                    async with client_of(cluster, "q1") as other:
+                        assert (await other.topics())["bonds"].columns == {"name": "int"}
+                        await other.publish("bonds", {"name": 7})
+                    await one.publish("bonds", {"name": "a1"})
+                    assert (await anext(bonds))["name"] == "a1"
+                    assert (await reader.topics())["bonds"].pubends == ("bonds-p1",)
+                    while len(cluster.nodes["q1"].catalog.network.created) < 2:
+                        await reader.topics()
+                    # From its next start on, q1 is of the same opinion as the others.
+                    await cluster.stop("q1")
+                    await cluster.start("q1")
+                    async with client_of(cluster, "q1") as other:
+                        assert (await other.topics())["bonds"].columns == BONDS
+                        await other.publish("bonds", {"name": "a2"})
+                    assert (await anext(bonds))["name"] == "a2"
+        assert any(record.message == "topic_set_aside" for record in caplog.records)
 
     run(story())
