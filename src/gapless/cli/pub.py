@@ -257,6 +257,8 @@ def _stored(name: str, form: str, reader: RowReader) -> Iterator[Piece]:
 
 async def _live(reader: RowReader) -> AsyncIterator[Piece]:
     """Lines of standard input, as they come."""
+    from gapless.cli.pub_rows import LINE_BYTES_MAX  # noqa: PLC0415
+
     blocks: asyncio.Queue[bytes] = asyncio.Queue(4)
     loop = asyncio.get_running_loop()
     # No thread of a pool: one that waits for a terminal would keep the command from ending.
@@ -272,7 +274,7 @@ async def _live(reader: RowReader) -> AsyncIterator[Piece]:
         line_number += len(lines)
         if not block:
             return
-        if len(rest) > 2 * READ_BYTES_MAX:
+        if len(rest) > LINE_BYTES_MAX:
             # A line without end is refused by whoever reads it.
             list(reader.lines([rest], line_number, "stdin"))
 

@@ -160,7 +160,8 @@ class RowReader:
                 try:
                     cell(value, column.type)
                 except ValueError as error:
-                    return cells(values[:at], column.type), self._misfit(at, name, str(error))
+                    array, null = self._nulls(cells(values[:at], column.type), name)
+                    return array, null or self._misfit(at, name, str(error))
             array = cells(values, column.type)
         return self._nulls(array, name)
 

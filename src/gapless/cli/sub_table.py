@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -40,7 +40,7 @@ class LiveTable:
         self._rows: deque[list[str]] = deque(maxlen=height)
         self._count = 0
         self._began = monotonic()
-        self._live = Live(self._table(), console=console, refresh_per_second=8, redirect_stdout=False)
+        self._live = Live(self._frame(), console=console, refresh_per_second=8, redirect_stdout=False)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -60,13 +60,15 @@ class LiveTable:
             named = [pubend, str(tick)] if self._names else []
             self._rows.append([*named, *(_text(value) for value in row.values())])
         self._count += rows
-        self._live.update(self._table())
+        self._live.update(self._frame())
 
-    def _table(self) -> Table:
+    def _frame(self) -> Group:
         rate = self._count / max(monotonic() - self._began, 1e-3)
         noun = "event" if self._count == 1 else "events"
-        caption = f"{self._count:,} {noun}, {rate:,.1f} a second"
-        table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+        return Group(self._table(), Text(f"{self._count:,} {noun}, {rate:,.1f} a second"))
+
+    def _table(self) -> Table:
+        table = Table(box=box.SIMPLE_HEAD)
         for name in ("pubend", "tick") if self._names else ():
             table.add_column(name, style="dim", no_wrap=True)
         for column in self._schema.columns:
