@@ -69,6 +69,30 @@ bench: setup ## Measure the core path
 bench-content: setup ## Measure matching: rows and XML against up to 100,000 subscriptions
 	@$(BIN)/python -m benchmarks.content
 
+# What each of these measures, and how long it takes, is in docs/benchmarks.md.
+.PHONY: bench-network
+bench-network: bench-rates bench-filters bench-edge bench-faults bench-startup ## Measure real networks, beside other systems: about 45 minutes
+
+.PHONY: bench-rates
+bench-rates: setup ## Durable events/s, latency and fan-out beside NATS, Redis, RabbitMQ and ActiveMQ
+	@$(BIN)/python -m benchmarks.throughput $(ARGS)
+
+.PHONY: bench-filters
+bench-filters: setup ## 4,000 content filters, durable and not, beside ActiveMQ and RabbitMQ
+	@$(BIN)/python -m benchmarks.filters $(ARGS)
+
+.PHONY: bench-edge
+bench-edge: setup ## Guaranteed against best-effort, 1,000 to 16,000 subscribers: the paper's Figures 4 and 5
+	@$(BIN)/python -m benchmarks.figures_4_5 $(ARGS)
+
+.PHONY: bench-faults
+bench-faults: setup ## Latency and nacks around failures of real processes: the paper's Figures 6 to 8
+	@$(BIN)/python -m benchmarks.figures_6_8 $(ARGS)
+
+.PHONY: bench-startup
+bench-startup: setup ## Start a node that has 10 million events behind it
+	@$(BIN)/python -m benchmarks.startup $(ARGS)
+
 .PHONY: golden
 golden: setup ## Rewrite the expectations of the scenarios; review the difference like code
 	@$(BIN)/pytest tests/scenarios --golden
