@@ -8,8 +8,10 @@ import pytest
 
 from gapless.client import Client, connect
 from gapless.errors import SchemaError, UsageError
+from gapless.model.ids import BrokerId
 from gapless.node.catalog import META_KEY
 from gapless.store.recovery import RecoveryDatabase
+from gapless.wire.client_messages import PublishRefused
 from tests.integration.nodes import FIVE_NODES, PATIENCE_SECONDS, Cluster
 
 EMPTY_NODE = """
@@ -166,5 +168,17 @@ def test_of_two_topics_of_one_name_the_older_counts_and_nothing_breaks(
                         await other.publish("bonds", {"name": "a2"})
                     assert (await anext(bonds))["name"] == "a2"
         assert any(record.message == "topic_set_aside" for record in caplog.records)
+
+    run(story())
+
+
+def test_a_refused_publish_names_where_to_go(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(FIVE_NODES, tmp_path) as cluster, cluster.client("s1") as client:
+            client.publish([1.0])
+            refused = await client.hear()
+            assert isinstance(refused, PublishRefused)
+            assert refused.code == "E143"
+            assert f"p1 ({cluster.addresses[BrokerId('p1')]})" in refused.message
 
     run(story())

@@ -23,6 +23,7 @@ from gapless.protocol.creations import TOPICS_MAX, Creation, columns_text, is_to
 from gapless.protocol.events import Event, TopicsLearned
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.recovery import RecoveryDatabase
+from gapless.store.retention import Retention
 from gapless.wire.client_messages import CreateTopic, Topics
 from gapless.wire.codec import column_texts
 
@@ -92,7 +93,7 @@ class Catalog:
 
         `addresses` are those that clients can reach.
         """
-        self._addresses = addresses
+        self.addresses = addresses
         self.network = network
         self._broker = broker
         self._database = database
@@ -156,7 +157,7 @@ class Catalog:
             request=request,
             topics=topics,
             places=places,
-            addresses={broker: text for broker, text in self._addresses.items() if broker in near},
+            addresses={broker: text for broker, text in self.addresses.items() if broker in near},
             repositories=tuple(sorted(network.repositories)),
         )
 
@@ -197,6 +198,14 @@ class Catalog:
             reason=self.network.objection(creation),
             way_out="create it under another name; its events stay in the log of its broker",
         )
+
+
+def retention_of(text: str, otherwise: Retention) -> Retention:
+    """How long a created topic keeps its events. A text of another node may make no sense."""
+    try:
+        return parse_retention(text) if text else otherwise
+    except NetworkDescriptionError:
+        return otherwise
 
 
 def _checked_retention(text: str) -> None:

@@ -16,8 +16,8 @@ from types import TracebackType
 
 from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId
-from gapless.node.catalog import Catalog, stored_creations
-from gapless.node.config import NodeConfig, parse_retention
+from gapless.node.catalog import Catalog, retention_of, stored_creations
+from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
 from gapless.node.host import Host
@@ -210,6 +210,11 @@ class Node:
         if self.failure is not None:
             raise self.failure
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         """Make `run` return."""
         self._stopping.set()
@@ -332,7 +337,7 @@ class Node:
         """How long events are kept: as the description says, else as whoever created the topic said."""
         told = self.config.retention.get(place.topic)
         created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
-        return told or (parse_retention(created) if created else self.config.retention_else)
+        return told or retention_of(created, self.config.retention_else)
 
     def _add_logs(self, places: Sequence[PubendPlace], network: Network) -> dict[PubendId, Recovered]:
         """Pubends were created here: open their logs. Raises StoreError."""

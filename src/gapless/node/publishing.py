@@ -12,7 +12,7 @@ from itertools import count
 from typing import Protocol
 
 from gapless.errors import UsageError
-from gapless.model.ids import PubendId
+from gapless.model.ids import BrokerId, PubendId
 from gapless.node.publishers import Publishers, note
 from gapless.node.security import Rights
 from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
@@ -45,8 +45,14 @@ class Publishing:
     """All that clients of one node publish."""
 
     def __init__(
-        self, network: Network, publishers: Mapping[PubendId, Publishers], feed: Callable[[Event], None]
+        self,
+        network: Network,
+        publishers: Mapping[PubendId, Publishers],
+        feed: Callable[[Event], None],
+        addresses: Mapping[BrokerId, str],
     ) -> None:
+        """`addresses` are where clients reach the other nodes."""
+        self._addresses = addresses
         self.network = network
         self._publishers = publishers
         self._feed = feed
@@ -156,9 +162,8 @@ class Publishing:
             raise UsageError("E143", f"pubend '{message.pubend}' does not live at this node")
         here = [pubend for pubend in self.network.pubends_of(message.topic) if pubend in self._publishers]
         if not here:
-            brokers = sorted(
-                {self.network.pubends[each].broker for each in self.network.pubends_of(message.topic)}
-            )
+            there = {self.network.pubends[each].broker for each in self.network.pubends_of(message.topic)}
+            brokers = [f"{broker} ({self._addresses.get(broker, 'unknown')})" for broker in sorted(there)]
             raise UsageError(
                 "E143", f"topic '{message.topic}' is not published here: connect to {', '.join(brokers)}"
             )

@@ -70,7 +70,7 @@ class Sessions:
         #: The number that names each pubend in deliveries, and how its rows are written.
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
-        self.publishing = Publishing(network, publishers, feed)
+        self.publishing = Publishing(network, publishers, feed, catalog.addresses)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database)
         #: Who answers questions about single events; set before anybody is let in.
