@@ -1,11 +1,13 @@
 """Retention as the network file says it: what is kept can be had from the beginning, what is not is gone."""
 
+import asyncio
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from gapless.client import Client, connect
+from gapless.client import Client, Options, connect
+from gapless.errors import GaplessError
 from gapless.model.ticks import TICKS_PER_MS
 from gapless.node.node import Node
 from tests.integration.files import run, running
@@ -112,13 +114,30 @@ def test_sealed_segments_are_archived_before_they_are_deleted(tmp_path: Path) ->
                 await acked_by_all(client, node)
                 node.storage.tick(node._host.now().clock)
             await node.storage.idle()
+            # What waits to be trimmed is trimmed now, and not in a second.
+            node.storage._trim(node._host.now().clock)
+            await asyncio.get_running_loop().run_in_executor(node.storage._archivist, lambda: None)
             [pubend] = node.report()["pubends"]  # type: ignore[misc]
-            assert pubend["released"] > 0
             # Less than what was published: the rest was let go of.
             assert pubend["log_bytes"] < 4_000 * 100
+            assert pubend["released"] >= pubend["oldest_tick"] > 0
 
     run(story())
     table = pq.read_table(tmp_path / "data" / "n1" / "archive" / "trades")
     prices = [price for price in table.column("price").to_pylist() if price >= 0]
     assert prices == [float(price) for price in range(len(prices))]
     assert len(prices) >= 1_000
+
+
+def test_on_a_disk_with_too_little_room_nothing_is_published(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(f'{NODE}limits.free_bytes_min = "1000000TB"\n', tmp_path, "n1") as network,
+            connect(network.address("n1"), options=Options(retries_max=1)) as client,
+        ):
+            with pytest.raises(GaplessError, match=r"E182 E302 the disk of .* bytes left") as caught:
+                await client.publish("trades", {"price": 1.0, "note": ""})
+            assert caught.value.retry
+            assert network.nodes["n1"].counters.events_refused == 2
+
+    run(story())

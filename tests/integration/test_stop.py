@@ -106,3 +106,41 @@ def test_a_signal_stops_a_node_and_its_log_says_so(number: signal.Signals, tmp_p
     assert {line["broker"] for line in lines} == {"node"}
     assert {line["level"] for line in lines} == {"info"}
     assert lines[1]["signal"] == number.name
+
+
+def test_a_second_signal_ends_a_node_that_waits_for_its_disk(tmp_path: Path) -> None:
+    # This disk takes an hour for a flush, and the node waits for it when it is told to stop.
+    program = """
+import time
+from gapless.cli.main import main
+from gapless.store.memory import MemoryLog
+real = MemoryLog.flush
+MemoryLog.flush = lambda self: time.sleep(3600) or real(self)
+main()
+"""
+    arguments = [
+        "up",
+        "--topic",
+        "trades:price=float",
+        "--in-memory",
+        "--listen",
+        "127.0.0.1:0",
+        "--log",
+        "json",
+    ]
+    node = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert node.stdout is not None
+    assert node.stderr is not None
+    node.stdout.readline()
+    node.send_signal(signal.SIGTERM)
+    for line in node.stderr:
+        if json.loads(line)["event"] == "stopping":
+            break
+    node.send_signal(signal.SIGTERM)
+    node.communicate(timeout=PATIENCE_SECONDS)
+    assert node.returncode == -signal.SIGTERM

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -211,17 +212,17 @@ def _do_without_pandas() -> None:
 async def _serve(config: NodeConfig) -> None:
     async with Node(config) as node:
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
 
         def stop(number: signal.Signals) -> None:
-            log.info("stopping", signal=number.name)
+            if node.is_stopping:
+                # Whoever asks a second time does not want to wait: as if nobody had caught the signal.
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+                return
             node.stop()
-            for each in signals:
-                # Whoever asks a second time does not want to wait.
-                loop.remove_signal_handler(each)
-                signal.signal(each, signal.SIG_DFL)
+            log.info("stopping", signal=number.name)
 
-        for each in signals:
+        for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, stop, each)
         line = {"broker": config.broker, "listens": f"{node.scheme}{node.address}"}
         if node.http_address is not None:
