@@ -196,6 +196,34 @@ class Window:
         self.foreign_cores = max(0.0, foreign / self.wall_s)
 
 
+class SyncCount:
+    """Counts the calls with which a process, with all its threads, makes something durable."""
+
+    CALLS = ("fsync", "fdatasync", "msync", "sync_file_range", "syncfs")
+
+    def __init__(self, pid: int, file: Path) -> None:
+        self._pid = pid
+        self._file = file
+        self.calls = 0
+
+    def __enter__(self) -> Self:
+        arguments = ("-f", "-e", f"trace={','.join(self.CALLS)}", "-o", self._file, "-p", self._pid)
+        self._tracer = Process(["strace", *arguments], log=self._file.with_suffix(".log"))
+        # It says on standard error that it has attached.
+        end = time.monotonic() + 10
+        while "attached" not in self._tracer.complaint() and time.monotonic() < end:
+            time.sleep(0.05)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tracer.stop()
+        lines = self._file.read_text(errors="replace").splitlines()
+        begun = [line for line in lines if "resumed>" not in line]
+        self.calls = sum(any(f"{call}(" in line for call in self.CALLS) for line in begun)
+
+
 def wait_until_quiet(limit_cores: float = QUIET_CORES, wait_s: float = QUIET_WAIT_S) -> float:
     """Wait, not for ever, until others leave the machine alone; gives the cores that they took last."""
     end = time.monotonic() + wait_s
