@@ -22,54 +22,63 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 
 
+_To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="ADDRESS", help="The node to measure.  [default: a new one]"),
+]
+_Events = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=whole_number("--events", 1, 10**9),
+        help="How many events.  [default: 3 seconds for each part]",
+    ),
+]
+_Size = Annotated[
+    int, typer.Option(metavar="BYTES", parser=whole_number("--size", 9, 2**20), help="Bytes of an event.")
+]
+_Batch = Annotated[
+    int,
+    typer.Option(
+        metavar="N", parser=whole_number("--batch", 1, 65_536), help="Publish N events with one call."
+    ),
+]
+_Subscribers = Annotated[
+    int,
+    typer.Option(
+        metavar="N", parser=whole_number("--subscribers", 0, 1_000), help="How many get every event."
+    ),
+]
+_Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        parser=number("--rate", 1, 1e7),
+        help="Measure latency alone, at N events a second.  [default: both parts, 2,000 a second]",
+    ),
+]
+_InMemory = Annotated[
+    bool,
+    typer.Option("--in-memory/--durable", help="Whether the new node writes to disk before it confirms."),
+]
+_Data = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Where the new node keeps its data.  [default: temporary files]"),
+]
+_Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the latencies: .png, .svg or .pdf.")]
+
+
 def bench(
     *,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="ADDRESS", help="The node to measure.  [default: a new one]"),
-    ] = None,
-    events: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            parser=whole_number("--events", 1, 10**9),
-            help="How many events.  [default: 3 seconds for each part]",
-        ),
-    ] = None,
-    size: Annotated[
-        int, typer.Option(metavar="BYTES", parser=whole_number("--size", 9, 2**20), help="Bytes of an event.")
-    ] = 250,
-    batch: Annotated[
-        int,
-        typer.Option(
-            metavar="N", parser=whole_number("--batch", 1, 65_536), help="Publish N events with one call."
-        ),
-    ] = 1,
-    subscribers: Annotated[
-        int,
-        typer.Option(
-            metavar="N", parser=whole_number("--subscribers", 0, 1_000), help="How many get every event."
-        ),
-    ] = 1,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N",
-            parser=number("--rate", 1, 1e7),
-            help="Measure latency alone, at N events a second.  [default: both parts, 2,000 a second]",
-        ),
-    ] = None,
-    in_memory: Annotated[
-        bool,
-        typer.Option("--in-memory/--durable", help="Whether the new node writes to disk before it confirms."),
-    ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Where the new node keeps its data.  [default: temporary files]"),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the latencies: .png, .svg or .pdf.")
-    ] = None,
+    to: _To = None,
+    events: _Events = None,
+    size: _Size = 250,
+    batch: _Batch = 1,
+    subscribers: _Subscribers = 1,
+    rate: _Rate = None,
+    in_memory: _InMemory = False,
+    data: _Data = None,
+    plot: _Plot = None,
     token: Token = None,
     tls: Tls = False,
     ca: Ca = None,

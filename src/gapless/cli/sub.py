@@ -34,60 +34,69 @@ if TYPE_CHECKING:
 Printer = Callable[["Batch", int], None]
 
 
+_Where = Annotated[
+    str, typer.Option("--where", metavar="SQL", help="Only events that this condition accepts.")
+]
+_Xpath = Annotated[
+    str | None,
+    typer.Option("--xpath", metavar="PATTERN", help="Only events with a document like this."),
+]
+_Column = Annotated[
+    str | None,
+    typer.Option("--column", metavar="NAME", help="The column of the documents, if there are several."),
+]
+_Name = Annotated[
+    str | None,
+    typer.Option("--name", metavar="TEXT", help="Make it durable: under this name it goes on where it was."),
+]
+_Start = Annotated[str, typer.Option("--from", metavar="now|earliest|TICK|TIME", help="Where to begin.")]
+_Order = Annotated[
+    str,
+    typer.Option(
+        metavar="publisher|total",
+        parser=one_of("--order", "publisher", "total"),
+        help="The order of each publisher, or one order of all.",
+    ),
+]
+_Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", metavar="N", parser=whole_number("--limit", 1), help="Stop after so many events."
+    ),
+]
+_Names = Annotated[
+    bool, typer.Option("--names", help="Print the pubend and the tick of each event beside it.")
+]
+_Table = Annotated[
+    bool, typer.Option("--table", help="Show the newest events as a table, instead of lines of JSON.")
+]
+_Ack = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|none",
+        parser=one_of("--ack", "auto", "none"),
+        help="Acknowledge what was printed, or nothing: then the next one gets it again.",
+    ),
+]
+_Forget = Annotated[
+    bool, typer.Option("--forget", help="Print nothing: let the durable subscription be forgotten.")
+]
+
+
 def sub(
     topic: Annotated[str, typer.Argument(help="The topic to subscribe to.")],
     *,
-    where: Annotated[
-        str, typer.Option("--where", metavar="SQL", help="Only events that this condition accepts.")
-    ] = "",
-    xpath: Annotated[
-        str | None,
-        typer.Option("--xpath", metavar="PATTERN", help="Only events with a document like this."),
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option("--column", metavar="NAME", help="The column of the documents, if there are several."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", metavar="TEXT", help="Make it durable: under this name it goes on where it was."
-        ),
-    ] = None,
-    start: Annotated[
-        str, typer.Option("--from", metavar="now|earliest|TICK|TIME", help="Where to begin.")
-    ] = "now",
-    order: Annotated[
-        str,
-        typer.Option(
-            metavar="publisher|total",
-            parser=one_of("--order", "publisher", "total"),
-            help="The order of each publisher, or one order of all.",
-        ),
-    ] = "publisher",
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit", metavar="N", parser=whole_number("--limit", 1), help="Stop after so many events."
-        ),
-    ] = None,
-    names: Annotated[
-        bool, typer.Option("--names", help="Print the pubend and the tick of each event beside it.")
-    ] = False,
-    table: Annotated[
-        bool, typer.Option("--table", help="Show the newest events as a table, instead of lines of JSON.")
-    ] = False,
-    ack: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|none",
-            parser=one_of("--ack", "auto", "none"),
-            help="Acknowledge what was printed, or nothing: then the next one gets it again.",
-        ),
-    ] = "auto",
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Print nothing: let the durable subscription be forgotten.")
-    ] = False,
+    where: _Where = "",
+    xpath: _Xpath = None,
+    column: _Column = None,
+    name: _Name = None,
+    start: _Start = "now",
+    order: _Order = "publisher",
+    limit: _Limit = None,
+    names: _Names = False,
+    table: _Table = False,
+    ack: _Ack = "auto",
+    forget: _Forget = False,
     to: To = ADDRESS,
     token: Token = None,
     tls: Tls = False,

@@ -98,7 +98,7 @@ def _explained(
     from gapless.content.rows import Rows  # noqa: PLC0415
 
     stand = subscription["stand"]
-    text = subscription["where"] if stand is None or stand["condition"] == "TRUE" else stand["condition"]
+    text = subscription["where"] if stand is None else stand["condition"]
     return explain(parse_condition(text, schema), Rows(typed_row(row, schema)), 0)
 
 
