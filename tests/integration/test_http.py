@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -164,5 +165,47 @@ def test_who_asks_too_slowly_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monk
             assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
             writer.close()
             assert (await get(p1, "/healthz"))[0] == 200
+
+    run(story())
+
+
+def fields_of(title: str) -> set[str]:
+    """The names in the first column of a table of docs/operating.md."""
+    lines = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8").splitlines()
+    at = lines.index(f"| {title} | meaning |")
+    found: set[str] = set()
+    for line in lines[at + 2 :]:
+        if not line.startswith("|"):
+            break
+        found.update(re.findall(r"`(\w+)`", line.split("|")[1]))
+    return found
+
+
+def test_every_field_of_the_status_is_documented(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            nodes(tmp_path)["p1"] as p1,
+            connect(f"gapless://{p1.address}") as client,
+            client.subscribe("trades"),
+        ):
+            report = p1.report()
+            assert set(report) == fields_of("field of the status")
+            [pubend] = report["pubends"]  # type: ignore[misc]
+            assert set(pubend) == fields_of("field of a pubend")
+            [subscription] = report["subscriptions"]["list"]  # type: ignore[index]
+            assert set(subscription) == fields_of("field of a subscription")
+
+    run(story())
+
+
+def test_every_metric_is_documented(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`(gapless_[a-z_]+)[`{]", text))
+
+    async def story() -> None:
+        async with nodes(tmp_path)["p1"] as p1:
+            _, body = await get(p1, "/metrics")
+            named = set(re.findall(r"^# TYPE (gapless_\w+)", body, re.MULTILINE))
+            assert named - documented == set()
 
     run(story())
