@@ -62,7 +62,13 @@ def up(
         Path, typer.Option("--data", help="The folder for logs; a folder for each broker is made in it.")
     ] = Path("gapless-data"),
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Listen here, whatever the file says.")
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            envvar="GAPLESS_LISTEN",
+            help="Listen here, whatever the file says.",
+        ),
     ] = None,
     retention: Annotated[
         str | None,
