@@ -249,7 +249,7 @@ def believe_silence_before_the_change(right: Any) -> Any:
     return broken
 
 
-@mutant(Subend, "pass_by", "forget the old condition when a change is decided", "gapless", "release")
+@mutant(Subend, "pass_by", "forget the old condition when a change is decided", "filter", "gapless")
 def forget_the_old_condition(right: Any) -> Any:
     return lambda self, pubends, settled, topic: right(self, pubends, TICK_MAX - 1, topic)
 

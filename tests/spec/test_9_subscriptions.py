@@ -365,6 +365,28 @@ def test_one_grant_is_for_all_who_wait_for_the_same() -> None:
     assert not [e for e in effects if isinstance(e, ConfirmSubscription)]
 
 
+def test_one_grant_is_for_all_who_begin_somewhere() -> None:
+    """Clause 9.14."""
+    hand = Hand.started(network())
+    hand.subscribe("keeper")
+    hand.stalled = {"keeper"}
+    hand.publish(1, 2, 3, 4)
+    hand.loses = lambda _sender, _to, message: isinstance(message, StartGrantMessage)
+    hand.subscribe("first", start=FIRST + 3)
+    for name, start in (("alice", FIRST + 2), ("bob", FIRST + 1), ("carol", FIRST - 5_000)):
+        hand.subscribe(name, start=start)
+    hand.loses = lambda *_: False
+    hand.wait(2_000)
+    asked = {message.wanted for message in hand.sent(StartRequestMessage, "s")}
+    assert asked == {None, FIRST + 3, FIRST - 5_000}, "the first alone, and then the others together"
+    assert hand.starts("alice") == {"nyse": FIRST + 2}
+    assert hand.starts("bob") == {"nyse": FIRST + 1}
+    assert hand.starts("carol")["nyse"] <= FIRST
+    assert hand.got("alice") == [FIRST + 2, FIRST + 3]
+    assert hand.got("bob") == [FIRST + 1, FIRST + 2, FIRST + 3]
+    assert hand.got("carol") == [FIRST, FIRST + 1, FIRST + 2, FIRST + 3]
+
+
 def test_total_order_is_confirmed_when_all_pubends_have_granted() -> None:
     """Clause 9.15."""
     places = {name: {"topic": "trades", "broker": "p"} for name in ("lse", "nyse")}

@@ -32,6 +32,9 @@ START_REQUESTED_AGAIN = mark("start_requested_again", "a start request was repea
 DELAY_CURIOUS = mark("delay_curious", "a doubt horizon trailed the clock by more than DCT")
 LEFT_LIVE_PATH = mark("left_live_path", "a slow subscriber left the live path")
 ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the pubend expected to be acked")
+STARTS_TOGETHER = mark(
+    "starts_together", "a start tick was asked for that is wanted, or below what is wanted"
+)
 CHANGE_OVER = mark("change_over", "the condition before a change was needed by nobody any more")
 
 #: The conditions that a subscription may have at once: one, and those of changes that are under way.
@@ -294,6 +297,14 @@ class Edge:
         if request is not None:
             reached(START_REQUESTED_AGAIN)
         wanted = ungranted[0].asked.get(pubend)
+        if wanted is not None and request is None:
+            # All that begin somewhere ask together for the lowest, and each begins at its own: when thousands
+            # come back, each at a position of its own, one promise is enough for them.
+            reached(STARTS_TOGETHER)
+            starting = [phase for phase in ungranted if pubend in phase.asked]
+            wanted = min(phase.asked[pubend] for phase in starting)
+            for phase in starting:
+                phase.asked[pubend] = wanted
         alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
         door.request = _Request(max(alike), wanted, now.ms)
         return [StartRequestMessage(pubend=pubend, edge=self.broker, epoch=door.request.epoch, wanted=wanted)]
@@ -310,6 +321,11 @@ class Edge:
         """The subscriptions that `acked` speaks for: not yet those that wait for their start tick."""
         oldest = next(iter(self._doors[pubend].pending), self.epoch + 1)
         return Epochs({self.broker: oldest - 1})
+
+    def reads(self, pubend: PubendId) -> bool:
+        """Whether anybody here has subscribed to the topic of a pubend."""
+        door = self._doors[pubend]
+        return bool(door.pending) or any(group.has_readers for group in door.groups)
 
     def position(self, pubend: PubendId) -> Tick:
         """The lowest horizon of the groups that read a pubend; TICK_MAX when none does."""
@@ -384,7 +400,7 @@ class Edge:
     ) -> None:
         """A condition of a subscription begins under a new epoch; `since` is where it did so already."""
         self.epoch += 1
-        phase = Phase(condition, self.epoch, wanted, wanted)
+        phase = Phase(condition, self.epoch, wanted, dict(wanted))
         subend.phases.append(phase)
         self._begun.append((subend.topic, condition))
         for group in self._groups_of(subend):

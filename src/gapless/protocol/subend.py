@@ -66,8 +66,8 @@ class Phase:
     birth: Epoch
     #: Per pubend the start tick that was asked for; "from now on" of those that are not named.
     wanted: Mapping[PubendId, Tick] = field(default_factory=dict)
-    #: Per pubend what the pubend itself is asked for: of many that are restored, the lowest for all.
-    asked: Mapping[PubendId, Tick] = field(default_factory=dict)
+    #: Per pubend what the pubend itself is asked for: of many that begin somewhere, the lowest for all.
+    asked: dict[PubendId, Tick] = field(default_factory=dict)
     #: Per pubend that granted it: the start tick, and how far the pubend's past reached then.
     granted: dict[PubendId, tuple[Tick, Tick]] = field(default_factory=dict)
     #: Per pubend the first tick that it decides of. Empty for the first phase, which has no other before it.
