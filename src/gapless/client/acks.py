@@ -28,6 +28,11 @@ class AckLedger:
         self._handed: dict[PubendId, deque[Tick]] = {}
         self._done: dict[PubendId, set[Tick]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that the program was handed is acknowledged."""
+        return not any(self._handed.values())
+
     def handed(self, pubend: PubendId, ticks: Iterable[Tick]) -> None:
         """The program has these events now. Ticks ascend."""
         self._handed.setdefault(pubend, deque()).extend(ticks)

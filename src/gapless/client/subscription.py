@@ -285,11 +285,20 @@ class Subscription:
     def ack_wanted(self) -> None:
         """The node waits for what it delivered so far to be acknowledged."""
         self._ack_wanted = True
-        if not self._chunks and (self._chunk is None or self._chunk.asked == self._chunk.size):
+        if self._has_taken_all():
             self._ack_if_wanted()
 
+    def _has_taken_all(self) -> bool:
+        """Whether the program is done with everything that came."""
+        chunk = self._chunk
+        if self._chunks:
+            return False
+        if self._wish.ack == "auto":
+            return chunk is None or chunk.asked == chunk.size
+        return (chunk is None or chunk.at == chunk.size) and self._ledger.is_empty
+
     def _ack_if_wanted(self) -> None:
-        if self._ack_wanted and self._wish.ack == "auto":
+        if self._ack_wanted and (self._wish.ack == "auto" or self._filters.judges):
             self._ack_wanted = False
             self._ack_due = True
             self._ack_at_once()
@@ -359,6 +368,9 @@ class Subscription:
             self._stop_ack_timer()
             if self._chunk is not None and self._wish.ack == "auto":
                 self._acked.update(self._chunk.stops(self._chunk.asked))
+            if self._filters.judges and self._has_taken_all():
+                # What was judged to be unwanted is done with, too: the node waits for it like for the rest.
+                self._acked.update(self._expected)
             if self._acked:
                 parts += encode_client(Acknowledge(subscription=number, positions=self._acked))
         if has_credit:
@@ -613,6 +625,7 @@ class Subscription:
             chunk = chunk.where(wanted)
             if not chunk.size:
                 self._grant(count)
+                self._ack_later()
                 return
         self._chunks.append(chunk)
         self._buffered += chunk.size

@@ -6,11 +6,13 @@ import logging
 import pytest
 
 from gapless.client import Event, Options, Subscription
+from gapless.client.subscription import AckMode
 from gapless.errors import ContentError, LinkError, UsageError
 from gapless.model.ids import PubendId
 from gapless.protocol.events import Order
 from gapless.wire.client_messages import (
     Acknowledge,
+    AckWanted,
     ChangeFilter,
     Credit,
     Publish,
@@ -410,6 +412,38 @@ def test_events_that_only_the_other_condition_wants_are_judged_here() -> None:
             node.peer.deliver(7, [10, 25, 61], as_columns=True)
             node.peer.deliver(7, [70])
             assert await take(trades, 3) == [10, 61, 70]
+
+    run(story())
+
+
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+def test_what_is_judged_here_is_acknowledged_whatever_the_judgement(ack: AckMode) -> None:
+    """The node catches the subscription up and waits for each part of it to be taken."""
+
+    async def story() -> None:
+        async with (
+            connected() as (node, client),
+            client.subscribe("trades", "price < 30", start=5, ack=ack) as trades,
+        ):
+            await heard_from(node)
+            change = asyncio.create_task(trades.change("price > 60"))
+            asked = await node.hear(ChangeFilter)
+            node.peer.confirm(asked.request, 7, 1_000)
+            await change
+            node.peer.drop()
+            await heard_from(node)
+            node.peer.deliver(7, [70, 71])
+            node.peer.send(AckWanted(subscription=7))
+            while (await node.hear(Acknowledge)).positions != {PUBEND: 72}:
+                pass
+            node.peer.deliver(7, [80, 1_010, 1_011])
+            first, second = [await anext(trades) for _ in range(2)]
+            assert (first.tick, second.tick) == (1_010, 1_011)
+            node.peer.deliver(7, [1_020])
+            if ack == "manual":
+                # Not before the program is done with what it has, and then with all that came.
+                await first.ack()
+                assert (await node.hear(Acknowledge)).positions == {PUBEND: 1_011}
 
     run(story())
 
