@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gapless.cli.lazy import Entry, load
-from gapless.cli.main import COMMANDS, app
+from gapless.cli.main import COMMANDS, app, main
 
 #: What takes most of a second to load, and what the command line itself has no use for.
 HEAVY = ("pyarrow", "numpy", "rich", "asyncio", "sqlglot", "lxml")
@@ -50,3 +50,17 @@ def test_a_mistyped_command_or_option_is_one_line_with_a_suggestion() -> None:
         command = [sys.executable, "-m", "gapless", *line.split()]
         answer = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (answer.returncode, answer.stdout, answer.stderr) == (2, "", reason)
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_every_command_refuses_what_it_does_not_know_in_one_line(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gapless", entry.name, "--nonsense"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert said.err.startswith("error: E149 ")
+    assert said.err.endswith(f"(see gapless {entry.name} --help)\n")
+    assert len(said.err.splitlines()) == 1
