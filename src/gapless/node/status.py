@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +126,11 @@ def pubends_status(
 def clients_status(sessions: Sessions, clients_max: int) -> dict[str, object]:
     """Who is connected; of many, those with the most unsent bytes."""
     clients = sessions.clients()
-    shown = heapq.nsmallest(LISTED_MAX, clients, key=lambda each: (-each.connection.backlog_bytes, each.name))
+    # Few are congested, and very many may be connected: only the few are looked at closely.
+    congested = [each for each in clients if each.connection.is_congested]
+    shown = heapq.nlargest(LISTED_MAX, congested, key=lambda each: each.connection.backlog_bytes)
+    calm = (each for each in clients if not each.connection.is_congested)
+    shown += islice(calm, LISTED_MAX - len(shown))
     return {
         "count": len(clients),
         "max": clients_max,
@@ -146,12 +151,8 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
     """The subscriptions held here; of many, those that wait for a start, lag, or are parked."""
     behind = laggards(broker)
     streams = {each.pubend: each for each in stream_figures(broker)}
-
-    def urgency(each: Subscription) -> tuple[int, str]:
-        return _URGENT.index(_state(each, behind)), each.name
-
     listed = []
-    for each in heapq.nsmallest(LISTED_MAX, _held(sessions), key=urgency):
+    for each in _most_urgent(_held(sessions), behind):
         own = behind.get(each.name, {})
         positions = {pubend: own.get(pubend, streams[pubend].horizon) for pubend in each.starts}
         listed.append(
@@ -185,6 +186,18 @@ def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
         "parked": sum(each.session is None for each in held),
         "lagging": sum(each.session is not None and each.name in behind for each in held),
     }
+
+
+def _most_urgent(
+    held: Collection[Subscription], behind: Mapping[SubscriptionId, object]
+) -> Iterator[Subscription]:
+    """At most `LISTED_MAX` of them, in one pass: there may be very many."""
+    found: dict[str, list[Subscription]] = {state: [] for state in _URGENT}
+    for each in held:
+        alike = found[_state(each, behind)]
+        if len(alike) < LISTED_MAX:
+            alike.append(each)
+    return islice(chain.from_iterable(found.values()), LISTED_MAX)
 
 
 def _held(sessions: Sessions) -> Collection[Subscription]:
