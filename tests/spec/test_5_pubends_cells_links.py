@@ -392,3 +392,21 @@ def test_a_new_link_forgets_what_the_neighbour_had_said() -> None:
     hand.subscribe("alice")
     effects = hand.step("s", LinkUp(neighbour=BrokerId("b")))
     assert [m.base for _, m in messages(effects, AdvertisementMessage)] == [None]
+
+
+def test_a_pubend_that_nobody_wants_rests_until_somebody_does() -> None:
+    """Clause 5.9."""
+    hand = Hand.started(network({"idle_silence_ms": 100, "reserve_ms": 100}))
+
+    def reserved() -> int:
+        return sum(isinstance(effect.record, ReserveRecord) for _, effect in hand.of(AppendRecord))
+
+    hand.wait(1_000)
+    before = reserved()
+    hand.wait(5_000)
+    assert reserved() == before
+    hand.subscribe("alice")
+    hand.wait(2_000)
+    assert reserved() > before + 10
+    hand.publish(1)
+    assert len(hand.got("alice")) == 1

@@ -534,7 +534,8 @@ class Broker:
         for pubend in due:
             path = self._paths[pubend]
             if path.pubend is not None and step.now.ms >= path.pubend.deadline_ms():
-                effects, knowledge, expected = path.pubend.woken(step.now)
+                wanted = self._is_wanted(path, pubend)
+                effects, knowledge, expected = path.pubend.woken(step.now, wanted=wanted)
                 step.effects += effects
                 self._tell(knowledge, step)
                 if expected is not None:
@@ -637,6 +638,12 @@ class Broker:
 
     def _wants(self, path: _Path, pubend: PubendId, cell: CellId) -> CellFilter:
         return self._routing.wants(path.tree.root, cell, self.network.pubends[pubend].topic)
+
+    def _is_wanted(self, path: _Path, pubend: PubendId) -> bool:
+        """Whether anybody has subscribed to the topic of a pubend that lives here, as far as we know."""
+        if self._edge is not None and self._edge.reads(pubend):
+            return True
+        return any(self._wants(path, pubend, cell).accepts for cell in path.ostreams)
 
     def _hosted(self, pubend: PubendId, step: _Step) -> Pubend:
         path = self._paths.get(pubend)

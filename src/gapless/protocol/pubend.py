@@ -45,6 +45,8 @@ from gapless.protocol.marks import mark, reached
 from gapless.protocol.messages import KnowledgeMessage, StartGrantMessage, StartRequestMessage
 from gapless.protocol.parameters import Parameters
 
+#: A pubend that nobody wants tells so much silence more.
+UNWANTED_MAX = 2
 IDLE_SILENCE = mark("idle_silence", "a pubend turned idle time into silence")
 CLOCK_HELD = mark("clock_held", "the clock was behind the last tick, and ticks went on ascending")
 GRANT_REPEATED = mark("grant_repeated", "a start request was repeated and got the same answer")
@@ -154,6 +156,8 @@ class Pubend:
     milestones: deque[tuple[int, Tick]] = field(default_factory=deque)
     ack_expected_at_ms: int = 0
     idle_at_ms: int = 0
+    #: How many times in a row it was idle and nobody had subscribed to its topic.
+    unwanted: int = 0
     token: int = 0
     #: The pubend's own time: never behind the clock, never running backwards.
     time_tick: Tick = 0
@@ -323,14 +327,22 @@ class Pubend:
         self.kept_from = max(self.kept_from, kept_from)
         return self._release()
 
-    def woken(self, now: Now) -> tuple[list[Effect], list[KnowledgeMessage], Tick | None]:
-        """Time has passed: idle silence, reservations, and the tick whose ack is expected, if any."""
+    def woken(
+        self, now: Now, *, wanted: bool = True
+    ) -> tuple[list[Effect], list[KnowledgeMessage], Tick | None]:
+        """Time has passed: idle silence, reservations, and the tick whose ack is expected, if any.
+
+        When nobody has subscribed to the topic for a while, there is nobody to tell silence to and no need to
+        write to the disk for it: there may be very many topics like that.
+        """
         effects: list[Effect] = []
         knowledge: list[KnowledgeMessage] = []
         if now.ms >= self.idle_at_ms:
             self.idle_at_ms = now.ms + self.parameters.idle_silence_ms
-            knowledge += self._silence(now)
-            effects += self._reserve(now)
+            self.unwanted = 0 if wanted else self.unwanted + 1
+            if self.unwanted <= UNWANTED_MAX:
+                knowledge += self._silence(now)
+                effects += self._reserve(now)
             effects += self._release()
             if knowledge:
                 reached(IDLE_SILENCE)
