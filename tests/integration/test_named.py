@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from gapless.client import Client, Options, Subscription, connect
-from gapless.errors import UsageError
+from gapless.errors import StoreError, UsageError
 from gapless.model.ids import BrokerId, PubendId
+from gapless.node import subscriptions
 from gapless.node.config import NodeConfig
 from gapless.node.node import Node
 from gapless.protocol.network import Network
 from gapless.wire.client_messages import (
     AckWanted,
+    ChangeFilter,
     Confirmed,
     Credit,
     Done,
@@ -394,5 +396,57 @@ def test_positions_of_the_client_win_where_they_are_later(tmp_path: Path) -> Non
                 assert await prices(trades, 2) == [5, 6]
                 await publish(publisher, 7)
                 assert await prices(trades, 1) == [7], "nobody waits for it to acknowledge what it has"
+
+    run(story())
+
+
+def test_a_name_that_the_disk_refuses_is_refused_to_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as wire:
+            database = cluster.nodes["n1"]._database
+
+            tried = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def full(_record: object) -> None:
+                loop.call_soon_threadsafe(tried.set)
+                raise StoreError("E302", "the disk is full: make room, then go on", retry=True)
+
+            monkeypatch.setattr(database, "put_subscription", full)
+            wire.say(SubscribeMessage(request=1, topic=TOPIC, name="desk"))
+            refused = await wire.hear()
+            assert isinstance(refused, RequestRefused)
+            assert (refused.request, refused.code, refused.retry) == (1, "E302", True)
+            assert not len(cluster.nodes["n1"].sessions.subscriptions)
+            monkeypatch.undo()
+            confirmed = await wire.subscribe(name="desk")
+            tried.clear()
+            monkeypatch.setattr(database, "put_subscription", full)
+            change = ChangeFilter(request=2, subscription=confirmed.subscription, where="price > 5")
+            wire.say(change)
+            await asyncio.wait_for(tried.wait(), PATIENCE_SECONDS)
+            monkeypatch.undo()
+            changed = await wire.hear()
+            assert isinstance(changed, Confirmed)
+            assert changed.request == 2, "it hears of the change when the disk has it"
+            kept = cluster.nodes["n1"]._database.subscription("desk")  # type: ignore[union-attr]
+            assert kept is not None
+            assert [where for where, _ in kept.changes] in (["price > 5"], [])
+
+    run(story())
+
+
+def test_a_node_keeps_so_many_names_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr(subscriptions, "NAMED_MAX", 2)
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
+            for name in ("one", "two", "one"):
+                async with client.subscribe("trades", name=name):
+                    pass
+            with pytest.raises(UsageError, match="E135 this node keeps 2 named subscriptions: forget some"):
+                async with client.subscribe("trades", name="three"):
+                    pass
 
     run(story())

@@ -45,6 +45,10 @@ log = event_log("gapless.subscriptions")
 
 #: How long the subscriptions of a lost connection are kept as they are.
 PARKED_SECONDS = 30.0
+#: What the disk has refused is tried again after this time.
+RETRY_SECONDS = 1.0
+#: A node keeps no more named subscriptions than this; another one is refused (E135).
+NAMED_MAX = 100_000
 #: The start of a pubend that came after the subscription: everything.
 _EARLIEST = TICK_MIN + 1
 
@@ -220,12 +224,16 @@ class Subscriptions:
             since[effect.pubend] = effect.since
 
         def told(error: StoreError | None) -> None:
-            if change is None or change.request is None or subscription.session is not change.session:
-                return
-            if error is None:
+            if error is not None:
+                # The change is made and cannot be taken back: its client hears of it when the disk has it.
+                log.warning("change_not_written", code=error.code, reason=error.message)
+                self._loop.call_later(RETRY_SECONDS, again)
+            elif change is not None and change.request is not None and change.session is subscription.session:
                 self._tell(subscription, change.request, effect.pubend, effect.since)
-            elif change.session is not None:
-                _answer(change.session, change.request, error)
+
+        def again() -> None:
+            if self._by_name.get(subscription.name) is subscription:
+                self._put(subscription, told)
 
         if subscription.asked.name is None:
             told(None)
@@ -306,6 +314,10 @@ class Subscriptions:
             )
         found = self._named.get(name)
         if found is None:
+            if len(self._named) >= NAMED_MAX:
+                raise UsageError(
+                    "E135", f"this node keeps {NAMED_MAX:,} named subscriptions: forget some first"
+                )
             number = next(self._numbers)
             subscription = self._made(_id_of(name), number, asked, session)
             subscription.conditions = [(asked.where, {})]
