@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from gapless.content.cover import surely_covers
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, TopicId
+from gapless.protocol import routing
 from gapless.protocol.effects import Effect, SendMessage
 from gapless.protocol.events import Now
 from gapless.protocol.messages import AdvertisementAckMessage, AdvertisementMessage
@@ -222,3 +224,9 @@ def play(conditions_max: int, story: list[tuple]) -> None:
 @given(st.sampled_from([1, 2, 3, 512]), st.lists(acts, max_size=60))
 def test_what_covers_the_rest_accepts_what_all_of_it_accepts(conditions_max: int, story: list[tuple]) -> None:
     play(conditions_max, story)
+
+
+@given(st.sampled_from([1, 2, 3, 512]), st.lists(acts, max_size=60))
+def test_it_does_so_too_when_it_is_counted_anew(conditions_max: int, story: list[tuple]) -> None:
+    with mock.patch.object(routing, "REBUILT_MIN", 0):
+        play(conditions_max, story)

@@ -23,12 +23,13 @@ Implements docs/protocol.md, section 9.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from gapless.content.condition import Condition
 from gapless.content.forest import Change, Forest
+from gapless.content.selection import Selection
 from gapless.content.size import size_of
 from gapless.errors import PeerError
 from gapless.model.epochs import NEVER, Epochs
@@ -67,6 +68,8 @@ ADVERTISEMENT_DROPPED = mark(
 CHANGES_MAX = 64
 #: A part of an advertisement has about so many bytes at most, so that it fits into a frame.
 PART_BYTES_MAX = 2**20
+#: When more conditions than this go at once, and fewer stay, it is cheaper to count anew.
+REBUILT_MIN = 1_024
 #: So many conditions of one broker below are kept; a broker that advertises more is cut off.
 WANTS_MAX = 2**20
 
@@ -92,6 +95,12 @@ class _Table:
     epochs: Epochs = NEVER
     #: By the broker that sends it: the origin itself, or one of our cell.
     staged: dict[BrokerId, _Staged] = field(default_factory=dict)
+
+    def all(self) -> Iterator[Want]:
+        """Everything that counts, as often as it does."""
+        yield from self.wants
+        for staged in self.staged.values():
+            yield from staged.added
 
 
 @dataclass(slots=True)
@@ -218,12 +227,16 @@ class _Root:
             (added if wanted else removed).append((topic, condition))
         return added, removed
 
+    def toggle(self, want: Want, *, was: bool) -> None:
+        """Something is to be advertised that was not, or the other way round."""
+        # What has changed twice is as it was.
+        if self.touched.pop(want, None) is None:
+            self.touched[want] = was
+
     def _touch(self, topic: TopicId, change: Change) -> None:
         for was, conditions in ((False, change.maximal), (True, change.covered)):
             for condition in conditions:
-                # What has changed twice is as it was.
-                if self.touched.pop((topic, condition), None) is None:
-                    self.touched[topic, condition] = was
+                self.toggle((topic, condition), was=was)
 
 
 class Routing:
@@ -407,12 +420,10 @@ class Routing:
             return True
         return now > before
 
-    def _complete(
-        self, state: _Root, table: _Table, staged: _Staged, message: AdvertisementMessage
-    ) -> None:
+    def _complete(self, state: _Root, table: _Table, staged: _Staged, message: AdvertisementMessage) -> None:
         """All parts are there: now what was removed goes, and the epochs are those of the whole."""
         origin = message.origin
-        gone: Iterable[Want]
+        gone: Collection[Want]
         if staged.base is None:
             gone, table.wants = table.wants, staged.added
         else:
@@ -422,8 +433,6 @@ class Routing:
             for want in staged.removed:
                 table.wants.pop(want, None)
             table.wants.update(staged.added)
-        for want in gone:
-            self._leave(state, origin, want)
         table.version, table.epochs = message.version, message.epochs
         for sender, each in list(table.staged.items()):
             if each is staged:
@@ -431,11 +440,39 @@ class Routing:
             elif each.base is not None or each.version <= message.version:
                 # It is older, or its base is gone.
                 self._drop(state, table, sender, origin)
-        self._join_epochs(state)
         cell = self._network.cell_of[origin]
+        if len(gone) > REBUILT_MIN and len(gone) > len(table.wants):
+            self._rebuild(state, cell)
+        else:
+            for want in gone:
+                self._leave(state, origin, want)
+        self._join_epochs(state)
         epochs = self._cell_epochs(state, cell)
         for found in state.filters.get(cell, {}).values():
             found.epochs = epochs
+
+    def _rebuild(self, state: _Root, cell: CellId) -> None:
+        """Count anew what is wanted: of an edge that was restarted all is gone, and little is left."""
+        before = dict.fromkeys(state.advertised())
+        state.forests = {}
+        topics = sorted(state.topics.intersection(self._own))
+        tables = [table for _, table in sorted(state.below.items())]
+        for want in (
+            *((topic, condition) for topic in topics for condition in self._own[topic]),
+            *(want for table in tables for want in table.all()),
+        ):
+            state.forests.setdefault(want[0], Forest()).add(want[1])
+        after = dict.fromkeys(state.advertised())
+        for was, wants, others in ((True, before, after), (False, after, before)):
+            for want in wants:
+                if want not in others:
+                    state.toggle(want, was=was)
+        for found in state.filters.get(cell, {}).values():
+            found.accepts = Selection()
+        for broker in self._network.cells[cell]:
+            if broker in state.below:
+                for topic, condition in state.below[broker].all():
+                    self.wants(state.tree.root, cell, topic).accepts.add(condition)
 
     def _drop(self, state: _Root, table: _Table, sender: BrokerId, origin: BrokerId) -> None:
         """Parts that will not be completed any more never were."""
@@ -484,8 +521,10 @@ class Routing:
                 return False
             reached(ADVERTISED_AGAIN)
             transfer = upward.transfer
-            if transfer is not None and transfer.at == 0 and (
-                state.is_changed or transfer.version != state.version
+            if (
+                transfer is not None
+                and transfer.at == 0
+                and (state.is_changed or transfer.version != state.version)
             ):
                 upward.transfer = None
         return True
