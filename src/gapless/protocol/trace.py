@@ -170,15 +170,19 @@ def _message_text(message: Message) -> str:
             return f"start-request {pubend} {{{edge}:{epoch_text(epoch)}}} from {since}"
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, start=start):
             return f"start-grant {pubend} {{{edge}:{epoch_text(epoch)}}} from {start}"
-        case LinkStatusMessage(reaches=reaches):
-            topics = f" topics {message.topics:x}" if message.topics else ""
-            return f"link-status reaches {' '.join(sorted(reaches)) or 'nothing'}{topics}"
-        case TopicsMessage(creations=creations):
-            return f"topics {_creations_text(creations)}"
+        case LinkStatusMessage() | TopicsMessage():
+            return _news_text(message)
         case SidewaysMessage(cell=cell, message=inner):
             return f"sideways to {cell}: {_message_text(inner)}"
         case _:
             assert_never(message)
+
+
+def _news_text(message: LinkStatusMessage | TopicsMessage) -> str:
+    if isinstance(message, TopicsMessage):
+        return f"topics {_creations_text(message.creations)}"
+    topics = f" topics {message.topics:x}" if message.topics else ""
+    return f"link-status reaches {' '.join(sorted(message.reaches)) or 'nothing'}{topics}"
 
 
 def _advertisement_text(message: AdvertisementMessage) -> str:
