@@ -13,10 +13,12 @@ from tests.integration.nodes import ONE_NODE, Cluster
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:uvloop")
 def test_a_client_on_uvloop_publishes_and_gets_its_event(tmp_path: Path) -> None:
     async def story() -> dict[str, object]:
-        async with Cluster.running(ONE_NODE, tmp_path) as cluster:
-            async with connect(f"gapless://{cluster.addresses[BrokerId('n1')]}") as client:
-                async with client.subscribe("trades") as trades:
-                    await client.publish("trades", {"name": "IBM", "price": 121.5})
-                    return dict(await anext(trades))
+        async with (
+            Cluster.running(ONE_NODE, tmp_path) as cluster,
+            connect(f"gapless://{cluster.addresses[BrokerId('n1')]}") as client,
+            client.subscribe("trades") as trades,
+        ):
+            await client.publish("trades", {"name": "IBM", "price": 121.5})
+            return dict(await anext(trades))
 
     assert uvloop.run(story()) == {"name": "IBM", "price": 121.5}

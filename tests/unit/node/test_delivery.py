@@ -21,7 +21,7 @@ TOPIC = TopicId("trades")
 
 
 def test_a_laggard_need_not_acknowledge_again_what_it_is_sent_again() -> None:
-    """It acknowledged while it was being reported slow, so what comes is old news, and its client is silent."""
+    """It acknowledged while it was being reported slow: what comes is old news, and its client is silent."""
     fed: list[Event] = []
 
     def feed(event: Event, then: Callable[[], None] | None = None) -> None:

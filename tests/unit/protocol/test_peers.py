@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gapless.content.condition import EVERYTHING, Condition
+from gapless.content.condition import Condition
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, NEVER
