@@ -238,17 +238,6 @@ def change_one_tick_late(right: Any) -> Any:
     return lambda self, pubend, tick: right(self, pubend, tick - 1)
 
 
-@mutant(Group, "change", "let members go on before silence of the new epoch is there", "gapless")
-def believe_silence_before_the_change(right: Any) -> Any:
-    def broken(self: Any, subend: Any, phase: Any) -> Any:
-        birth, phase.birth = phase.birth, subend.phases[0].birth
-        since = right(self, subend, phase)
-        phase.birth = birth
-        return since
-
-    return broken
-
-
 @mutant(Subend, "pass_by", "forget the old condition when a change is decided", "filter", "gapless")
 def forget_the_old_condition(right: Any) -> Any:
     return lambda self, pubends, settled, topic: right(self, pubends, TICK_MAX - 1, topic)

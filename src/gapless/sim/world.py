@@ -186,7 +186,7 @@ class World:
         network = (self.network.described or self.network).extended(node.created)
         node.broker = Broker(network, broker, node.incarnation, recovered)
         self.feed(broker, BrokerStarted())
-        restored = tuple(_restored(each) for each in node.desk.by_name.values())
+        restored = tuple(_restored(each, network) for each in node.desk.by_name.values())
         if restored:
             self.feed(broker, SubscriptionsRestored(requests=restored))
         for link in self._links_of[broker]:
@@ -625,15 +625,19 @@ class World:
         self.fingerprint = zlib.crc32(text.encode(), self.fingerprint)
 
 
-def _restored(subscriber: Subscriber) -> SubscribeRequested:
+def _restored(subscriber: Subscriber, network: Network) -> SubscribeRequested:
     """What a host that starts says of a subscription that it kept."""
     wish = subscriber.wish
+    start = dict(subscriber.kept)
+    if wish.wanted is not None:
+        # Pubends that had not confirmed it owe it what it asked for.
+        start = dict.fromkeys(network.pubends_of(TopicId(wish.topic)), wish.wanted) | start
     return SubscribeRequested(
         subscription=SubscriptionId(wish.subscription),
         topic=TopicId(wish.topic),
         condition=condition_of(wish.condition),
         order=Order.TOTAL if wish.total else Order.PUBLISHER,
-        start=dict(subscriber.kept) or wish.wanted,
+        start=start,
         changes=tuple(
             (condition_of(condition), dict(since))
             for condition, since in zip(subscriber.changes, subscriber.since, strict=True)
