@@ -19,7 +19,7 @@ from gapless.content.normal import either
 from gapless.content.rows import RowMask, Rows
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
-from gapless.model.ticks import TICK_MIN, Tick, TickArray
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray
 
 #: So many changes are remembered of a subscription whose filter changes, and for which no event comes.
 SEGMENTS_MAX = 64
@@ -79,14 +79,26 @@ class Filters:
             del self._segments[0]
 
     def mask(
-        self, columns: pa.RecordBatch, ticks: TickArray, pubends: list[PubendId], schema: Schema
+        self,
+        columns: pa.RecordBatch,
+        ticks: TickArray,
+        pubends: list[PubendId],
+        schema: Schema,
+        *,
+        pending: tuple[str, Mapping[PubendId, Tick]] | None = None,
     ) -> RowMask:
-        """Which rows are wanted, each by the condition of its tick."""
+        """Which rows are wanted, each by the condition of its tick.
+
+        A change that is `pending` decides already where it has a tick: the node goes by it there.
+        """
         wanted = np.zeros(len(ticks), dtype=np.bool_)
         rows = Rows(columns)
-        for where, starts in self._segments:
+        segments = [(where, starts, TICK_MIN) for where, starts in self._segments]
+        if pending is not None:
+            segments.append((*pending, TICK_MAX))
+        for where, starts, otherwise in segments:
             # Whatever earlier conditions said of these ticks: a change may take effect before an older one.
-            decides = ticks >= np.array([starts.get(each, TICK_MIN) for each in pubends], dtype=np.int64)
+            decides = ticks >= np.array([starts.get(each, otherwise) for each in pubends], dtype=np.int64)
             if decides.any():
                 np.copyto(wanted, mask(parse_condition(where, schema), rows), where=decides)
         return wanted

@@ -621,7 +621,14 @@ class Subscription:
         """Keep what is new until the program asks for it."""
         chunk.credit = count
         if self._filters.judges:
-            wanted = self._filters.mask(chunk.columns(), chunk.ticks, chunk.row_pubends(), chunk.names.schema)
+            change = self._change
+            wanted = self._filters.mask(
+                chunk.columns(),
+                chunk.ticks,
+                chunk.row_pubends(),
+                chunk.names.schema,
+                pending=None if change is None else (change.where, change.ticks),
+            )
             chunk = chunk.where(wanted)
             if not chunk.size:
                 self._grant(count)

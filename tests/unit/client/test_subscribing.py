@@ -14,6 +14,7 @@ from gapless.wire.client_messages import (
     Acknowledge,
     AckWanted,
     ChangeFilter,
+    Confirmed,
     Credit,
     Publish,
     RequestRefused,
@@ -21,7 +22,7 @@ from gapless.wire.client_messages import (
     Unsubscribe,
 )
 from gapless.wire.handshake import Refuse
-from tests.unit.client.fake_node import PUBEND, FakeNode, Peer, connected, event, run
+from tests.unit.client.fake_node import PUBEND, TRADES, FakeNode, Peer, connected, event, run
 
 OTHER = PubendId("trades-2")
 
@@ -446,6 +447,46 @@ def test_what_is_judged_here_is_acknowledged_whatever_the_judgement(ack: AckMode
                 assert (await node.hear(Acknowledge)).positions == {PUBEND: 1_011}
 
     run(story())
+
+
+def test_a_change_decides_where_it_is_confirmed_though_other_pubends_have_not_confirmed_it() -> None:
+    """The node goes by the new condition there; who judges by the old one would lose what it sends."""
+
+    async def story() -> None:
+        async with connected() as (node, client):
+            pubends = (PUBEND, OTHER)
+            node.on_subscribe = lambda peer, message: peer.confirm(message.request, 7, 5, pubends=pubends)
+            async with client.subscribe("trades", "price < 30", start=5) as trades:
+                change = asyncio.create_task(trades.change("price > 2000"))
+                node.peer.confirm((await node.hear(ChangeFilter)).request, 7, 1_000, pubends=pubends)
+                await change
+                node.peer.drop()
+                await heard_from(node)
+                change = asyncio.create_task(trades.change("price > 60"))
+                asked = await node.hear(ChangeFilter)
+                node.peer.send(confirmed_change(asked, PUBEND, 1_010))
+                node.peer.deliver(7, [1_005, 1_011, 1_020], sources=[0, 1, 0])
+                assert (await anext(trades)).tick == 1_020
+                node.peer.send(confirmed_change(asked, OTHER, 1_030))
+                assert await change == {PUBEND: 1_010, OTHER: 1_030}
+                node.peer.deliver(7, [1_029, 1_040], sources=[1, 1])
+                assert (await anext(trades)).tick == 1_040
+
+    run(story())
+
+
+def confirmed_change(asked: ChangeFilter, pubend: PubendId, tick: int) -> Confirmed:
+    """One of two pubends confirms a change."""
+    source = (PUBEND, OTHER).index(pubend)
+    return Confirmed(
+        request=asked.request,
+        subscription=7,
+        source=source,
+        pubends=2,
+        pubend=pubend,
+        schema=TRADES,
+        start=tick,
+    )
 
 
 def test_a_connection_lost_during_a_change_completes_it() -> None:
