@@ -26,6 +26,8 @@ from typing import Any, Self
 _HERTZ = os.sysconf("SC_CLK_TCK")
 #: A load client that has said nothing for so long has failed.
 PATIENCE_S = 300.0
+#: Ends a process with the one that started it, however that ends, where the system has the tool for it.
+_TETHER = ["setpriv", "--pdeathsig", "SIGKILL"] if shutil.which("setpriv") else []
 #: A machine on which others take less than this many cores is quiet.
 QUIET_CORES = 0.25
 QUIET_WAIT_S = 10.0
@@ -80,15 +82,19 @@ class Process:
         command: Sequence[object],
         *,
         pid_of: Callable[[], int] | None = None,
+        after: Sequence[object] = (),
         environment: dict[str, str] | None = None,
         log: Path | None = None,
     ) -> None:
-        """`pid_of` says which process does the work when the command only starts it."""
+        """`pid_of` says which process does the work when the command only starts it.
+
+        `after` is a command that ends what the process leaves behind.
+        """
         self._log = log
         self._command = " ".join(str(each) for each in command)
         errors = subprocess.DEVNULL if log is None else log.open("wb")
         self._popen = subprocess.Popen(
-            [str(each) for each in command],
+            [*_TETHER, *(str(each) for each in command)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -96,6 +102,7 @@ class Process:
             start_new_session=True,
         )
         self._pid_of = pid_of
+        self._after = [str(each) for each in after]
 
     @property
     def pid(self) -> int:
@@ -156,6 +163,8 @@ class Process:
             self._popen.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             self.kill()
+        if self._after:
+            subprocess.run(self._after, check=False, capture_output=True)
 
     def __enter__(self) -> Self:
         return self

@@ -42,7 +42,7 @@ NODE = [sys.executable, "-m", "gapless"]
 GROUP = 1_000
 GROUPS_AHEAD = 32
 #: Batches that are under way at a time.
-BATCHES_AHEAD = 4
+BATCHES_AHEAD = 8
 #: The first part of a latency run warms everything up.
 WARM_SHARE = 0.1
 

@@ -40,8 +40,11 @@ def start(folder: Path, port: int) -> Process:
     )
     (folder / "enabled_plugins").write_text("[].")
     program = shutil.which("rabbitmq-server", path="/usr/lib/rabbitmq/bin") or "rabbitmq-server"
+    # Erlang has a daemon that tells nodes of each other, and leaves it running: this one is ours alone.
+    names_port = free_port()
     server = Process(
         [program],
+        after=("epmd", "-port", names_port, "-kill"),
         pid_of=lambda: int((folder / "pid").read_text()),
         environment={
             "HOME": str(folder),
@@ -54,6 +57,7 @@ def start(folder: Path, port: int) -> Process:
             "RABBITMQ_PID_FILE": str(folder / "pid"),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(names_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         },
         log=folder.with_suffix(".log"),
