@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gapless.content import forest as forest_module
 from gapless.content.condition import NOTHING, Condition
 from gapless.content.cover import covers
 from gapless.content.domain import Domain
@@ -73,9 +74,16 @@ def test_no_covering_pair_of_conjunctions_is_missed(seed: int) -> None:
             assert wide == narrow, "equal subscriptions have one identity"
 
 
+@pytest.mark.parametrize("asked", ["all", "few"])
 @pytest.mark.parametrize("seed", range(25))
-def test_a_forest_knows_the_maximal_subscriptions(seed: int) -> None:
-    """Against the plain definition, and its changes against the difference of two such sets."""
+def test_a_forest_knows_the_maximal_subscriptions(
+    seed: int, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the plain definition, and its changes against the difference of two such sets.
+
+    A forest that gives up early may show too many, and still shows one that covers each.
+    """
+    monkeypatch.setattr(forest_module, "MISSES_MAX", 10**9 if asked == "all" else 3)
     random = Random(seed)
     forest = Forest()
     present: list[Condition] = []
@@ -95,9 +103,10 @@ def test_a_forest_knows_the_maximal_subscriptions(seed: int) -> None:
         for each in set(present):
             covering = [other for other in shown if covers(other, each) is Cover.YES]
             assert covering, f"seed {seed}: {each} is not covered by any maximal one"
-            if each in shown:
+            if each in shown and asked == "all":
                 assert covering == [each], f"seed {seed}: {each} is not maximal"
-    forest.check()
+    if asked == "all":
+        forest.check()
     assert len(forest) == len(set(present))
 
 

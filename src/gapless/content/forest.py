@@ -25,6 +25,11 @@ from gapless.content.values import Key
 
 #: While looking for the lowest node that covers a new one, so many children of a node are asked.
 CHILDREN_ASKED_MAX = 16
+#: Outlines say nothing of patterns, and little of long lists. So when so many roots have been asked in vain
+#: whether they cover a new one, or are covered by it, no more are: both stay roots, a little too much.
+MISSES_MAX = 32
+#: An answer that has to compare patterns takes as long as so many others.
+ATOM_MISSES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class _Node:
     number: int
     condition: Condition
     hulls: list[Hull]
+    has_atoms: bool
     count: int = 1
     parent: _Node | None = None
     #: Ordered, so that what happens does not depend on chance.
@@ -104,7 +110,8 @@ class Forest:
         if node is not None:
             node.count += 1
             return Change()
-        node = _Node(self._numbers, condition, [hull_of(term) for term in condition.terms])
+        has_atoms = any(term.atoms for term in condition.terms)
+        node = _Node(self._numbers, condition, [hull_of(term) for term in condition.terms], has_atoms)
         self._numbers += 1
         self._nodes[condition] = node
         return self._place([node])
@@ -130,7 +137,10 @@ class Forest:
         return Change(change.maximal, (condition, *change.covered))
 
     def check(self) -> None:
-        """Raise if a root is covered by another one, or a child is not covered by its parent."""
+        """Raise if a root is covered by another one, or a child is not covered by its parent.
+
+        Among more than MISSES_MAX roots with like outlines, one may be covered and nobody knows.
+        """
         for node in self._nodes.values():
             if node.parent is not None:
                 assert _covers(node.parent, node), f"{node.parent.condition} / {node.condition}"
@@ -225,7 +235,14 @@ class _Roots:
             *(self._by_point[point] for point in hull.points if point in self._by_point),
         ]
         found = {self._owners[entry].number for table in tables for entry in table.around(hull)}
-        return next((self.nodes[each] for each in sorted(found) if _covers(self.nodes[each], node)), None)
+        misses = 0
+        for each in sorted(found):
+            if _covers(self.nodes[each], node):
+                return self.nodes[each]
+            misses += ATOM_MISSES if node.has_atoms and self.nodes[each].has_atoms else 1
+            if misses >= MISSES_MAX:
+                break
+        return None
 
     def covered_by(self, node: _Node) -> list[_Node]:
         """The roots that a node covers."""
@@ -240,7 +257,16 @@ class _Roots:
         if self._nothing is not None:
             # It asks for nothing, is covered by anything, and has no conjunction to be found by.
             found.add(self._nothing.number)
-        return [self.nodes[each] for each in sorted(found) if _covers(node, self.nodes[each])]
+        covered: list[_Node] = []
+        misses = 0
+        for each in sorted(found):
+            if _covers(node, self.nodes[each]):
+                covered.append(self.nodes[each])
+                continue
+            misses += ATOM_MISSES if node.has_atoms and self.nodes[each].has_atoms else 1
+            if misses >= MISSES_MAX:
+                break
+        return covered
 
 
 _NO_HULLS = HullTable()
