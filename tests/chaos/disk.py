@@ -8,7 +8,6 @@ run leaves full disks out.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import subprocess
@@ -63,15 +62,3 @@ class SmallDisk:
     def free(self) -> None:
         """Give it back."""
         self._filler.unlink(missing_ok=True)
-
-    def is_full(self) -> bool:
-        """Whether nothing can be written."""
-        try:
-            with (self._folder / "probe").open("wb", buffering=0) as probe:
-                probe.write(b"\0")
-        except OSError as error:
-            return error.errno == errno.ENOSPC
-        finally:
-            with contextlib.suppress(OSError):
-                (self._folder / "probe").unlink(missing_ok=True)
-        return False

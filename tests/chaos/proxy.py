@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
+from collections.abc import Coroutine
 from types import TracebackType
+from typing import Any
 
 #: So much is read at once; a gate that is slow stops reading, as a slow network would.
 CHUNK_BYTES = 64 * 1024
@@ -166,7 +168,7 @@ class Gate:
                 await writing
 
 
-async def _either(wanted, task: asyncio.Task[None]) -> None:  # type: ignore[no-untyped-def]
+async def _either(wanted: Coroutine[Any, Any, object], task: asyncio.Task[None]) -> None:
     """Wait for something that a task will bring about, unless the task fails. Raises its error."""
     waiting = asyncio.ensure_future(wanted)
     try:

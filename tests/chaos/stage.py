@@ -133,9 +133,8 @@ class Stage:
     async def set_up(seed: int, folder: Path) -> AsyncIterator[Stage]:
         """Brokers and clients that run, and in the end do not."""
         (folder / "history").mkdir(parents=True)
-        disk: SmallDisk | None = SmallDisk(folder / SMALL)
-        if disk is not None and not disk.mount():
-            disk = None
+        disk = SmallDisk(folder / SMALL)
+        is_mounted = disk.mount()
         async with AsyncExitStack() as stack:
             links, seen_by = await _links(stack)
             fleet = Fleet(NETWORK, folder, seen_by=seen_by, options=("--verbose",))
@@ -149,7 +148,7 @@ class Stage:
                     doors[gate.name] = gate
             await stack.enter_async_context(fleet)
             stage = Stage(fleet, folder, links, doors)
-            stage.disk = disk
+            stage.disk = disk if is_mounted else None
             stack.callback(stage.recorder.close)
             for spec in _specs(seed, folder / "history", doors):
                 stage.clients[spec.name] = ClientProcess(spec, folder)

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from tests.chaos.plan import MEASURED, Blow
+from tests.chaos.proxy import Gate
 from tests.chaos.stage import EDGES, KILLED, REPOSITORIES, ROUTERS, SMALL, Stage
 from tests.chaos.wishes import encode, some_condition
 
@@ -125,7 +126,7 @@ class Strikes:
 
     # ---- cables --------------------------------------------------------------------------------------
 
-    def _gate(self, blow: Blow):  # type: ignore[no-untyped-def]
+    def _gate(self, blow: Blow) -> Gate:
         return self._stage.links.get(blow.target) or self._stage.doors[blow.target]
 
     async def _cut(self, blow: Blow) -> None:
