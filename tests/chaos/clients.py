@@ -25,6 +25,7 @@ from gapless.client.publisher import Publisher
 from gapless.client.receipts import Publication
 from gapless.client.subscription import Subscription
 from gapless.errors import GaplessError
+from gapless.model.ids import PubendId
 from tests.chaos.history import History, Recorder, digest
 from tests.chaos.wishes import decode, some_row, text_of
 
@@ -214,7 +215,7 @@ class SubscriberProgram:
                 slow=spec.slow_s > 0,
             )
         elif before.stretches:
-            start = None if spec.durable else before.positions
+            start = None if spec.durable else {PubendId(at): tick for at, tick in before.positions.items()}
         async with (
             connect(spec.address, name=spec.name, options=OPTIONS) as client,
             client.subscribe(

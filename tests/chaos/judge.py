@@ -285,14 +285,14 @@ class _Trial:
                 self._broken(violation)
                 if violation.subject not in self._plan.topic_of:
                     self._checkers.ended(violation.subject)
-        while (violation := self._checkers.unfinished()) is not None:
-            if violation.subject in self._plan.topic_of:
+        while (left := self._checkers.unfinished()) is not None:
+            if left.subject in self._plan.topic_of:
                 # Everybody has everything; what is left is said of the logs.
                 if self._released is not None:
-                    self._broken(violation)
+                    self._broken(left)
                 return
-            self._broken(violation)
-            self._checkers.ended(violation.subject)
+            self._broken(left)
+            self._checkers.ended(left.subject)
 
 
 def _wants_always(subscribed: Subscribed, event: Published) -> bool:

@@ -94,7 +94,7 @@ class Run:
 
     async def _round(self, stage: Stage, strikes: Strikes, blows: list[Blow]) -> None:
         began = time.monotonic()
-        tasks = []
+        tasks: list[asyncio.Task[None]] = []
         for blow in blows:
             await asyncio.sleep(max(0.0, began + blow.at_s - time.monotonic()))
             if blow.kind != MEASURED and tasks and tasks[0].get_name() == MEASURED:
@@ -152,11 +152,11 @@ class Run:
             if subscribed.asked:
                 text = f"a changed filter is not confirmed {PATIENCE_S:.0f} s after all was mended"
                 return Violation("liveness", text, subject=subscribed.name)
-            event = _last_owed(subscribed, old)
-            if event is not None:
+            owed = _last_owed(subscribed, old)
+            if owed is not None:
                 text = f"not taken {PATIENCE_S:.0f} s after all was mended"
                 return Violation(
-                    "liveness", text, subject=subscribed.name, pubend=event.pubend, tick=event.tick
+                    "liveness", text, subject=subscribed.name, pubend=owed.pubend, tick=owed.tick
                 )
         return None
 
