@@ -26,7 +26,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from benchmarks import ours
-from benchmarks.machine import Process, Window, free_port, load_client, resident_bytes, workspace
+from benchmarks.machine import Process, Window, cpu_s, free_port, load_client, resident_bytes, workspace
 from benchmarks.report import Asked, console_for, median, new_figure, options, percentile, save, show, tell
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId
@@ -54,6 +54,8 @@ class Figures:
     """What the starts of one kind of node have shown."""
 
     start_s: list[float] = field(default_factory=list)
+    #: CPU of the process up to then: what is left of the time when nobody else wants the machine.
+    cpu_s: list[float] = field(default_factory=list)
     resident_mb: list[float] = field(default_factory=list)
 
 
@@ -100,8 +102,9 @@ def disk_mb(folder: Path) -> float:
 def measure_start(folder: Path, retention: str, found: Figures, *, kill: bool) -> None:
     """Start a node once, and end it in an orderly way or not."""
     node, seconds = start(folder, retention, free_port())
-    time.sleep(REST_S)
     found.start_s.append(seconds)
+    found.cpu_s.append(cpu_s(node.pid))
+    time.sleep(REST_S)
     found.resident_mb.append(resident_bytes(node.pid) / 2**20)
     if kill:
         node.kill()
@@ -155,13 +158,22 @@ def show_starts(console: Console, found: dict[str, Figures], disks: dict[str, fl
             name,
             f"{median(each.start_s):.2f}",
             f"{max(each.start_s):.2f}",
+            f"{median(each.cpu_s):.2f}",
             f"{median(each.resident_mb):.0f}",
             f"{median(each.resident_mb) - base:+.0f}",
             f"{disks.get(name, 0):,.0f}",
         ]
         for name, each in found.items()
     ]
-    columns = ("node", "exec to listening, s", "at most", "memory MB", "more than fresh", "on disk MB")
+    columns = (
+        "node",
+        "exec to listening, s",
+        "at most",
+        "CPU s",
+        "memory MB",
+        "more than fresh",
+        "on disk MB",
+    )
     show(console, f"starting a node with {events:,} acknowledged events behind it", columns, rows)
 
 
