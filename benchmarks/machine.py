@@ -125,10 +125,11 @@ class Process:
         return found
 
     def say(self, text: str) -> None:
-        """A line for the process."""
+        """A line for the process; lost when it has ended, which the next `line` tells."""
         assert self._popen.stdin is not None
-        self._popen.stdin.write(text.encode() + b"\n")
-        self._popen.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.write(text.encode() + b"\n")
+            self._popen.stdin.flush()
 
     def complaint(self) -> str:
         """The end of what it wrote to standard error."""
