@@ -31,11 +31,13 @@ from gapless.client.session import Session
 from gapless.client.steering import Steering
 from gapless.client.subscription import AckMode, GapMode, Subscription, Wish
 from gapless.client.tls import TlsWish, tls_context
+from gapless.content.language import TEXT_CHARACTERS_MAX
 from gapless.errors import LinkError, ParameterError, UsageError
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
-from gapless.model.ticks import Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
+from gapless.wire.client_codec import CREDIT_ROWS_MAX
 from gapless.wire.client_messages import AskStatus, CreateTopic, Mode, Start, StatusReport
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
 from gapless.wire.handshake import Hello, Role
@@ -165,10 +167,11 @@ class Client:
         """
         steering, home = self._steered(), self._entered()
         schema = Schema.parse(TopicId(_checked_name(name)), columns)
+        kept = _checked_text(retention)
 
         def asked(number: int) -> CreateTopic:
             return CreateTopic(
-                request=number, topic=schema.topic, columns=column_texts(schema), retention=retention
+                request=number, topic=schema.topic, columns=column_texts(schema), retention=kept
             )
 
         try:
@@ -204,8 +207,8 @@ class Client:
         self, event: tuple[str, int] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
         """What the node knows of one event, by its pubend and tick, and of one subscription."""
-        named = None if event is None else (PubendId(_checked_name(event[0])), event[1])
-        return await self._told(named, subscription)
+        named = None if event is None else (PubendId(_checked_name(event[0])), _checked_tick(event[1]))
+        return await self._told(named, None if subscription is None else _checked_text(subscription))
 
     async def _told(
         self, event: tuple[PubendId, Tick] | None = None, subscription: str | None = None
@@ -311,7 +314,7 @@ class Client:
         """
         wish = Wish(
             topic=TopicId(_checked_name(topic)),
-            where=where,
+            where=_checked_where(where),
             name=None if name is None else _checked_name(name),
             order=Order(_chosen("order", order, ("publisher", "total"))),
             start=_checked_start(start),
@@ -320,8 +323,10 @@ class Client:
             gaps=_chosen("gaps", gaps, get_args(GapMode)),
             credit_rows=self._options.credit_rows if credit_rows is None else credit_rows,
         )
-        if wish.credit_rows < 1:
-            raise ParameterError("E191", f"credit_rows must be more than zero, got {credit_rows}")
+        if not 1 <= wish.credit_rows <= CREDIT_ROWS_MAX:
+            raise ParameterError(
+                "E191", f"credit_rows must be from 1 to {CREDIT_ROWS_MAX}, got {credit_rows}"
+            )
         return Subscription(self._entered(), wish)
 
     def _steered(self) -> Steering:
@@ -339,7 +344,24 @@ class Client:
 def _checked_name(name: str) -> str:
     if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
         raise ParameterError("E191", f"a name has 1 to {NAME_CHARACTERS_MAX} characters, got {name!r:.80}")
-    return name
+    return _checked_text(name)
+
+
+def _checked_text(text: str) -> str:
+    # What cannot be sent would fail where nobody waits for it.
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ParameterError("E191", f"half a surrogate pair is no character, got {text!r:.80}") from error
+    return text
+
+
+def _checked_where(where: Any) -> str:
+    if not isinstance(where, str) or len(where) > TEXT_CHARACTERS_MAX:
+        raise ParameterError(
+            "E191", f"a condition is a text of at most {TEXT_CHARACTERS_MAX} characters, got {where!r:.80}"
+        )
+    return _checked_text(where)
 
 
 def _chosen(option: str, value: Any, allowed: tuple[str, ...]) -> Any:
@@ -348,12 +370,22 @@ def _chosen(option: str, value: Any, allowed: tuple[str, ...]) -> Any:
     return value
 
 
+def _checked_tick(tick: int) -> Tick:
+    if not TICK_MIN <= tick < TICK_MAX:
+        raise ParameterError(
+            "E191", f"ticks are microseconds since 1970, from {TICK_MIN} to below {TICK_MAX}"
+        )
+    return tick
+
+
 def _checked_start(start: Any) -> Start:
     if isinstance(start, int) and not isinstance(start, bool):
-        return start
+        return _checked_tick(start)
     if isinstance(start, Mapping):
         with contextlib.suppress(TypeError, ValueError):
-            return {PubendId(str(pubend)): int(tick) for pubend, tick in start.items()}
+            return {
+                PubendId(_checked_name(str(each))): _checked_tick(int(tick)) for each, tick in start.items()
+            }
     if start in ("now", "earliest"):
         found: Start = start
         return found

@@ -77,7 +77,9 @@ REPORT_CHARACTERS_MAX: Final = 8 * 2**20
 
 _Positions = Annotated[dict[Name, TickNumber], Meta(max_length=SOURCES_MAX)]
 _Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
-_CreditRows = Annotated[int, Meta(ge=0, le=2**40)]
+#: So many rows may be granted at once.
+CREDIT_ROWS_MAX: Final = 2**40
+_CreditRows = Annotated[int, Meta(ge=0, le=CREDIT_ROWS_MAX)]
 
 
 class _Publish(Head, frozen=True):

@@ -312,13 +312,28 @@ def test_names_and_choices_are_checked() -> None:
                 lambda: client.subscribe("trades", start={"p": "x"}),  # type: ignore[dict-item]
                 lambda: client.subscribe("trades", ack="never"),  # type: ignore[arg-type]
                 lambda: client.subscribe("trades", credit_rows=0),
+                lambda: client.subscribe("trades", credit_rows=2**70),
                 lambda: client.subscribe("trades", name="x" * 300),
+                # What cannot be sent is refused here: nobody would wait for its failure later.
+                lambda: client.subscribe("trades", name="\udcff"),
+                lambda: client.subscribe("trades", "sym = '\udcff'"),
+                lambda: client.subscribe("trades", "price > 1 OR " * 10**5),
+                lambda: client.subscribe("trades", None),  # type: ignore[arg-type]
+                lambda: client.subscribe("trades", start=2**70),
+                lambda: client.subscribe("trades", start={"p": -(2**70)}),
                 lambda: client.publisher("trades", first_catenation=-1),
             ):
                 with pytest.raises(UsageError, match=r"^E191 "):
                     call()
             with pytest.raises(UsageError, match=r"^E110 "):
                 await client.create_topic("quotes", {"bid": "integer"})
+            for question in (
+                client.create_topic("quotes", {"bid": "int"}, retention="\udcff"),
+                client.inquire(("p", 2**70)),
+                client.inquire(("p", 5), "\udcff"),
+            ):
+                with pytest.raises(UsageError, match=r"^E191 "):
+                    await question
 
     run(story())
 
