@@ -116,6 +116,17 @@ def test_what_was_not_flushed_cannot_be_read_and_is_lost(make: Maker) -> None:
     assert store.log.recover() == Recovered(next_tick=11)
 
 
+def test_what_is_taken_back_is_never_stored_and_promises_are(make: Maker) -> None:
+    store = make()
+    store.keep(batch(1, 2))
+    first, promise, second = store.append(batch(5), ReserveRecord(before=50), batch(7))
+    assert store.log.take_back() == (first, second)
+    assert store.log.take_back() == ()
+    assert store.log.flush() == Flushed(token=promise)
+    store.keep(batch(9))
+    assert ticks_in(store.restart()) == [1, 2, 9]
+
+
 def test_a_log_goes_on_after_a_restart(make: Maker) -> None:
     store = make()
     for tick in range(0, 200, 10):

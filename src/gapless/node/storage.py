@@ -202,6 +202,9 @@ class Storage:
                 raise error
             self._broken(error)
             return
+        flushed = done.result()
+        # What was published after events that failed must not be stored before they are.
+        later = self._logs[pubend].take_back() if flushed.failed else ()
         if pubend in self._waiting:
             del self._waiting[pubend]
             self._flush(pubend)
@@ -209,9 +212,8 @@ class Storage:
             self._flushing.discard(pubend)
         if not self._flushing:
             self._idle.set()
-        flushed = done.result()
         reason = "" if flushed.error is None else str(flushed.error)
-        for token in flushed.failed:
+        for token in (*flushed.failed, *later):
             self._feed(RecordFailed(pubend=pubend, token=token, reason=reason))
         if flushed.token is not None:
             self._feed(RecordDurable(pubend=pubend, token=flushed.token))

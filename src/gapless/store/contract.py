@@ -56,6 +56,13 @@ class RecordLog(Protocol):
         """
         ...
 
+    def take_back(self) -> tuple[int, ...]:
+        """Give up the batches that no flush has taken yet; gives their tokens. Not during a flush.
+
+        After a flush that failed: what was published later must not be stored before what failed is.
+        """
+        ...
+
     def read(
         self,
         ticks: TickRange,

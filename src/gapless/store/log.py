@@ -194,6 +194,12 @@ class Log:
         written = group.entries[-1].token if group.entries else None
         return Flushed(token=written, failed=tuple(group.failed), error=group.error)
 
+    def take_back(self) -> tuple[int, ...]:
+        """See `RecordLog.take_back`."""
+        given_up = [entry for entry in self._waiting if isinstance(entry.record, BatchRecord)]
+        self._waiting = deque(entry for entry in self._waiting if not isinstance(entry.record, BatchRecord))
+        return tuple(entry.token for entry in given_up)
+
     def read(
         self,
         ticks: TickRange,

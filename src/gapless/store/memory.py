@@ -65,6 +65,12 @@ class MemoryLog:
         )
         return Flushed(token=token, failed=tuple(failed), error=error)
 
+    def take_back(self) -> tuple[int, ...]:
+        """See `RecordLog.take_back`."""
+        given_up = tuple(token for token, record, _ in self._waiting if isinstance(record, BatchRecord))
+        self._waiting = deque(entry for entry in self._waiting if not isinstance(entry[1], BatchRecord))
+        return given_up
+
     def read(
         self,
         ticks: TickRange,
