@@ -256,6 +256,7 @@ MISTAKES = {
     'pub trades {"prise":3}': "error: E111 the event: topic 'trades' has no column 'prise': it has sym,",
     'pub trades {"sym":"A","price":"x"}': "error: E158 the event: column 'price' (float): \"x\" is not a n",
     'pub trades {"price":1}': "error: E112 the event: column 'sym' is missing",
+    'pub trades {"sym":"\udcff","price":1}': "error: E158 the event is not JSON: ",
     "pub trades --file nothing.jsonl": "error: E156 nothing.jsonl: cannot be read: ",
     "pub trades --file README.md": "error: E157 README.md: what kind of file is this?",
     "pub trades --file pyproject.toml --format parquet": "error: E156 pyproject.toml: not a Parquet file",
@@ -271,6 +272,8 @@ MISTAKES = {
     "sub news --xpath a": "error: E171 ",
     "sub news --xpath /a --column id": "error: E161 --column id: there is no such xml column: there is doc",
     "sub trades --from monday": "error: E150 --from takes now, earliest, a tick or a time",
+    "sub trades --from ²": "error: E150 --from takes now, earliest, a tick or a time",
+    f"sub trades --from {'9' * 5000}": "error: E150 --from takes now, earliest, a tick or a time",
     "sub trades --order any": "error: E150 --order takes publisher or total, got 'any'",
     "sub trades --limit 0": "error: E150 --limit takes a whole number from 1 on, got '0'",
     "sub trades --forget": "error: E151 --forget goes with --name",
@@ -279,6 +282,8 @@ MISTAKES = {
     "top nothing.toml": "error: E151 the network description and --to both say where to ask",
     "top --every never": "error: E150 --every takes seconds from 0.2 to 3600, got 'never'",
     "why trades audit": "error: E150 an event is written PUBEND:TICK, such as ",
+    "why trades:² audit": "error: E150 an event is written PUBEND:TICK, such as ",
+    f"why trades:{'9' * 5000} audit": "error: E150 an event is written PUBEND:TICK, such as ",
     "why trades:5": "error: E149 missing argument 'SUBSCRIPTION'",
     "why other:5 audit": "error: E143 there is no pubend 'other': there is news, notes, trades",
     "why trades:5 audit": "error: E142 there is no subscription 'audit' at node",
@@ -315,6 +320,21 @@ def test_every_command_says_what_is_wrong_with_an_address(command: str, gapless:
         assert len(said.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["status", "top --once", "topic list", "sub notes", "why other:5 x"])
+def test_the_environment_says_where_to_ask(
+    command: str, gapless: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAPLESS_TO", "gapless://127.0.0.1:1")
+    assert gapless(*command.split()).err.startswith("error: E401 no node answers: 127.0.0.1:1: ")
+
+
+def test_closed_standard_input_is_told(address: str) -> None:
+    line = f"{sys.executable} -m gapless pub trades --to {address} <&-"
+    said = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr == "error: E156 standard input is closed: name events or a file\n"
+
+
 def test_the_status_of_several_nodes_is_told(address: str, gapless: Callable[..., Said]) -> None:
     told = gapless("status", "--to", address, "--to", "gapless://127.0.0.1:1")
     assert told.status == 0
@@ -327,7 +347,9 @@ def test_the_status_of_several_nodes_is_told(address: str, gapless: Callable[...
     assert silent["address"] == "gapless://127.0.0.1:1"
 
 
-def test_top_shows_who_is_down(address: str, gapless: Callable[..., Said], tmp_path: Path) -> None:
+def test_top_shows_who_is_down(
+    address: str, gapless: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = tmp_path / "two.toml"
     place = address.removeprefix("gapless://")
     network.write_text(
@@ -345,6 +367,10 @@ def test_top_shows_who_is_down(address: str, gapless: Callable[..., Said], tmp_p
         ("node", False),
     ]
     assert brokers[1]["process"]["resident_bytes"] > 2**20
+    monkeypatch.setenv("GAPLESS_TO", "gapless://127.0.0.1:1")
+    assert gapless("top", str(network), "--json").status == 0, (
+        "what the file says goes before the environment"
+    )
     both = gapless("top", str(network), "--to", address)
     assert both.err.startswith("error: E151 the network description and --to both")
 

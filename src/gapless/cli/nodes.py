@@ -23,6 +23,8 @@ Found = TypeVar("Found")
 
 #: Where a node listens unless it is told otherwise.
 ADDRESS = "gapless://127.0.0.1:7400"
+#: The variable of the environment that says where.
+ADDRESS_VARIABLE = "GAPLESS_TO"
 #: What shells report for a command that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
 #: A person who mistyped a port shall not wait long for the answer.
@@ -33,8 +35,17 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="ADDRESS",
-        envvar="GAPLESS_TO",
+        envvar=ADDRESS_VARIABLE,
         help="Where the node is, or several with commas: any will do.",
+    ),
+]
+#: Of commands that ask several nodes. A network file goes before the environment, which typer cannot know.
+ToEach = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to",
+        metavar="ADDRESS",
+        help=f"A node to ask; repeatable.  [env var: {ADDRESS_VARIABLE}; default: {ADDRESS}]",
     ),
 ]
 Token = Annotated[

@@ -105,8 +105,10 @@ def pub(
     objects = [each for each in events or [] if each != STDIN]
     if not files and not objects:
         files = [STDIN]
-        if sys.stdin.isatty():
+        if sys.stdin is not None and sys.stdin.isatty():
             notice("reading lines of JSON; Ctrl-D ends them")
+    if STDIN in files and sys.stdin is None:
+        raise UsageError("E156", "standard input is closed: name events or a file")
     if files.count(STDIN) > 1:
         raise UsageError("E151", "standard input can be read once: name - once")
     door = Door(token, tls, ca, certificate, key)
@@ -154,6 +156,11 @@ class _Account:
         noun = "event" if self.events == 1 else "events"
         return f"published {self.events:,} {noun}, durable, {self.seconds:.1f} s"
 
+    def before(self, message: str) -> str:
+        """The reason why it ended early, and what was published all the same."""
+        noun = "event before it was" if self.events == 1 else "events before it were"
+        return f"{message}; {self.events:,} {noun} published"
+
 
 async def _published(work: _Work, to: str, door: Door, *, as_json: bool) -> None:
     from gapless.cli.pub_rows import RowReader, format_of  # noqa: PLC0415  # Arrow, when it is needed
@@ -182,8 +189,7 @@ async def _published(work: _Work, to: str, door: Door, *, as_json: bool) -> None
         except GaplessError as error:
             await sender.settle_quietly()
             if account.events or work.files:
-                told = f"{error.message}; {account.events:,} events before it were published"
-                raise _told(error, told) from error
+                raise _told(error, account.before(error.message)) from error
             raise
     if as_json:
         _say_json(work.topic, account)

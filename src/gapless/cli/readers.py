@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gapless.errors import ParameterError
+from gapless.model.ticks import TICK_MAX
 
 WHOLE_MAX = 2**64 - 1
 
@@ -28,6 +29,16 @@ def whole_number(option: str, low: int, high: int = WHOLE_MAX) -> Callable[[str]
         return value
 
     return read
+
+
+def tick(text: str) -> int | None:
+    """A tick as a person writes it; None for another text, such as one of more digits than any tick has.
+
+    >>> tick("1769860800000000"), tick("-1"), tick("²"), tick("9" * 30)
+    (1769860800000000, None, None, None)
+    """
+    is_tick = text.isascii() and text.isdigit() and len(text) <= len(str(TICK_MAX)) and int(text) < TICK_MAX
+    return int(text) if is_tick else None
 
 
 def seconds(option: str) -> Callable[[str], float]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gapless.cli.nodes import ADDRESS, Door
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Door
 from gapless.errors import GaplessError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Answer:
 def places_of(network: Path | None, to: Sequence[str] | None, *, door: Door) -> list[Place]:
     """Where to ask: at every broker of a description, or at the addresses. Raises UsageError."""
     if network is None:
-        single = (_checked(text) for each in to or [ADDRESS] for text in _split(each))
+        named = to or [os.environ.get(ADDRESS_VARIABLE) or ADDRESS]
+        single = (_checked(text) for each in named for text in _split(each))
         return [Place(text) for text in dict.fromkeys(single)][:NODES_MAX]
     if to:
         raise UsageError("E151", "the network description and --to both say where to ask: choose one")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, Token, run
+from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, ToEach, Token, run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,15 +18,7 @@ SUBSCRIPTIONS_SHOWN = 20
 
 def status(
     *,
-    to: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="ADDRESS",
-            envvar="GAPLESS_TO",
-            help="Where a node is; repeatable.  [default: gapless://127.0.0.1:7400]",
-        ),
-    ] = None,
+    to: ToEach = None,
     token: Token = None,
     tls: Tls = False,
     ca: Ca = None,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Key, Tls, To, Token, notice, run
-from gapless.cli.readers import one_of, whole_number
+from gapless.cli.readers import one_of, tick, whole_number
 from gapless.errors import ContentError, ParameterError, UsageError
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ def parse_start(text: str) -> Start:
         return "now"
     if text == "earliest":
         return "earliest"
-    if text.isdigit():
-        return int(text)
+    found = tick(text)
+    if found is not None:
+        return found
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -202,7 +203,10 @@ def condition_text(schema: Schema, where: str, xpath: str | None, column: str | 
 async def _forgotten(wish: _Wish, to: str, door: Door) -> None:
     async with door.client(to) as client:
         await _known(client, wish.topic)
-        async with client.subscribe(wish.topic, wish.where, name=wish.name, ack="manual") as events:
+        subscription = client.subscribe(
+            wish.topic, wish.where, name=wish.name, order=wish.order, ack="manual"
+        )
+        async with subscription as events:
             await events.forget()
     typer.echo(f"forgot '{wish.name}'", err=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, Token, run
+from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, ToEach, Token, run
 from gapless.cli.readers import number
 
 if TYPE_CHECKING:
@@ -22,14 +22,7 @@ def top(
         typer.Argument(metavar="[NETWORK.toml]", help="The network: every broker with an address is asked."),
     ] = None,
     *,
-    to: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="ADDRESS",
-            help="A node to ask; repeatable.  [default: gapless://127.0.0.1:7400]",
-        ),
-    ] = None,
+    to: ToEach = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
     every: Annotated[
         float,

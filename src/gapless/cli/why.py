@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, Token, run
+from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, ToEach, Token, run
+from gapless.cli.readers import tick
 from gapless.errors import GaplessError, ParameterError, UsageError
 
 if TYPE_CHECKING:
@@ -30,14 +31,7 @@ def why(
         Path | None,
         typer.Option("--network", metavar="NETWORK.toml", help="The network: all its brokers are asked."),
     ] = None,
-    to: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="ADDRESS",
-            help="A node to begin with, and its neighbours; repeatable.  [default: gapless://127.0.0.1:7400]",
-        ),
-    ] = None,
+    to: ToEach = None,
     token: Token = None,
     tls: Tls = False,
     ca: Ca = None,
@@ -65,12 +59,13 @@ def parse_question(event: str, subscription: str) -> Question:
     """An event and a subscription. Raises ParameterError."""
     from gapless.cli.why_story import Question  # noqa: PLC0415
 
-    pubend, colon, tick = event.rpartition(":")
-    if not colon or not pubend or not tick.isdigit():
+    pubend, _, text = event.rpartition(":")
+    found = tick(text)
+    if not pubend or found is None:
         raise ParameterError(
             "E150", f"an event is written PUBEND:TICK, such as trades:1769860800, got {event!r}"
         )
-    return Question(pubend, int(tick), subscription)
+    return Question(pubend, found, subscription)
 
 
 async def _answered(
