@@ -9,7 +9,13 @@ from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICK_MIN
 from gapless.protocol.curiosity import NackClock
 from gapless.protocol.effects import Deliver, TrimLog
-from gapless.protocol.events import DeliveryTaken, Order, SubscriberSlow, UnsubscribeRequested
+from gapless.protocol.events import (
+    DeliveryTaken,
+    Order,
+    SubscriberReady,
+    SubscriberSlow,
+    UnsubscribeRequested,
+)
 from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.messages import AckMessage, KnowledgeMessage, NackMessage
@@ -358,3 +364,86 @@ def test_who_comes_back_is_not_slow() -> None:
     assert hand.got("alice") == [FIRST]
     hand.publish(2)
     assert hand.got("alice") == [FIRST, FIRST + 1], "it is in step, although it has taken nothing yet"
+
+
+def lagging(**parameters: object) -> Hand:
+    """Five events are in the past when bob subscribes to them; he takes nothing by himself."""
+    hand = Hand.started(network({"message_rows_max": 1, **parameters}))
+    hand.subscribe("alice")
+    hand.stalled = {"alice", "bob"}
+    for price in range(5):
+        hand.publish(price)
+    hand.subscribe("bob", start=FIRST)
+    return hand
+
+
+def ready(hand: Hand, times: int = 1) -> None:
+    """All that bob was handed was sent to him, and he has room."""
+    for _ in range(times):
+        hand.feed("s", SubscriberReady(subscription=BOB))
+
+
+def taken(hand: Hand, name: str, *which: int) -> None:
+    """A subscriber has taken these of its deliveries."""
+    mine = [d.serial for _, d in hand.of(Deliver) if hand.names["s", int(d.slots[0])] == name]
+    for at in which:
+        hand.feed("s", DeliveryTaken(serial=mine[at]))
+
+
+def test_a_laggard_gets_more_when_it_is_ready_though_it_has_taken_nothing() -> None:
+    """Clause 10.18."""
+    hand = lagging()
+    assert hand.got("bob") == [FIRST]
+    ready(hand)
+    assert hand.got("bob") == [FIRST, FIRST + 1]
+    taken(hand, "bob", 0)
+    assert hand.got("bob") == [FIRST, FIRST + 1], "the one before was neither taken nor sent"
+    taken(hand, "bob", 1)
+    assert hand.got("bob") == [FIRST, FIRST + 1, FIRST + 2]
+    ready(hand, 5)
+    hand.publish(5)
+    assert hand.got("bob") == [FIRST + at for at in range(6)], "all of it once, and it is a member again"
+
+
+def test_a_laggard_that_takes_nothing_gets_no_more_than_may_wait() -> None:
+    """Clause 10.18."""
+    hand = lagging(deliveries_waiting_max=5)
+    taken(hand, "alice", *range(5))
+    for price in range(5, 8):
+        hand.publish(price)
+    ready(hand, 10)
+    assert hand.got("bob") == [FIRST + at for at in range(5)]
+    taken(hand, "bob", 0)
+    assert hand.got("bob") == [FIRST + at for at in range(6)]
+
+
+def test_a_slow_subscriber_that_is_ready_is_slow_no_more() -> None:
+    """Clauses 10.10 and 10.18."""
+    hand = lagging()
+    ready(hand, 5)
+    hand.effects.clear()
+    hand.feed("s", SubscriberSlow(subscription=BOB, positions={PUBEND: FIRST + 3}))
+    assert hand.got("bob") == [FIRST + 3]
+    hand.publish(5)
+    assert hand.got("bob") == [FIRST + 3]
+    ready(hand, 3)
+    hand.publish(6)
+    assert hand.got("bob") == [FIRST + at for at in range(3, 7)]
+
+
+@pytest.mark.parametrize("handed", [3, 5])
+def test_the_oldest_delivery_that_a_laggard_has_not_taken_holds_the_ack(handed: int) -> None:
+    """Clause 10.19. As a laggard, and when it is a member again."""
+    hand = lagging()
+    taken(hand, "alice", *range(5))
+    ready(hand, handed - 1)
+    assert hand.got("bob") == [FIRST + at for at in range(handed)]
+
+    def acked() -> int:
+        hand.wait(300)
+        return hand.sent(AckMessage, "s")[-1].runs[-1][0]
+
+    taken(hand, "bob", 1, 2)
+    assert acked() <= FIRST
+    taken(hand, "bob", 0)
+    assert acked() == FIRST + 3

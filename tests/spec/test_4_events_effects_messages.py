@@ -20,6 +20,7 @@ from gapless.protocol.events import (
     PublishRequested,
     RecordDurable,
     SubscribeRequested,
+    SubscriberReady,
     TimerFired,
     UnsubscribeRequested,
 )
@@ -132,6 +133,7 @@ def test_one_durable_record_stands_for_all_before_it() -> None:
         ("s", UnsubscribeRequested(subscription=SubscriptionId("nobody")), "E142"),
         ("b", PublishRequested(pubend=PUBEND, token=1, rows=rows(1)), "E143"),
         ("b", DeliveryTaken(serial=1), "E144"),
+        ("b", SubscriberReady(subscription=SubscriptionId("a")), "E144"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("E") else "",
 )

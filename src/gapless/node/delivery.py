@@ -9,8 +9,9 @@ water*: what was handed out below it is taken by all. It is looked for now and t
 arrays, so the books cost the same for one subscriber and for sixteen thousand.
 
 A subscriber that has no credit left, does not read, or holds the low water back for too long is reported
-slow: the deliveries that it held are free for everybody else, and the broker catches it up later, one
-delivery at a time, from what it acknowledged last.
+slow: the deliveries that it held are free for everybody else, and the broker catches it up later, from what
+it acknowledged last. More is asked of the broker for such a laggard when what it was handed has been sent,
+and has left this process: how fast it reads decides how fast it is served, not how often it acknowledges.
 """
 
 from __future__ import annotations
@@ -30,9 +31,7 @@ from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray
 from gapless.node.connection import Connection
 from gapless.protocol.effects import Deliver
-from gapless.protocol.events import DeliveryTaken, Event, SubscriberSlow
-from gapless.wire.client_codec import encode_node
-from gapless.wire.client_messages import AckWanted
+from gapless.protocol.events import DeliveryTaken, Event, SubscriberReady, SubscriberSlow
 from gapless.wire.delivery import COLUMNS_ROWS_MIN, SharedColumns, SharedRows
 from gapless.wire.rows import RowFormat
 
@@ -67,8 +66,12 @@ class Reader:
     groups: tuple[tuple[PubendId, ...], ...]
     #: How many more rows it may be sent.
     credit: int = UNBOUNDED
-    #: As a laggard: what was handed to it and not acknowledged, by ledger.
-    catching: dict[tuple[PubendId, ...], _Held] = field(default_factory=dict)
+    #: As a laggard: what was handed to it and not acknowledged, by ledger, in order.
+    catching: dict[tuple[PubendId, ...], deque[_Held]] = field(default_factory=dict)
+    #: Those of them that were not sent, or not wholly, for want of credit.
+    unsent: deque[_Held] = field(default_factory=deque)
+    #: More is to be asked for, when what was sent has left.
+    asking: bool = False
     #: It is being reported slow: what was handed out before the broker knows is not for it.
     leaving: bool = False
 
@@ -80,9 +83,8 @@ class _Held:
     serial: int
     #: Per pubend one past the last tick.
     stops: Mapping[PubendId, Tick]
-    effect: Deliver
-    #: The rows that were not sent, for want of credit.
-    unsent: Positions
+    #: What to send of it; None when all of it is sent, or need not be any more.
+    unsent: tuple[_Writer, Positions] | None
 
 
 class _Ledger:
@@ -147,6 +149,8 @@ class Delivery:
         #: Whether the reader of a slot acknowledges what it gets.
         self._guaranteed: npt.NDArray[np.bool_] = np.zeros(64, dtype=np.bool_)
         self._looking: asyncio.TimerHandle | None = None
+        #: The laggards that get more when their connection has sent what it holds.
+        self._congested: dict[Connection, dict[Reader, None]] = {}
         #: Rows that were handed to connections, counted once for each.
         self.rows = 0
 
@@ -258,27 +262,61 @@ class Delivery:
         if reader is None:
             self._feed(DeliveryTaken(serial=effect.serial))
             return
-        held = _Held(effect.serial, _stops(effect, rows), effect, rows)
-        self._send_held(reader, held, writer)
-        if reader.guaranteed or len(held.unsent):
-            reader.catching[effect.pubends] = held
-            # It may have acknowledged them while it was being reported slow: it will not do so again.
-            self._caught_up(reader)
-        else:
-            self._feed(DeliveryTaken(serial=effect.serial))
+        held = _Held(effect.serial, _stops(effect, rows), (writer, rows))
+        before = reader.catching.setdefault(effect.pubends, deque())
+        if before and effect.batch.ticks[rows[0]] < max(before[-1].stops.values()):
+            # It was handed out before the broker knew that the reader is slow, and all of it comes again.
+            for each in before:
+                each.unsent = None
+            before.clear()
+        before.append(held)
+        reader.unsent.append(held)
+        self._send_unsent(reader)
+        # It may have acknowledged them while it was being reported slow: it will not do so again.
+        self._caught_up(reader)
 
-    def _send_held(self, reader: Reader, held: _Held, writer: _Writer | None = None) -> None:
-        """Send a laggard as much as it has credit for."""
-        rows = held.unsent[: max(reader.credit, 0)]
-        if reader.connection is None or not len(rows):
+    def _send_unsent(self, reader: Reader) -> None:
+        """Send a laggard as much as it has credit for, and let go of what is sent."""
+        while reader.unsent and reader.connection is not None:
+            held = reader.unsent[0]
+            if held.unsent is not None:
+                writer, rows = held.unsent
+                now, later = rows[: max(reader.credit, 0)], rows[max(reader.credit, 0) :]
+                if len(now):
+                    reader.credit -= len(now)
+                    writer.write(reader.connection, reader.number, reader.topic, now)
+                held.unsent = (writer, later) if len(later) else None
+            if held.unsent is not None:
+                return
+            reader.unsent.popleft()
+            self._ask_soon(reader)
+
+    def _ask_soon(self, reader: Reader) -> None:
+        """Ask for more when the connection has seen what was sent: it tells only then whether it has room."""
+        if not reader.asking:
+            reader.asking = True
+            self._loop.call_soon(self._ask, reader)
+
+    def _ask(self, reader: Reader) -> None:
+        """Ask the broker for more if the laggard was sent all that it was handed, and its client reads."""
+        reader.asking = False
+        connection = reader.connection
+        if reader.unsent or connection is None or not connection.is_open:
             return
-        held.unsent = held.unsent[len(rows) :]
-        reader.credit -= len(rows)
-        writer = writer or _Writer(self._forms, held.effect, self._sources)
-        writer.write(reader.connection, reader.number, reader.topic, rows)
-        if reader.guaranteed:
-            # What comes next waits for this to be taken.
-            reader.connection.send(encode_node(AckWanted(subscription=reader.number)))
+        if connection.is_congested:
+            self._congested.setdefault(connection, {})[reader] = None
+        elif self._readers.get(reader.slot) is not reader:
+            return
+        elif reader.guaranteed:
+            self._feed(SubscriberReady(subscription=reader.subscription))
+        else:
+            self._report_taken([held.serial for queue in reader.catching.values() for held in queue])
+            reader.catching.clear()
+
+    def drained(self, connection: Connection) -> None:
+        """What was sent has left, or is lost with the connection."""
+        for reader in self._congested.pop(connection, {}):
+            self._ask(reader)
 
     # What comes back.
 
@@ -299,22 +337,24 @@ class Delivery:
         """The client has room for more rows."""
         if reader.credit < UNBOUNDED:
             reader.credit += rows
-        for group, held in list(reader.catching.items()):
-            if len(held.unsent):
-                self._send_held(reader, held)
-                if not reader.guaranteed and not len(held.unsent):
-                    del reader.catching[group]
-                    self._feed(DeliveryTaken(serial=held.serial))
+        self._send_unsent(reader)
 
     def _caught_up(self, reader: Reader) -> None:
-        for group, held in list(reader.catching.items()):
+        """Report what a laggard has acknowledged of what it was handed."""
+        done: list[int] = []
+        for group, queue in list(reader.catching.items()):
             acked = self._ledger(group).acked
-            if reader.catching.get(group) is not held:
-                # The broker has answered what was taken with the next delivery, and that one waits now.
-                continue
-            if all(acked[pubend][reader.slot] >= stop for pubend, stop in held.stops.items()):
+            while queue and all(acked[each][reader.slot] >= stop for each, stop in queue[0].stops.items()):
+                held = queue.popleft()
+                held.unsent = None
+                done.append(held.serial)
+            if not queue:
                 del reader.catching[group]
-                self._feed(DeliveryTaken(serial=held.serial))
+        self._report_taken(done)
+
+    def _report_taken(self, serials: list[int]) -> None:
+        if serials:
+            self._feed(DeliveryTaken(serial=serials[0], also=tuple(serials[1:])))
 
     def report_slow(self, reader: Reader, *, away: bool = False) -> None:
         """The subscriber does not keep up: it goes on from what it acknowledged, and holds nothing back.
@@ -343,6 +383,7 @@ class Delivery:
                 ledger.handed[pubend][reader.slot] = ledger.acked[pubend][reader.slot]
         # The broker drops these by itself: they are not taken, and must not pass for it.
         reader.catching.clear()
+        reader.unsent.clear()
 
     def _look_soon(self) -> None:
         if self._looking is None and any(ledger.waiting for ledger in self._ledgers.values()):
@@ -356,8 +397,7 @@ class Delivery:
             done: list[int] = []
             while ledger.waiting and ledger.waiting[0][1] <= low:
                 done.append(ledger.waiting.popleft()[0])
-            if done:
-                self._feed(DeliveryTaken(serial=done[0], also=tuple(done[1:])))
+            self._report_taken(done)
 
     def _relieve(self, ledger: _Ledger) -> None:
         """Too many deliveries wait: those who hold the older half of them are slow."""

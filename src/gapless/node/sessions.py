@@ -194,6 +194,7 @@ class Sessions:
         for subscription in list(session.subscriptions.values()):
             self.subscriptions.park(subscription)
         session.subscriptions.clear()
+        self.delivery.drained(session.connection)
 
 
 def _refusal(request: int, error: GaplessError) -> RequestRefused:
@@ -227,7 +228,8 @@ class Session:
         self._sessions.received(self, frame)
 
     def drained(self) -> None:
-        """Slow clients catch up by acknowledging; nothing waits for this."""
+        """The client reads: there may be more for it."""
+        self._sessions.delivery.drained(self.connection)
 
     def lost(self, reason: str) -> None:
         """The connection is gone."""

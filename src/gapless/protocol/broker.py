@@ -43,6 +43,7 @@ from gapless.protocol.events import (
     RecordsRead,
     RetentionMoved,
     SubscribeRequested,
+    SubscriberReady,
     SubscriberSlow,
     SubscriptionsRestored,
     TimerFired,
@@ -226,6 +227,7 @@ class Broker:
                 | FilterChangeRequested()
                 | UnsubscribeRequested()
                 | DeliveryTaken()
+                | SubscriberReady()
                 | SubscriberSlow()
             ):
                 self._subscriber_acted(event, step)
@@ -319,6 +321,7 @@ class Broker:
         | FilterChangeRequested
         | UnsubscribeRequested
         | DeliveryTaken
+        | SubscriberReady
         | SubscriberSlow,
         step: _Step,
     ) -> None:
@@ -339,6 +342,8 @@ class Broker:
             case DeliveryTaken():
                 for serial in (event.serial, *event.also):
                     step.touched.update(edge.taken(serial))
+            case SubscriberReady():
+                step.touched.update(edge.ready(event.subscription))
             case SubscriberSlow():
                 step.touched.update(edge.slow(event))
             case _:

@@ -218,6 +218,15 @@ class Edge:
             each.stir(subend)
         return self._merge(subend).pubends
 
+    def ready(self, subscription: SubscriptionId) -> tuple[PubendId, ...]:
+        """A laggard was sent all that it was handed, and has room; returns the pubends to look at."""
+        subend = self._subends.get(subscription)
+        if subend is None or subend.away:
+            return ()
+        subend.slow = False
+        lagging = [group.sent(subend) for group in self._groups_of(subend)]
+        return self._merge(subend).pubends if any(lagging) else ()
+
     def slow(self, event: SubscriberSlow) -> tuple[PubendId, ...]:
         """A subscriber's queue overflowed: take it off the live path; returns the pubends to look at."""
         subend = self._subends.get(event.subscription)
@@ -349,9 +358,11 @@ class Edge:
             door.lane.clock.asked.check()
             door.lane.clock.noticed.check()
             for group in door.groups:
-                for lag in group.laggards.values():
+                for name, lag in group.laggards.items():
                     taken, handed = lag.taken[pubend], lag.handed[pubend]
-                    assert taken <= handed, f"{lag.subend.subscription} took {taken}, was handed {handed}"
+                    assert taken <= handed, f"{name} took {taken}, was handed {handed}"
+                    assert lag.busy != (name in group.ready), f"{name} is ready, and busy too, or neither"
+                    assert lag.outstanding.keys() <= lag.subend.outstanding, f"{name} holds what was taken"
 
     def _merge(self, subend: Subend) -> Group:
         """The merge of all pubends that a subscription has."""

@@ -168,6 +168,16 @@ class DeliveryTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberReady:
+    """All that a laggard was handed has been sent to its client, which has room for more.
+
+    It has not taken any of it by that. A repeat, or one that comes when it is no laggard, is harmless.
+    """
+
+    subscription: SubscriptionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberSlow:
     """A subscriber's queue is full; what it had not taken has been thrown away.
 
@@ -214,6 +224,7 @@ Event: TypeAlias = (
     | FilterChangeRequested
     | UnsubscribeRequested
     | DeliveryTaken
+    | SubscriberReady
     | SubscriberSlow
     | TopicsLearned
     | TimerFired

@@ -6,9 +6,10 @@ order, and one per topic for total order, whose horizon is the lowest of all its
 edge, ordered by tick and then pubend.
 
 A subend that falls behind (or starts in the past) is a *laggard*: it leaves the group, what it has not
-taken is forgotten, and it catches up through curiosity at its own pace, one delivery at a time. When
-it has reached the group's horizon, it is a member again. It never slows the others down. A laggard whose
-subscriber is away is *parked*: nothing is handed to it, and it costs nothing but its position.
+taken is forgotten, and it catches up through curiosity at its own pace: it is handed the next delivery when
+it was sent the one before and has room for more, or has taken it. When it has reached the group's horizon, it
+is a member again. It never slows the others down. A laggard whose subscriber is away is *parked*: nothing is
+handed to it, and it costs nothing but its position.
 
 A subscription whose condition changes has several *phases*, and each tick belongs to one of them. What a
 group hands out is cut where a phase begins, so that a change takes effect at one tick exactly.
@@ -41,6 +42,7 @@ from gapless.protocol.parameters import Parameters
 
 BEYOND_DOUBT_HELD = mark("beyond_doubt_held", "data beyond the doubt horizon waited for a gap to be filled")
 LAGGARD_DELIVERED = mark("laggard_delivered", "a laggard was handed events from its past")
+LAGGARD_AHEAD = mark("laggard_ahead", "a laggard was handed more before it had taken the part before")
 LAGGARD_REJOINED = mark("laggard_rejoined", "a laggard caught up and rejoined its group")
 LATE_START_HELD = mark(
     "late_start_held", "an event below a subscription's start tick was not delivered to it"
@@ -51,8 +53,8 @@ PARKED = mark("parked", "a subscription whose subscriber is away was put aside")
 CHANGE_OF_MEMBER = mark("change_of_member", "a member's condition changed when the horizon reached the tick")
 CHANGE_OF_LAGGARD = mark("change_of_laggard", "a laggard came to a tick at which its condition changes")
 
-#: How many of those that are back already a heap of the parked may hold, beside as many as are parked.
-PARKED_STALE_MAX = 64
+#: How many that are gone already a heap of positions may hold, beside as many as are there.
+HEAP_STALE_MAX = 64
 _WINDOW_MIN = 1_000
 _WINDOW_MAX = 2**50
 
@@ -86,7 +88,7 @@ class Subend:
     order: Order
     #: In the order in which they decide; never empty.
     phases: list[Phase]
-    #: It was reported slow and has taken nothing since.
+    #: It was reported slow, and has neither taken anything nor been reported ready since.
     slow: bool = False
     #: Its subscriber is not there to take anything.
     away: bool = False
@@ -125,12 +127,18 @@ class CatchUp:
     handed: dict[PubendId, Tick]
     #: Per pubend, the tick below which everything was taken.
     taken: dict[PubendId, Tick]
-    #: The delivery that waits to be taken, if any.
-    serial: int | None = None
+    #: The deliveries that were not taken, in order, with what had been handed out before each.
+    outstanding: dict[int, dict[PubendId, Tick]] = field(default_factory=dict)
+    #: The newest of them was neither taken nor reported sent, so nothing follows it yet.
+    busy: bool = False
     #: How many ticks to ask for at once; grows when they hold little, shrinks when they hold much.
     window: int = 0
     #: What was known when there was nothing to hand out; None when something of its own has changed since.
     stuck: tuple[int, ...] | None = None
+
+    def settle(self) -> None:
+        """All before the oldest delivery that was not taken is taken; what was taken out of turn waits."""
+        self.taken = next(iter(self.outstanding.values()), self.handed)
 
 
 @dataclass(slots=True)
@@ -168,8 +176,10 @@ class Group:
     waiting: dict[int, Tick] = field(default_factory=dict)
     #: ... but for those of laggards that rejoined, and those from before the horizon was set anew.
     waiting_apart: dict[int, Tick] = field(default_factory=dict)
+    #: A heap of the latter by tick, with some that were taken already.
+    apart_low: list[tuple[Tick, int]] = field(default_factory=list)
     laggards: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
-    #: The laggards that do not wait for a delivery to be taken: there may be work for them.
+    #: The laggards that are not busy: there may be work for them.
     ready: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
     #: Those that are away; and per pubend a heap of what they have taken, with some that are back already.
     parked: dict[SubscriptionId, CatchUp] = field(default_factory=dict)
@@ -267,11 +277,22 @@ class Group:
         if self.waiting.pop(serial, None) is None:
             self.waiting_apart.pop(serial, None)
         if subend is not None:
-            catch_up = self.laggards.get(subend.subscription)
-            if catch_up is not None and catch_up.serial == serial:
-                catch_up.serial = None
-                catch_up.taken = dict(catch_up.handed)
-                self.ready[subend.subscription] = catch_up
+            lag = self.laggards.get(subend.subscription)
+            if lag is not None and serial in lag.outstanding:
+                if serial == next(reversed(lag.outstanding)):
+                    self.sent(subend)
+                del lag.outstanding[serial]
+                lag.settle()
+
+    def sent(self, subend: Subend) -> bool:
+        """It was sent all that it was handed, and has room for more; says whether it is a laggard here."""
+        lag = self.laggards.get(subend.subscription)
+        if lag is None:
+            return False
+        lag.busy = False
+        self.ready[subend.subscription] = lag
+        self._come(lag)
+        return True
 
     def known_now(self) -> tuple[int, ...]:
         """Differs whenever more or less is known to laggards: while it stays, those who are stuck stay so."""
@@ -306,9 +327,9 @@ class Group:
         return out
 
     def catch_up(self, subend: Subend, serials: Iterator[int]) -> Deliver | None:
-        """Hand the next part of its past to a laggard that has taken the part before."""
+        """Hand the next part of its past to a laggard that was sent the part before."""
         lag = self.laggards[subend.subscription]
-        while lag.serial is None and not self.caught_up(subend):
+        while self._may_get_more(lag) and not self.caught_up(subend):
             low = min(lag.handed.values())
             phase, until = subend.in_force(self.pubends[0], low)
             known = [lane.resolved_under(lag.handed[lane.pubend], phase.birth) for lane in self.lanes]
@@ -316,16 +337,20 @@ class Group:
             if reach <= low:
                 return None
             merged, stop = next(self._pieces(lag.handed, reach))
+            before = lag.handed
             lag.handed = {pubend: max(at, stop) for pubend, at in lag.handed.items()}
             self._adapt_window(lag, 0 if merged is None else len(merged.batch))
             if stop == until:
                 reached(CHANGE_OF_LAGGARD)
             deliver = None if merged is None else self._accepted(merged, subend, phase.condition, serials)
             if deliver is None:
-                lag.taken = dict(lag.handed)
+                lag.settle()
                 continue
             reached(LAGGARD_DELIVERED)
-            lag.serial = deliver.serial
+            if lag.outstanding:
+                reached(LAGGARD_AHEAD)
+            lag.outstanding[deliver.serial] = before
+            lag.busy = True
             self.ready.pop(subend.subscription, None)
             return deliver
         return None
@@ -338,8 +363,7 @@ class Group:
         reached(LAGGARD_REJOINED)
         del self.laggards[subend.subscription]
         self._gone(subend)
-        if lag.serial is not None:
-            self.waiting_apart[lag.serial] = min(lag.taken.values())
+        self._put_apart({serial: min(at.values()) for serial, at in lag.outstanding.items()})
         self._join(subend, max(lag.handed.values()))
         return True
 
@@ -358,7 +382,19 @@ class Group:
     def _settled(self) -> Tick:
         """The tick below which the members have taken everything."""
         oldest = next(iter(self.waiting.values()), self.horizon)
-        return min(self.horizon, oldest, *self.waiting_apart.values())
+        heap = self.apart_low
+        while heap and heap[0][1] not in self.waiting_apart:
+            heappop(heap)
+        return min(self.horizon, oldest, heap[0][0] if heap else TICK_MAX)
+
+    def _put_apart(self, deliveries: Mapping[int, Tick]) -> None:
+        """These deliveries wait beside those that ascend."""
+        self.waiting_apart.update(deliveries)
+        for serial, tick in deliveries.items():
+            heappush(self.apart_low, (tick, serial))
+        if len(self.apart_low) > 2 * len(self.waiting_apart) + HEAP_STALE_MAX:
+            self.apart_low = [(tick, serial) for serial, tick in self.waiting_apart.items()]
+            heapify(self.apart_low)
 
     def gaps(self, lane: Lane) -> TickSet:
         """Ticks of a lane that hold the members back, and may yet come by themselves."""
@@ -387,7 +423,7 @@ class Group:
         newcomers = self.newcomers.pop(lane.pubend, {})
         lags, parts = (newcomers, [lacking]) if before == known else (self.ready, [])
         for lag in lags.values():
-            if lag.serial is None and not (lag.subend.slow and lag.subend.outstanding):
+            if self._may_get_more(lag) and not (lag.subend.slow and lag.subend.outstanding):
                 start = lag.handed[lane.pubend]
                 phase, until = lag.subend.in_force(lane.pubend, start)
                 stop = min(self.horizon, start + lag.window, until)
@@ -395,6 +431,10 @@ class Group:
         lacking = parts[0] if len(parts) == 1 else TickSet.of(*(run for part in parts for run in part))
         self.lacking[lane.pubend] = (known, lacking)
         return lacking
+
+    def _may_get_more(self, lag: CatchUp) -> bool:
+        """Whether a laggard was sent what it was handed, and does not owe too much of it."""
+        return not lag.busy and len(lag.outstanding) < self.parameters.deliveries_waiting_max
 
     def _come(self, lag: CatchUp) -> None:
         lag.stuck = None
@@ -420,7 +460,7 @@ class Group:
         for pubend in self.pubends:
             heap = self.parked_taken.setdefault(pubend, [])
             heappush(heap, (lag.taken[pubend], self.parkings, lag))
-            if len(heap) > 2 * len(self.parked) + PARKED_STALE_MAX:
+            if len(heap) > 2 * len(self.parked) + HEAP_STALE_MAX:
                 heap[:] = [each for each in heap if self.parked.get(each[2].subend.subscription) is each[2]]
                 heapify(heap)
 
@@ -453,7 +493,7 @@ class Group:
 
     def _begin_at(self, horizon: Tick) -> None:
         """Nobody reads here: the stream goes on at another place, which may be an earlier one."""
-        self.waiting_apart.update(self.waiting)
+        self._put_apart(self.waiting)
         self.waiting.clear()
         self.horizon = horizon
 

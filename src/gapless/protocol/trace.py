@@ -58,6 +58,7 @@ from gapless.protocol.events import (
     RecordsRead,
     RetentionMoved,
     SubscribeRequested,
+    SubscriberReady,
     SubscriberSlow,
     SubscriptionsRestored,
     TimerFired,
@@ -94,6 +95,7 @@ _SubscriberEvent: TypeAlias = (
     | FilterChangeRequested
     | UnsubscribeRequested
     | DeliveryTaken
+    | SubscriberReady
     | SubscriberSlow
 )
 
@@ -252,6 +254,7 @@ def _event_text(event: Event) -> str:
             | FilterChangeRequested()
             | UnsubscribeRequested()
             | DeliveryTaken()
+            | SubscriberReady()
             | SubscriberSlow()
         ):
             return _subscriber_text(event)
@@ -290,6 +293,8 @@ def _subscriber_text(event: _SubscriberEvent) -> str:
             return f"unsubscribe {subscription}"
         case DeliveryTaken(serial=serial, also=also):
             return " ".join(["taken delivery", *map(str, (serial, *also))])
+        case SubscriberReady(subscription=subscription):
+            return f"ready {subscription}"
         case SubscriberSlow(subscription=subscription, positions=positions):
             taken = "".join(f" {pubend} {_before(positions[pubend])}" for pubend in sorted(positions))
             return f"{'away' if event.away else 'slow'} {subscription}" + (f" took{taken}" if taken else "")
@@ -449,7 +454,7 @@ def _event_mentions(event: Event, pubend: PubendId, tick: Tick) -> bool:
             return False
         case SubscribeRequested() | SubscriptionsRestored() | FilterChangeRequested():
             return False
-        case UnsubscribeRequested() | DeliveryTaken():
+        case UnsubscribeRequested() | DeliveryTaken() | SubscriberReady():
             return False
         case _:
             assert_never(event)

@@ -55,6 +55,7 @@ from gapless.protocol.events import (
     RecordFailed,
     RecordsRead,
     SubscribeRequested,
+    SubscriberReady,
     SubscriberSlow,
     SubscriptionsRestored,
     TimerFired,
@@ -579,6 +580,16 @@ class World:
                 self.after(self.random.randint(0, 2_000), partial(self._report_slow, node, subscriber))
             else:
                 self._visit(node, subscriber)
+                if effect.laggard and self.random.random() < 0.5:
+                    # Often before it has taken anything, and sometimes after it has taken all.
+                    delay_us = self.random.randint(0, subscriber.take_us_max)
+                    self.after(delay_us, partial(self._report_ready, node, node.incarnation, subscriber))
+
+    def _report_ready(self, node: Node, incarnation: int, subscriber: Subscriber) -> None:
+        has_room = len(subscriber.queue) < subscriber.queue_max and not subscriber.dropped
+        if node.incarnation == incarnation and has_room and not (subscriber.closed or subscriber.away):
+            subscription = SubscriptionId(subscriber.wish.subscription)
+            self.feed(node.name, SubscriberReady(subscription=subscription))
 
     def _visit(self, node: Node, subscriber: Subscriber) -> None:
         if subscriber.queue and not (subscriber.visiting or subscriber.paused):

@@ -1,7 +1,7 @@
-"""Who has taken what: laggards and their acknowledgements."""
+"""Who has taken what, and who gets more: laggards, their acknowledgements and their connections."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from gapless.model.schema import Schema
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Reader
 from gapless.protocol.effects import Deliver
-from gapless.protocol.events import DeliveryTaken, Event
+from gapless.protocol.events import DeliveryTaken, Event, SubscriberReady
 from gapless.wire.frames import FROM_CLIENT
 from gapless.wire.rows import RowFormat
 
@@ -48,17 +48,18 @@ def test_a_laggard_need_not_acknowledge_again_what_it_is_sent_again() -> None:
 
 
 def test_what_an_acknowledgement_brings_about_is_not_taken_by_it() -> None:
-    """One acknowledgement frees two deliveries, and the broker answers each at once with the next one."""
+    """One acknowledgement frees two deliveries, and the broker answers at once with the next ones."""
     taken: list[int] = []
     next_ones = {1: ("p", 3), 2: ("q", 4)}
 
     def feed(event: Event, then: Callable[[], None] | None = None) -> None:
         assert isinstance(event, DeliveryTaken)
         assert then is None
-        taken.append(event.serial)
-        if event.serial in next_ones:
-            pubend, serial = next_ones.pop(event.serial)
-            delivery.deliver(_laggard(serial, [40], PubendId(pubend)))
+        taken.extend((event.serial, *event.also))
+        for each in (event.serial, *event.also):
+            if each in next_ones:
+                pubend, serial = next_ones.pop(each)
+                delivery.deliver(_laggard(serial, [40], PubendId(pubend)))
 
     async def story() -> None:
         nonlocal delivery
@@ -77,6 +78,152 @@ def test_what_an_acknowledgement_brings_about_is_not_taken_by_it() -> None:
 
     delivery: Delivery
     asyncio.run(story())
+
+
+class _Line(Connection):
+    """A connection that keeps what is sent, and is congested when it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__(FROM_CLIENT, lambda _: None)  # type: ignore[arg-type, return-value]
+        self.sent = 0
+
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    def send(self, parts: object) -> None:
+        self.sent += 1
+
+    def send_one(self, frame: bytes) -> None:
+        self.sent += 1
+
+
+class _Desk:
+    """One laggard, and what the broker hears of it."""
+
+    def __init__(self, *, guaranteed: bool = True, credit: int = 1_000) -> None:
+        self.fed: list[Event] = []
+        self.line = _Line()
+        form = RowFormat(Schema.parse(TOPIC, {"price": "int"}))
+        self.delivery = Delivery({TOPIC: form}, {PUBEND: 0}, self._feed, waiting_max=16)
+        name = SubscriptionId("alice")
+        self.reader = Reader(name, TOPIC, 1, 0, guaranteed, self.line, ((PUBEND,),), credit=credit)
+        self.delivery.enter(self.reader, {PUBEND: 10})
+
+    def _feed(self, event: Event, then: Callable[[], None] | None = None) -> None:
+        self.fed.append(event)
+        if then is not None:
+            then()
+
+    async def heard(self) -> list[Event]:
+        """What the broker has heard since this was last called, when the loop has had its turns."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        fed, self.fed = self.fed, []
+        return fed
+
+
+READY = SubscriberReady(subscription=SubscriptionId("alice"))
+
+
+def _run(story: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(story())
+
+
+def test_more_is_asked_for_when_all_is_sent_and_nothing_is_taken_by_that() -> None:
+    async def story() -> None:
+        desk = _Desk()
+        desk.delivery.deliver(_laggard(1, [10, 11]))
+        assert desk.fed == [], "not before the connection has seen it"
+        assert await desk.heard() == [READY]
+        desk.delivery.deliver(_laggard(2, [12]))
+        desk.delivery.deliver(_laggard(3, [13]))
+        assert await desk.heard() == [READY]
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 13})
+        assert await desk.heard() == [DeliveryTaken(serial=1, also=(2,))]
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 14})
+        assert await desk.heard() == [DeliveryTaken(serial=3)]
+        assert not desk.delivery.owes(desk.reader)
+
+    _run(story)
+
+
+def test_rows_beyond_the_credit_wait_and_more_is_asked_for_after_them() -> None:
+    async def story() -> None:
+        desk = _Desk(credit=3)
+        desk.delivery.deliver(_laggard(1, [10, 11]))
+        desk.delivery.deliver(_laggard(2, [12, 13]))
+        desk.delivery.deliver(_laggard(3, [14, 15]))
+        assert await desk.heard() == []
+        assert desk.line.sent == 2, "one and a half"
+        desk.delivery.granted(desk.reader, 2)
+        assert await desk.heard() == []
+        assert desk.line.sent == 4, "the rest of one, and half of the next"
+        desk.delivery.granted(desk.reader, 2)
+        assert await desk.heard() == [READY]
+        assert (desk.line.sent, desk.reader.credit) == (5, 1)
+
+    _run(story)
+
+
+def test_a_client_that_does_not_read_gets_more_when_it_has_read() -> None:
+    async def story() -> None:
+        desk = _Desk()
+        desk.line.is_congested = True
+        desk.delivery.deliver(_laggard(1, [10]))
+        assert await desk.heard() == []
+        desk.line.is_congested = False
+        desk.delivery.drained(desk.line)
+        assert await desk.heard() == [READY]
+        desk.delivery.drained(desk.line)
+        assert await desk.heard() == [], "nobody waits any more"
+
+    _run(story)
+
+
+def test_who_leaves_a_congested_connection_asks_for_nothing() -> None:
+    async def story() -> None:
+        desk = _Desk()
+        desk.line.is_congested = True
+        desk.delivery.deliver(_laggard(1, [10]))
+        assert await desk.heard() == []
+        desk.delivery.leave(desk.reader)
+        desk.line.is_congested = False
+        desk.delivery.drained(desk.line)
+        assert await desk.heard() == []
+
+    _run(story)
+
+
+def test_best_effort_takes_what_has_left() -> None:
+    async def story() -> None:
+        desk = _Desk(guaranteed=False)
+        desk.line.is_congested = True
+        desk.delivery.deliver(_laggard(1, [10]))
+        assert await desk.heard() == []
+        desk.line.is_congested = False
+        desk.delivery.drained(desk.line)
+        assert await desk.heard() == [DeliveryTaken(serial=1)]
+
+    _run(story)
+
+
+def test_what_was_handed_out_before_the_broker_went_back_is_void() -> None:
+    """It was on its way when the subscriber was reported slow: it comes again, and is not sent twice."""
+
+    async def story() -> None:
+        desk = _Desk(credit=1)
+        desk.delivery.report_slow(desk.reader)
+        desk.delivery.deliver(_laggard(1, [14, 15]))
+        desk.delivery.deliver(_laggard(2, [10, 11]))
+        desk.fed.clear()
+        desk.delivery.granted(desk.reader, 10)
+        assert await desk.heard() == [READY]
+        assert desk.reader.credit == 8, "one row of the first, and the second"
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 12})
+        assert await desk.heard() == [DeliveryTaken(serial=2)]
+
+    _run(story)
 
 
 def _laggard(serial: int, ticks: list[int], pubend: PubendId = PUBEND) -> Deliver:
