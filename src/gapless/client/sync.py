@@ -242,7 +242,7 @@ class Client:
             )
 
         loop = self._running()
-        return Subscription(loop, loop.run(make()), ack)
+        return Subscription(loop, loop.run(make()))
 
 
 async def _ready(publisher: Callable[[], AsyncPublisher]) -> None:
@@ -316,10 +316,9 @@ class Batch(AsyncBatch):
 class Subscription:
     """An iterator over events. Made by `Client.subscribe`; begins with `with`."""
 
-    def __init__(self, loop: _Loop, subscription: AsyncSubscription, ack: AckMode) -> None:
+    def __init__(self, loop: _Loop, subscription: AsyncSubscription) -> None:
         self._loop = loop
         self._subscription = subscription
-        self._is_auto = ack == "auto"
         #: What this thread has taken from the loop, and how many of its rows it has given out.
         self._batch: AsyncBatch | None = None
         self._at = 0
@@ -342,7 +341,14 @@ class Subscription:
             self._subscription.hand_back(batch, self._at)
         await self._subscription.__aexit__(kind, error, trace)
 
+    def __next__(self) -> Event:
+        """The next event; waits for it."""
+        for event in self:
+            return event
+        raise StopIteration
+
     def __iter__(self) -> Iterator[Event]:
+        # A loop of its own per batch: `for event in subscription` is what has to be fast.
         while (batch := self._taken()) is not None:
             chunk, start = batch.chunk, batch.start
             while self._batch is batch and self._at < len(batch):

@@ -99,7 +99,7 @@ def test_events_come_once_over_a_lost_connection(thread: Thread) -> None:
         thread.hear(Subscribe)
         thread.call(lambda: thread.node.peer.deliver(7, [10, 11, 12]))
         events = iter(trades)
-        assert next(events)["sym"] == "t10"
+        assert next(trades)["sym"] == "t10"
         assert next(events).tick == 11
         assert trades.positions == {PUBEND: 12}
         thread.call(thread.node.peer.drop)
