@@ -33,7 +33,6 @@ from gapless.protocol.messages import (
 from gapless.wire.broker_codec import BrokerDecoder
 from gapless.wire.client_messages import (
     Acknowledge,
-    AckWanted,
     AskStatus,
     ChangeFilter,
     Confirmed,
@@ -288,7 +287,6 @@ node_messages = st.one_of(
         schema=_schemas,
         start=ticks,
     ),
-    st.builds(AckWanted, subscription=numbers),
     st.builds(Done, request=numbers),
     st.builds(RequestRefused, request=numbers, code=_codes, message=texts, retry=st.booleans()),
     st.builds(

@@ -20,6 +20,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self, get_args
 
@@ -42,6 +43,8 @@ from gapless.wire.client_messages import AskStatus, CreateTopic, Mode, Start, St
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
 from gapless.wire.handshake import Hello, Role
 
+#: Where ticks are counted from.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The code of a node that takes no new topics.
 NO_REPOSITORY = "E189"
 
@@ -296,7 +299,7 @@ class Client:
         *,
         name: str | None = None,
         order: str = "publisher",
-        start: Start = "now",
+        start: Start | datetime = "now",
         ack: AckMode = "auto",
         mode: Mode = "guaranteed",
         gaps: GapMode = "report",
@@ -305,7 +308,8 @@ class Client:
         """Every event of a topic that `where` accepts, once and in order; use it with `async with`.
 
         With a `name` the subscription is durable: what it has not acknowledged is kept for it while it is
-        away. `start` is "now", "earliest", a tick, or the `positions` of an earlier subscription.
+        away. `start` is "now", "earliest", a time, a tick, or the `positions` of an earlier subscription; a
+        time without a zone is in UTC.
         `ack="auto"` acknowledges an event when the next one is asked for, and the last when the
         subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` makes
         it an error when the network no longer keeps what was asked for; otherwise it is logged and found in
@@ -381,6 +385,9 @@ def _checked_tick(tick: int) -> Tick:
 def _checked_start(start: Any) -> Start:
     if isinstance(start, int) and not isinstance(start, bool):
         return _checked_tick(start)
+    if isinstance(start, datetime):
+        time = start if start.tzinfo is not None else start.replace(tzinfo=UTC)
+        return (time - _EPOCH) // timedelta(microseconds=1)
     if isinstance(start, Mapping):
         with contextlib.suppress(TypeError, ValueError):
             return {
@@ -389,4 +396,6 @@ def _checked_start(start: Any) -> Start:
     if start in ("now", "earliest"):
         found: Start = start
         return found
-    raise ParameterError("E191", f"start must be 'now', 'earliest', a tick or positions, got {start!r}")
+    raise ParameterError(
+        "E191", f"start must be 'now', 'earliest', a time, a tick or positions, got {start!r}"
+    )

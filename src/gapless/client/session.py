@@ -26,7 +26,6 @@ from gapless.model.schema import Schema
 from gapless.wire.address import Address
 from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import (
-    AckWanted,
     ClientMessage,
     ColumnsDelivery,
     Confirmed,
@@ -89,9 +88,6 @@ class Subscribing(Sender, Protocol):
 
     def columns(self, delivery: ColumnsDelivery) -> None:
         """Many events."""
-
-    def ack_wanted(self) -> None:
-        """The node waits for what was delivered so far to be acknowledged."""
 
     def is_of(self, request: int) -> bool:
         """Whether this is the request that it began with on this connection."""
@@ -381,9 +377,6 @@ class Session:
                     subscription.columns(message)
             case RowsDelivery():
                 self._deliver_rows(message)
-            case AckWanted(subscription=number):
-                if number in self.numbered:
-                    self.numbered[number].ack_wanted()
             case Confirmed():
                 self._confirm(message)
             case RequestRefused():

@@ -122,8 +122,6 @@ class Subscription:
         self._ack_due = False
         self._ack_now = False
         self._ack_timer: asyncio.TimerHandle | None = None
-        #: The node waits for it: it is said as soon as all that came is taken.
-        self._ack_wanted = False
         self._arrived = Signal()
         self._error: GaplessError | None = None
         self._ended = False
@@ -264,7 +262,6 @@ class Subscription:
             elif self._error is not None:
                 raise self._error
             else:
-                self._ack_if_wanted()
                 await self._arrived.wait()
 
     def _ack_taken(self) -> None:
@@ -282,12 +279,6 @@ class Subscription:
             delay = options.ack_s if self._wish.name is None else options.ack_named_s
             self._ack_timer = asyncio.get_running_loop().call_later(delay, self._ack_at_once)
 
-    def ack_wanted(self) -> None:
-        """The node waits for what it delivered so far to be acknowledged."""
-        self._ack_wanted = True
-        if self._has_taken_all():
-            self._ack_if_wanted()
-
     def _has_taken_all(self) -> bool:
         """Whether the program is done with everything that came."""
         chunk = self._chunk
@@ -296,12 +287,6 @@ class Subscription:
         if self._wish.ack == "auto":
             return chunk is None or chunk.asked == chunk.size
         return (chunk is None or chunk.at == chunk.size) and self._ledger.is_empty
-
-    def _ack_if_wanted(self) -> None:
-        if self._ack_wanted and (self._wish.ack == "auto" or self._filters.judges):
-            self._ack_wanted = False
-            self._ack_due = True
-            self._ack_at_once()
 
     def _ack_at_once(self) -> None:
         self._stop_ack_timer()
@@ -369,7 +354,7 @@ class Subscription:
             if self._chunk is not None and self._wish.ack == "auto":
                 self._acked.update(self._chunk.stops(self._chunk.asked))
             if self._filters.judges and self._has_taken_all():
-                # What was judged to be unwanted is done with, too: the node waits for it like for the rest.
+                # What was judged to be unwanted is done with, too: the log waits for it like for the rest.
                 self._acked.update(self._expected)
             if self._acked:
                 parts += encode_client(Acknowledge(subscription=number, positions=self._acked))
@@ -422,7 +407,6 @@ class Subscription:
         """The connection is lost."""
         self._request = self._number = None
         self._confirmed = set()
-        self._ack_wanted = False
         self._stop_retry()
         if self._live is not None and not self._live.done():
             # Nobody has seen anything yet, so it begins anew.

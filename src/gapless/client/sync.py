@@ -21,6 +21,7 @@ import concurrent.futures
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -220,7 +221,7 @@ class Client:
         *,
         name: str | None = None,
         order: str = "publisher",
-        start: Start = "now",
+        start: Start | datetime = "now",
         ack: AckMode = "auto",
         mode: Mode = "guaranteed",
         gaps: GapMode = "report",

@@ -25,7 +25,6 @@ from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
 from gapless.wire.client_messages import (
     Acknowledge,
-    AckWanted,
     AskStatus,
     ChangeFilter,
     ClientMessage,
@@ -129,10 +128,6 @@ class _Request(Head, frozen=True):
     request: Number
 
 
-class _AckWanted(Head, frozen=True):
-    subscription: Number
-
-
 class _AskStatus(Head, frozen=True):
     request: Number
     event: tuple[Name, TickNumber] | None = None
@@ -204,7 +199,6 @@ _unsubscribe = msgspec.msgpack.Decoder(_Unsubscribe)
 _credit = msgspec.msgpack.Decoder(_Credit)
 _acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
 _request = msgspec.msgpack.Decoder(_Request)
-_ack_wanted = msgspec.msgpack.Decoder(_AckWanted)
 _ask_status = msgspec.msgpack.Decoder(_AskStatus)
 _create_topic = msgspec.msgpack.Decoder(_CreateTopic)
 _receipt = msgspec.msgpack.Decoder(_Receipt)
@@ -384,8 +378,6 @@ def encode_node(message: NodeMessage) -> list[Part]:
                 column_texts(schema),
                 message.start,
             )
-        case AckWanted(subscription=subscription):
-            kind, head = Kind.ACK_WANTED, _AckWanted(subscription)
         case Done(request=request):
             kind, head = Kind.DONE, _Request(request)
         case RequestRefused(request=request, code=code, message=text, retry=retry):
@@ -426,8 +418,6 @@ class NodeDecoder:
                 return PublishRefused(**msgspec.structs.asdict(refused))
             case Kind.CONFIRMED:
                 return self._confirmed(frame)
-            case Kind.ACK_WANTED:
-                return AckWanted(subscription=decode_head(_ack_wanted, frame).subscription)
             case Kind.DONE:
                 return Done(request=decode_head(_request, frame).request)
             case Kind.REQUEST_REFUSED:

@@ -251,13 +251,6 @@ class ColumnsDelivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AckWanted:
-    """The node goes on with the subscription when what was delivered so far is acknowledged."""
-
-    subscription: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The request was carried out."""
 
@@ -302,7 +295,6 @@ NodeMessage: TypeAlias = (
     | Confirmed
     | RowsDelivery
     | ColumnsDelivery
-    | AckWanted
     | Done
     | RequestRefused
     | Topics

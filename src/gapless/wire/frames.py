@@ -89,7 +89,6 @@ class Kind(IntEnum):
     REQUEST_REFUSED = 0x46
     TOPICS = 0x47
     STATUS_REPORT = 0x48
-    ACK_WANTED = 0x49
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -12,7 +13,6 @@ from gapless.model.ids import PubendId
 from gapless.protocol.events import Order
 from gapless.wire.client_messages import (
     Acknowledge,
-    AckWanted,
     ChangeFilter,
     Confirmed,
     Credit,
@@ -118,6 +118,17 @@ def test_a_subscription_lost_before_it_was_confirmed_begins_anew() -> None:
                 assert trades.positions == {PUBEND: 50}
                 node.peer.deliver(7, [51])
                 assert await take(trades, 1) == [51]
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "time", [datetime(1970, 1, 1, 0, 0, 0, 5), datetime(1970, 1, 1, 1, 0, 0, 5, timezone(timedelta(hours=1)))]
+)
+def test_a_subscription_begins_at_a_time(time: datetime) -> None:
+    async def story() -> None:
+        async with connected() as (node, client), client.subscribe("trades", start=time):
+            assert (await heard_from(node)).start == 5
 
     run(story())
 
@@ -419,7 +430,7 @@ def test_events_that_only_the_other_condition_wants_are_judged_here() -> None:
 
 @pytest.mark.parametrize("ack", ["auto", "manual"])
 def test_what_is_judged_here_is_acknowledged_whatever_the_judgement(ack: AckMode) -> None:
-    """The node catches the subscription up and waits for each part of it to be taken."""
+    """The log keeps what is not acknowledged, whether or not the program ever sees it."""
 
     async def story() -> None:
         async with (
@@ -434,7 +445,6 @@ def test_what_is_judged_here_is_acknowledged_whatever_the_judgement(ack: AckMode
             node.peer.drop()
             await heard_from(node)
             node.peer.deliver(7, [70, 71])
-            node.peer.send(AckWanted(subscription=7))
             while (await node.hear(Acknowledge)).positions != {PUBEND: 72}:
                 pass
             node.peer.deliver(7, [80, 1_010, 1_011])
