@@ -52,9 +52,9 @@ class Creation:
         return self.schema.topic
 
     @property
-    def age(self) -> tuple[Tick, str, str, str, str]:
+    def age(self) -> tuple[Tick, str, str, str, str, str]:
         """A total order of all creations, the oldest first."""
-        return self.made, self.pubend, self.broker, columns_text(self.schema), self.retention
+        return self.made, self.pubend, self.broker, self.topic, columns_text(self.schema), self.retention
 
 
 def columns_text(schema: Schema) -> str:
