@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from datetime import datetime
 
 import pytest
 
@@ -9,7 +10,7 @@ import gapless
 from gapless.client import Options, connect
 from gapless.client.address import parse_addresses
 from gapless.errors import GaplessError, LinkError, PeerError, UsageError
-from gapless.wire.client_messages import ListTopics, Publish, RequestRefused
+from gapless.wire.client_messages import ListTopics, Publish, RequestRefused, Subscribe
 from gapless.wire.handshake import Hello, Ping, Pong, Refuse
 from tests.unit.client.fake_node import PUBEND, QUICK, TRADES, FakeNode, Peer, connected, event, run
 
@@ -334,6 +335,16 @@ def test_names_and_choices_are_checked() -> None:
             ):
                 with pytest.raises(UsageError, match=r"^E191 "):
                     await question
+
+    run(story())
+
+
+def test_a_subscription_begins_at_a_time() -> None:
+    async def story() -> None:
+        async with connected() as (node, client):
+            for text in ("1970-01-01T00:00:00.000005", "1970-01-01T01:00:00.000005+01:00"):
+                async with client.subscribe("trades", start=datetime.fromisoformat(text)):
+                    assert (await node.hear(Subscribe)).start == 5
 
     run(story())
 
