@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from gapless.client import Event, connect
-from tests.integration.files import run, running
+from gapless.model.ids import BrokerId
+from gapless.wire.client_messages import Done, Unsubscribe
+from tests.integration.files import LOOPS, Loop, run, running
+from tests.integration.nodes import ONE_NODE, Cluster
 
 NODE = """
 cells = {all = ["n1"]}
@@ -56,3 +59,35 @@ def test_a_program_that_acknowledges_late_gets_all_of_its_past(
                     await event.ack()
 
     run(story())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_past_does_not_pile_up_when_its_reader_does_not_read(loop: Loop, tmp_path: Path) -> None:
+    """Rows of a kilobyte: far more than sockets hold, so that most of it must wait in the log."""
+
+    async def story() -> None:
+        async with (
+            Cluster.running(ONE_NODE, tmp_path) as cluster,
+            connect(f"gapless://{cluster.addresses[BrokerId('n1')]}") as client,
+            cluster.client("n1") as wire,
+        ):
+            confirmed = await wire.subscribe(name="desk")
+            wire.say(Unsubscribe(request=2, subscription=confirmed.subscription))
+            assert await wire.hear() == Done(request=2)
+            for first in range(0, 40_000, 1_000):
+                prices = [float(price) for price in range(first, first + 1_000)]
+                await client.publish_batch("trades", {"name": ["x" * 1_000] * 1_000, "price": prices})
+            await wire.subscribe(name="desk")
+            assert wire.connection._transport is not None
+            wire.connection._transport.pause_reading()
+            delivery = cluster.nodes["n1"].sessions.delivery
+            while not delivery._congested:
+                await client.status()
+            assert delivery.rows < 40_000
+            [connection] = delivery._congested
+            assert connection.backlog_bytes < 10 * 2**20
+            wire.connection._transport.resume_reading()
+            got = await wire.prices(40_000, acknowledge=False)
+            assert got == [float(price) for price in range(40_000)]
+
+    run(story(), loop)
