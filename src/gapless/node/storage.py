@@ -212,7 +212,13 @@ class Storage:
             self._flushing.discard(pubend)
         if not self._flushing:
             self._idle.set()
-        reason = "" if flushed.error is None else str(flushed.error)
+        error = flushed.error
+        if error is not None:
+            # Publishers hear of it, too, but they are not who can make room.
+            log.repeated(
+                "append_failed", by=(pubend, error.code), pubend=pubend, code=error.code, reason=error.message
+            )
+        reason = "" if error is None else str(error)
         for token in (*flushed.failed, *later):
             self._feed(RecordFailed(pubend=pubend, token=token, reason=reason))
         if flushed.token is not None:

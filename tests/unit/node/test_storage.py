@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+import pytest
+
 from gapless.model.ids import PubendId
 from gapless.node.storage import Storage
 from gapless.protocol.effects import AppendRecord
@@ -29,7 +31,9 @@ class _Gated(MemoryLog):
         return result
 
 
-def test_events_published_after_some_that_failed_are_not_stored_before_them() -> None:
+def test_events_published_after_some_that_failed_are_not_stored_before_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     fed: list[Event] = []
 
     async def story() -> None:
@@ -44,6 +48,9 @@ def test_events_published_after_some_that_failed_are_not_stored_before_them() ->
         await storage.idle()
         failed = [event.token for event in fed if isinstance(event, RecordFailed)]
         assert failed == [1, 2]
+        assert [record.getMessage() for record in caplog.records] == ["append_failed"], (
+            "somebody must make room"
+        )
         storage.append(AppendRecord(pubend=PUBEND, token=3, record=batch(3)))
         await storage.idle()
         await storage.close()
