@@ -105,3 +105,15 @@ def test_an_error_of_the_program_passes_and_the_node_is_stopped(tmp_path: Path) 
             await client.topics()
 
     run(story())
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+
+    async def story() -> None:
+        with pytest.raises(StoreError, match=rf"^E303 .*{place}.*: check the disk and the rights"):
+            async with gapless.embedded(tmp_path / place):
+                pass
+
+    run(story())

@@ -44,6 +44,7 @@ from gapless.protocol.events import BrokerStarted
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
+from gapless.store.files import failure
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
@@ -297,7 +298,10 @@ class Node:
         config = self.config
         incarnation = 1
         if config.folder is not None:
-            config.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                config.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise failure(error, config.folder) from error
             self._database = RecoveryDatabase.open(config.folder)
             incarnation = self._database.begin_incarnation()
             self._named = list(self._database.subscriptions())
