@@ -57,7 +57,7 @@ class Parameters:
     stream_bytes_max: int = 64 * 2**20
     #: How many runs one stream keeps; beyond, it forgets.
     stream_runs_max: int = 4_096
-    #: How many deliveries of one group may wait to be taken before the edge stops handing out more.
+    #: How many deliveries of one group, or of one laggard, may wait to be taken before no more is handed out.
     deliveries_waiting_max: int = 65_536
 
     def __post_init__(self) -> None:
