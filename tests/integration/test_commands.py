@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -326,6 +327,36 @@ def test_the_environment_says_where_to_ask(
 ) -> None:
     monkeypatch.setenv("GAPLESS_TO", "gapless://127.0.0.1:1")
     assert gapless(*command.split()).err.startswith("error: E401 no node answers: 127.0.0.1:1: ")
+
+
+@pytest.mark.parametrize("command", ["status --json", "sub trades --from earliest --limit 1", "topic list"])
+def test_output_that_finds_no_room_is_told(address: str, command: str) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        said = subprocess.run(
+            [*COMMAND, *command.split(), "--to", address], stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False, timeout=60,
+        )  # fmt: skip
+    assert said.returncode == 2
+    assert said.stderr.splitlines()[-1] == (
+        "error: E154 standard output cannot be written: No space left on device: make room, and try again"
+    )
+
+
+def test_ctrl_c_ends_publishing_from_a_pipe_and_tells_what_is_durable(
+    address: str, readers: list[Reader]
+) -> None:
+    readers.append(Reader(address, "notes"))
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, "pub", "notes", "--to", address], text=True, **pipes) as publisher:
+        assert publisher.stdin is not None
+        assert publisher.stderr is not None
+        publisher.stdin.write('{"text": "one"}\n')
+        publisher.stdin.flush()
+        assert readers[0].line() == {"text": "one"}
+        publisher.send_signal(signal.SIGINT)
+        # The pipe stays open: what waits for more of it must not keep the command from ending.
+        assert publisher.wait(timeout=60) == 130
+        assert re.fullmatch(r"stopped: published 1 event, durable, .* s\n", publisher.stderr.read())
 
 
 def test_closed_standard_input_is_told(address: str) -> None:

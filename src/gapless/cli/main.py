@@ -5,6 +5,7 @@ mistake is reported. Each command is a function in a file of its own, imported w
 `COMMANDS` is where it joins.
 """
 
+import errno
 import os
 import sys
 from importlib.abc import MetaPathFinder
@@ -64,6 +65,8 @@ COMMANDS: tuple[Entry, ...] = (
 EXIT_REFUSED = 2
 #: What shells report for a command that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
+#: Why a file cannot take what is printed.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Of the text that an error points into, so many characters are shown before and behind the place.
 POINTED_CHARACTERS_MAX = 60
 
@@ -93,6 +96,12 @@ class Commands(LazyGroup):
         except BrokenPipeError:
             _let_go_of_output()
             return None
+        except OSError as error:
+            if error.errno not in _NO_ROOM or error.filename is not None:
+                raise
+            _let_go_of_output()
+            reason = f"standard output cannot be written: {error.strerror}: make room, and try again"
+            raise UsageError("E154", reason) from error
         return found
 
 

@@ -38,6 +38,8 @@ SENDS_PER_SECOND = 50
 PIECES_MAX = 64
 #: With `--json`, the first events are named one by one.
 NAMES_MAX = 1_000
+#: Who stops us waits so long for receipts that are on their way.
+STOP_SECONDS = 1.0
 #: How much of standard input is taken at once.
 READ_BYTES_MAX = 2**20
 
@@ -186,6 +188,10 @@ async def _published(work: _Work, to: str, door: Door, *, as_json: bool) -> None
                     await sender.send(piece.rows)
                     advance(piece.size)
                 await sender.settle()
+        except asyncio.CancelledError:
+            await sender.settle_quietly(STOP_SECONDS)
+            typer.echo(f"stopped: {account}", err=True)
+            raise
         except GaplessError as error:
             await sender.settle_quietly()
             if account.events or work.files:
@@ -286,7 +292,8 @@ async def _live(reader: RowReader) -> AsyncIterator[Piece]:
 
 
 def _read_stdin(file: IO[bytes], loop: asyncio.AbstractEventLoop, blocks: asyncio.Queue[bytes]) -> None:
-    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    # Not through the buffer: whoever waits inside it at the end of the process makes Python abort.
+    read: Callable[[int], bytes] = getattr(file, "raw", file).read
     block = b"-"
     while block:
         block = read(READ_BYTES_MAX)
@@ -340,11 +347,12 @@ class _Sender:
         """Return when everything is durable."""
         await self._collect(0)
 
-    async def settle_quietly(self) -> None:
+    async def settle_quietly(self, patience_s: float | None = None) -> None:
         """Wait for what is under way after something went wrong, and count it."""
-        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if not isinstance(outcome, BaseException):
-                self._account.add(outcome)
+        done = (await asyncio.wait(self._tasks, timeout=patience_s))[0] if self._tasks else set()
+        for task in self._tasks:
+            if task in done and task.exception() is None:
+                self._account.add(task.result())
         self._tasks.clear()
 
 
