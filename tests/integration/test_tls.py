@@ -78,7 +78,7 @@ def test_what_is_wrong_with_tls_is_said_in_one_line(loop: Loop, tmp_path: Path) 
             address = network.address("n1")
             assert await refusal(address, tls=other.path) == (
                 "E404 the node's certificate is not accepted: it is by an authority that we do not trust: "
-                f"give the one that made it, as tls= (at {place(address)})"
+                f"give the one that made it, as tls= or --ca (at {place(address)})"
             )
             plain = await refusal(network.address("n1", scheme="gapless://"))
             assert "the node " in plain

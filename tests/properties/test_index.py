@@ -31,7 +31,7 @@ def test_an_index_agrees_with_evaluating_each_condition(seed: int) -> None:
     if random.random() < 0.3:
         batch = batch.slice(1)  # Arrow arrays that do not begin where their memory does
     rows = Rows(batch)
-    index = Index()
+    index = Index(few_max=random.choice([0, 0, 6]))
     living: dict[int, Condition] = {}
     for step in range(random.choice([20, 150])):
         if living and random.random() < 0.3:

@@ -47,7 +47,7 @@ READ_BYTES_MAX = 2**20
 def pub(
     topic: Annotated[str, typer.Argument(help="The topic to publish to.")],
     events: Annotated[
-        list[str] | None, typer.Argument(metavar="[JSON]...", help="Events, each a JSON object.")
+        list[str] | None, typer.Argument(metavar="JSON", help="Events, each a JSON object.")
     ] = None,
     *,
     file: Annotated[

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def top(
     network: Annotated[
         Path | None,
-        typer.Argument(metavar="[NETWORK.toml]", help="The network: every broker with an address is asked."),
+        typer.Argument(metavar="NETWORK.toml", help="The network: every broker with an address is asked."),
     ] = None,
     *,
     to: ToEach = None,

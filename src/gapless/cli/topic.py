@@ -33,7 +33,7 @@ def create(
     name: Annotated[str, typer.Argument(help="Letters, digits, '_', '-' and '.'.")],
     columns: Annotated[
         list[str],
-        typer.Argument(metavar="COLUMN=TYPE...", help="int, float, string, ...; TYPE? may be null."),
+        typer.Argument(metavar="COLUMN=TYPE", help="int, float, string, ...; TYPE? may be null."),
     ],
     *,
     retention: Annotated[

@@ -32,7 +32,7 @@ from gapless.wire.client_messages import Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
 #: So many sends may be under way before small ones wait for each other.
-SENDS_MAX = 8
+SENDS_MAX = 3
 #: From so many events on, a send is no longer small.
 SEND_ROWS_WORTH = 512
 #: `ready` lets the queue be emptied when it is this long.

@@ -227,7 +227,8 @@ class Session:
             pause_s = self._backoff_s(self._attempts)
             if patience_s is not None and waited_s + pause_s > patience_s:
                 told = "; ".join(f"{address}: {link.error}" for address, link in failed)
-                raise LinkError("E401", f"no node answers: {told}", retry=True)
+                # That nobody answers is said once.
+                raise LinkError("E401", f"no node answers: {told.replace(': E401 ', ': ')}", retry=True)
             if first:
                 await asyncio.sleep(pause_s)
 

@@ -77,7 +77,7 @@ def _verdict(error: ssl.SSLCertVerificationError) -> str:
     if "ismatch" in told:
         return f"{told.rstrip('.')}: connect with a name that is in it"
     if "issuer" in told or "self-signed" in told or "self signed" in told:
-        return "it is by an authority that we do not trust: give the one that made it, as tls="
+        return "it is by an authority that we do not trust: give the one that made it, as tls= or --ca"
     return told
 
 

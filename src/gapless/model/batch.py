@@ -25,12 +25,13 @@ class EventBatch:
 
     __slots__ = ("_arrays", "_derived", "_nbytes", "columns", "ticks")
 
-    def __init__(self, ticks: TickArray, columns: pa.RecordBatch) -> None:
+    def __init__(self, ticks: TickArray, columns: pa.RecordBatch, nbytes: int | None = None) -> None:
+        """`nbytes` is what it weighs, when that is known already."""
         assert len(ticks) == columns.num_rows, f"{len(ticks)} ticks for {columns.num_rows} rows"
         #: Strictly ascending.
         self.ticks = ticks
         self.columns = columns
-        self._nbytes: int | None = None
+        self._nbytes = nbytes
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._derived: dict[Callable[[pa.RecordBatch], Any], Any] = {}
 
@@ -51,7 +52,10 @@ class EventBatch:
 
     @property
     def nbytes(self) -> int:
-        """What the batch weighs in memory, for bounds. Looked at when first asked: it takes a while."""
+        """What the batch weighs in memory, for bounds; of a part of a batch, its share by rows.
+
+        Looked at when first asked: it takes a while.
+        """
         if self._nbytes is None:
             self._nbytes = self.columns.nbytes + self.ticks.nbytes
         return self._nbytes
@@ -94,8 +98,12 @@ class EventBatch:
 
     def slice(self, start: int, stop: int) -> EventBatch:
         """The rows `start..stop` by position; shares memory with this batch."""
-        stop = max(start, stop)
-        return EventBatch(self.ticks[start:stop], self.columns.slice(start, stop - start))
+        stop = min(max(start, stop), len(self.ticks))
+        if start == 0 and stop == len(self.ticks):
+            return self
+        return EventBatch(
+            self.ticks[start:stop], self.columns.slice(start, max(stop - start, 0)), self._share(stop - start)
+        )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> EventBatch:
         """The rows that `mask` marks; the batch itself when it marks them all."""
@@ -103,7 +111,10 @@ class EventBatch:
         if mask.all():
             return self
         at = np.flatnonzero(mask)
-        return EventBatch(self.ticks[at], self.columns.take(pa.array(at)))
+        return EventBatch(self.ticks[at], self.columns.take(pa.array(at)), self._share(len(at)))
+
+    def _share(self, rows: int) -> int | None:
+        return None if self._nbytes is None else -(-self._nbytes * max(rows, 0) // max(len(self.ticks), 1))
 
     def pieces(self, rows_max: int) -> list[EventBatch]:
         """The same events in order, in batches of at most `rows_max` rows."""
@@ -121,7 +132,7 @@ class EventBatch:
         ticks = np.concatenate([batch.ticks for batch in batches])
         columns = pa.concat_batches([batch.columns for batch in batches])
         if np.all(ticks[1:] > ticks[:-1]):
-            return EventBatch(ticks, columns)
+            return EventBatch(ticks, columns, sum(batch.nbytes for batch in batches))
         unique, at = np.unique(ticks, return_index=True)
         return EventBatch(unique, columns.take(pa.array(at)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -46,6 +47,11 @@ class Column:
     nullable: bool = False
 
 
+@cache
+def _arrow(columns: tuple[Column, ...]) -> pa.Schema:
+    return pa.schema([pa.field(c.name, COLUMN_TYPES[c.type], nullable=c.nullable) for c in columns])
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The columns that every event of a topic has."""
@@ -70,13 +76,17 @@ class Schema:
 
     def arrow(self) -> pa.Schema:
         """The same columns as an Arrow schema."""
-        return pa.schema([pa.field(c.name, COLUMN_TYPES[c.type], nullable=c.nullable) for c in self.columns])
+        return _arrow(self.columns)
 
     def checked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows in this schema's column order and types.
 
         Raises SchemaError naming the topic, the column and the first bad row; nothing is changed then.
         """
+        if rows.schema.equals(self.arrow()) and all(
+            column.nullable or not rows.column(at).null_count for at, column in enumerate(self.columns)
+        ):
+            return rows
         known = {column.name for column in self.columns}
         for name in rows.schema.names:
             if name not in known:

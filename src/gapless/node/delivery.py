@@ -202,9 +202,7 @@ class Delivery:
 
     def deliver(self, effect: Deliver) -> None:
         """Hand out the rows of one delivery."""
-        order = np.argsort(effect.slots, kind="stable")
-        rows = effect.rows[order]
-        slots, starts = np.unique(effect.slots[order], return_index=True)
+        slots, starts, rows = _by_slot(effect)
         writer = _Writer(self._forms, effect, self._sources)
         self.rows += len(rows)
         if effect.laggard:
@@ -449,6 +447,16 @@ class _Writer:
             columns: Any = effect.batch.columns.take(rows)
             part = SharedColumns(EventBatch(effect.batch.ticks[rows], columns), self._numbers, source)
             connection.send(part.frame([(number, None)]))
+
+
+def _by_slot(effect: Deliver) -> tuple[Positions, Positions, Positions]:
+    """The slots of a delivery, where the rows of each begin, and the rows, which ascend within a slot."""
+    slots = effect.slots
+    if slots[0] == slots[-1] and (slots == slots[0]).all():
+        return slots[:1], np.zeros(1, dtype=np.int64), effect.rows
+    order = np.argsort(slots, kind="stable")
+    unique, starts = np.unique(slots[order], return_index=True)
+    return unique, starts, effect.rows[order]
 
 
 def _stops(effect: Deliver, rows: Positions) -> dict[PubendId, Tick]:

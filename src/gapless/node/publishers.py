@@ -7,7 +7,7 @@ crash either both are known or neither is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,15 +21,9 @@ from gapless.store.recovery import PublisherPosition
 PUBLISHERS_MAX = 100_000
 
 
-class Note(msgspec.Struct, frozen=True, array_like=True):
-    """Beside a batch in the log: who published it, and the number of its last event."""
-
-    publisher: str
-    last: int
-
-
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(Note)
+#: The note of a batch: who published it, each with the number of its last event.
+_decoder = msgspec.msgpack.Decoder(dict[str, int])
 
 
 @dataclass(slots=True)
@@ -66,9 +60,9 @@ class Publishers:
             publishers.stored(each.publisher, each.catenation, each.tick)
         for tick, data in log.notes(start):
             if data:
-                told = _decoder.decode(data)
-                publishers.accept(told.publisher, told.last)
-                publishers.stored(told.publisher, told.last, tick)
+                for publisher, last in _decoder.decode(data).items():
+                    publishers.accept(publisher, last)
+                    publishers.stored(publisher, last, tick)
         return publishers
 
     def positions(self) -> list[PublisherPosition]:
@@ -126,6 +120,6 @@ class Publishers:
             known.awaited = first if known.awaited is None else min(first, known.awaited)
 
 
-def note(publisher: str, last: int) -> bytes:
-    """The note of a batch."""
-    return _encode(Note(publisher, last))
+def note(lasts: Mapping[str, int]) -> bytes:
+    """The note of a batch: who published it, each with the number of its last event."""
+    return _encode(lasts)

@@ -120,6 +120,7 @@ class Sessions:
     def stop(self) -> None:
         """Let nobody publish any more; what is on its way is answered."""
         self.publishing.is_stopping = True
+        self.publishing.hand_over()
 
     def close(self, reason: GaplessError) -> None:
         """Hang up on all clients, and tell them why."""

@@ -55,6 +55,8 @@ CHANGE_OF_LAGGARD = mark("change_of_laggard", "a laggard came to a tick at which
 
 #: How many that are gone already a heap of positions may hold, beside as many as are there.
 HEAP_STALE_MAX = 64
+#: So many members are asked one by one.
+FEW_MAX = 4
 _WINDOW_MIN = 1_000
 _WINDOW_MAX = 2**50
 
@@ -165,7 +167,7 @@ class Group:
     #: Everything below was handed to all members.
     horizon: Tick = TICK_MIN
     #: The conditions of the members, by slot.
-    index: Index = field(default_factory=Index)
+    index: Index = field(default_factory=lambda: Index(few_max=FEW_MAX))
     #: Members whose start tick the horizon has not passed yet.
     late_starts: dict[int, Tick] = field(default_factory=dict)
     #: Members whose condition changes beyond the horizon, by the tick of the change.

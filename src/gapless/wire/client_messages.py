@@ -185,6 +185,9 @@ def tick_runs(ticks: TickArray) -> tuple[tuple[Tick, int], ...]:
     """
     if not len(ticks):
         return ()
+    first, last = int(ticks[0]), int(ticks[-1])
+    if last - first + 1 == len(ticks):
+        return ((first, len(ticks)),)
     cuts = np.flatnonzero(np.diff(ticks) != 1) + 1
     starts = np.concatenate([[0], cuts])
     counts = np.diff(np.concatenate([starts, [len(ticks)]]))

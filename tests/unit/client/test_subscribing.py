@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -118,17 +117,6 @@ def test_a_subscription_lost_before_it_was_confirmed_begins_anew() -> None:
                 assert trades.positions == {PUBEND: 50}
                 node.peer.deliver(7, [51])
                 assert await take(trades, 1) == [51]
-
-    run(story())
-
-
-@pytest.mark.parametrize(
-    "time", [datetime(1970, 1, 1, 0, 0, 0, 5), datetime(1970, 1, 1, 1, 0, 0, 5, timezone(timedelta(hours=1)))]
-)
-def test_a_subscription_begins_at_a_time(time: datetime) -> None:
-    async def story() -> None:
-        async with connected() as (node, client), client.subscribe("trades", start=time):
-            assert (await heard_from(node)).start == 5
 
     run(story())
 

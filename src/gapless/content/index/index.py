@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.content.condition import Condition
-from gapless.content.evaluate import mask_atom, mask_within
+from gapless.content.evaluate import mask, mask_atom, mask_within
 from gapless.content.index.features import (
     Feature,
     Identities,
@@ -86,6 +86,8 @@ class Index:
         "_dirty",
         "_features",
         "_features_asked",
+        "_few",
+        "_few_max",
         "_identities",
         "_numbers",
         "_patterns",
@@ -95,7 +97,9 @@ class Index:
         "_ways",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, few_max: int = 0) -> None:
+        """Until it has had more than `few_max` conditions, it tries them one by one: that is quicker then."""
+        self._few_max = few_max
         self._by_slot: dict[int, list[_Entry]] = {}
         self._table = Table()
         self._ways: dict[_Way, Postings] = {}
@@ -110,6 +114,8 @@ class Index:
         self._patterns: dict[Column, PatternIndex] = {}
         self._by_residual: dict[Residual, dict[int, None]] = {}
         self._unbound: dict[int, None] = {}
+        #: While there are few conditions: all of them, by slot. None when there were more.
+        self._few: dict[int, Condition] | None = {} if few_max else None
         #: Conjunctions that every row matches.
         self._always: dict[int, None] = {}
         #: Candidates per row of the last batch.
@@ -126,6 +132,10 @@ class Index:
         assert 0 <= slot < SLOTS_MAX, f"slot {slot} is not in 0..{SLOTS_MAX}"
         if slot in self._by_slot:
             self.remove(slot)
+        if self._few is not None:
+            self._few[slot] = condition
+            if len(self._few) > self._few_max:
+                self._few = None
         self._by_slot[slot] = [
             self._enter(slot, plan)
             for conjunction in condition.terms
@@ -134,12 +144,16 @@ class Index:
 
     def remove(self, slot: int) -> None:
         """Send nothing to `slot` any more."""
+        if self._few is not None:
+            self._few.pop(slot, None)
         for entry in self._by_slot.pop(slot, ()):
             self._withdraw(entry)
 
     def match(self, columns: pa.RecordBatch | Rows) -> Pairs:
         """All (row, slot) pairs of a batch of the schema's types, by row and then by slot, each once."""
         rows = columns if isinstance(columns, Rows) else Rows(columns)
+        if self._few is not None:
+            return _tried(self._few, rows)
         self._refresh()
         found: list[Pairs] = []
         start = 0
@@ -423,6 +437,18 @@ def _mask(residual: Residual, rows: Rows) -> RowMask:
             return accepted
         case _:
             return mask_atom(residual, rows)
+
+
+def _tried(conditions: dict[int, Condition], rows: Rows) -> Pairs:
+    """The pairs of a few conditions, one after the other."""
+    slots = sorted(conditions)
+    if len(slots) == 1:
+        found = np.flatnonzero(mask(conditions[slots[0]], rows))
+        return found, np.full(len(found), slots[0], dtype=np.int64)
+    if not slots:
+        return NO_PAIRS
+    row, at = np.nonzero(np.stack([mask(conditions[slot], rows) for slot in slots], axis=1))
+    return row, np.asarray(slots, dtype=np.int64)[at]
 
 
 def _product(rows: Positions, others: Iterable[int]) -> Pairs:
