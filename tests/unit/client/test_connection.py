@@ -61,6 +61,7 @@ def test_when_nobody_answers_the_error_names_every_address() -> None:
                 pass
         assert raised.value.retry
         assert all(str(port) in str(raised.value) for port in ports)
+        assert str(raised.value).count("E401") == 1
 
     run(story())
 
