@@ -28,6 +28,8 @@ from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, R
 
 #: More rows than this are not stored together: they would take too long in one step.
 TOGETHER_ROWS_MAX = 65_536
+#: So many rows of one request are worth a step of their own.
+TOGETHER_ROWS_WORTH = 512
 
 
 class Speaker(Protocol):
@@ -117,21 +119,35 @@ class Publishing:
         """Give the broker what came in this turn of the loop."""
         coming, self._coming, self._coming_rows = self._coming, {}, 0
         for pubend, requests in coming.items():
-            parts = [request.rows for request in requests]
-            rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-            # The step that stores the rows asks for their note before it is over.
-            self._note = note({request.publisher: request.last for request in requests})
-            token = next(self._tokens)
-            self._requests[token] = requests
+            together: list[_Request] = []
             for request in requests:
-                request.rows = None
-            try:
-                self._feed(PublishRequested(pubend=pubend, token=token, rows=rows))
-            except UsageError as error:
-                for request in self._requests.pop(token):
-                    if error.retry:
-                        self._publishers[pubend].failed(request.publisher, request.first)
-                    self._refuse(request.client, request.publisher, request.first, request.last, error)
+                if request.last - request.first >= TOGETHER_ROWS_WORTH:
+                    # Copying it would cost more than a step of its own.
+                    self._store(pubend, together)
+                    self._store(pubend, [request])
+                    together = []
+                else:
+                    together.append(request)
+            self._store(pubend, together)
+
+    def _store(self, pubend: PubendId, requests: list[_Request]) -> None:
+        if not requests:
+            return
+        parts = [request.rows for request in requests]
+        rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        # The step that stores the rows asks for their note before it is over.
+        self._note = note({request.publisher: request.last for request in requests})
+        token = next(self._tokens)
+        self._requests[token] = requests
+        for request in requests:
+            request.rows = None
+        try:
+            self._feed(PublishRequested(pubend=pubend, token=token, rows=rows))
+        except UsageError as error:
+            for request in self._requests.pop(token):
+                if error.retry:
+                    self._publishers[pubend].failed(request.publisher, request.first)
+                self._refuse(request.client, request.publisher, request.first, request.last, error)
 
     def _take(self, request: _Request) -> None:
         if not self._coming:

@@ -18,6 +18,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick, TickRange
 from gapless.node.logs import event_log
+from gapless.node.worker import Worker
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead, RetentionMoved
@@ -73,7 +74,7 @@ class Storage:
         self._broken = broken
         self._loop = asyncio.get_running_loop()
         # One thread each: fdatasync of two logs at once would only make both wait for the same disk.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="gapless-flush")
+        self._writer = Worker("gapless-flush")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="gapless-read")
         # Making Parquet of a segment takes seconds, which nobody shall wait for.
         self._archivist = ThreadPoolExecutor(1, thread_name_prefix="gapless-archive")
@@ -181,28 +182,27 @@ class Storage:
     async def close(self) -> None:
         """Wait for what is under way, and close the logs."""
         self._closed = True
-        await self._loop.run_in_executor(self._writer, lambda: None)
+        await self._writer.close()
         await self._loop.run_in_executor(self._reader, lambda: None)
         await self._loop.run_in_executor(self._archivist, lambda: None)
-        for executor in (self._writer, self._reader, self._archivist):
+        for executor in (self._reader, self._archivist):
             executor.shutdown()
         for each in self._logs.values():
             each.close()
 
     def _flush(self, pubend: PubendId) -> None:
         began = time.perf_counter()
-        task = self._loop.run_in_executor(self._writer, self._logs[pubend].flush)
-        task.add_done_callback(lambda done: self._flushed(pubend, began, done))
+        self._writer.do(
+            self._logs[pubend].flush, lambda flushed, error: self._flushed(pubend, began, flushed, error)
+        )
 
-    def _flushed(self, pubend: PubendId, began: float, done: asyncio.Future[Flushed]) -> None:
+    def _flushed(self, pubend: PubendId, began: float, flushed: Flushed, error: Exception | None) -> None:
         self._flush_took(time.perf_counter() - began)
-        error = done.exception()
         if error is not None:
             if not isinstance(error, StoreError):
                 raise error
             self._broken(error)
             return
-        flushed = done.result()
         # What was published after events that failed must not be stored before they are.
         later = self._logs[pubend].take_back() if flushed.failed else ()
         if pubend in self._waiting:

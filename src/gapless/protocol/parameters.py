@@ -50,7 +50,7 @@ class Parameters:
     #: ... but into no more than so many.
     nack_parts_max: int = 16
     #: How many rows one message, one read of the log or one delivery may carry.
-    message_rows_max: int = 4_096
+    message_rows_max: int = 16_384
     #: How many conditions one advertisement may carry; more travel in parts.
     message_conditions_max: int = 512
     #: How many bytes of data rows one stream of a broker keeps; beyond, it forgets.
