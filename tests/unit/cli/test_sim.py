@@ -111,25 +111,25 @@ def test_a_broken_promise_prints_its_story_and_how_to_see_it_again(
     gapless: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world, "Broker", Forgetful)
-    answer = gapless("sim", "--seeds", "1", "--first", "8", "--jobs", "1")
+    answer = gapless("sim", "--seeds", "1", "--first", "9", "--jobs", "1")
     assert answer.code == EXIT_BROKEN
-    assert "seed 0x0008  FAILED" in answer.out
+    assert "seed 0x0009  FAILED" in answer.out
     assert "violation: gapless: " in answer.out
     assert "the story of t1" in answer.out
     assert "  append " in answer.out or " deliver " in answer.out
-    assert "gapless sim --seed 0x8" in answer.out
+    assert "gapless sim --seed 0x9" in answer.out
     assert "1 seeds: 1 violation;" in answer.out
     assert answer.err == ""
 
 
 def test_a_broken_promise_is_in_the_json_too(gapless: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "Broker", Forgetful)
-    answer = gapless("sim", "--seed", "8", "--json")
+    answer = gapless("sim", "--seed", "9", "--json")
     violation = json.loads(answer.out)["violation"]
     assert answer.code == EXIT_BROKEN
     assert violation["checker"] == "gapless"
     assert violation["story"]
-    assert violation["reproduce"][0] == "gapless sim --seed 0x8"
+    assert violation["reproduce"][0] == "gapless sim --seed 0x9"
 
 
 def test_ctrl_c_ends_with_the_summary_so_far(gapless: Command, monkeypatch: pytest.MonkeyPatch) -> None:
