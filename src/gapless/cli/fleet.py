@@ -221,10 +221,10 @@ def _main(parent: int, arguments: Sequence[str]) -> None:
     if os.getppid() != parent:
         # It died before it was asked for; nobody would ever end this process.
         os._exit(1)
-    from gapless.cli.main import main  # noqa: PLC0415  # the commands themselves import this module
+    from gapless.cli.main import program  # noqa: PLC0415  # the commands themselves import this module
 
     sys.argv[1:] = arguments
-    main()
+    program()
 
 
 if __name__ == "__main__":

@@ -10,14 +10,11 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from dataclasses import replace
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from gapless import __version__
@@ -114,7 +111,6 @@ def up(
     if http is not None:
         config = replace(config, http=Address.parse(http, "--http", port=None))
     configure(config.broker, form=logs, verbose=verbose)  # type: ignore[arg-type]  # checked above
-    _do_without_pandas()
     # The first condition would load the parser, with everybody waiting.
     import_module("gapless.content.sql")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -193,26 +189,6 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
     if BrokerId(broker) not in network.cell_of:
         raise ParameterError("E150", f"--broker: there is no '{broker}', there are {', '.join(names)}")
     return BrokerId(broker)
-
-
-class _NoPandas(MetaPathFinder):
-    """Says that there is no pandas."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
-        if fullname == "pandas":
-            raise ModuleNotFoundError("a node does without pandas", name=fullname)
-
-
-def _do_without_pandas() -> None:
-    """Let pyarrow find that there is no pandas: it looks for it once, when it makes its first array.
-
-    A node has no use for it, and importing it in the middle of the first delivery takes 0.4 s and 40 MB.
-    """
-    if "pandas" not in sys.modules:
-        finder = _NoPandas()
-        sys.meta_path.insert(0, finder)
-        pa.array([0])
-        sys.meta_path.remove(finder)
 
 
 async def _serve(config: NodeConfig) -> None:
