@@ -300,7 +300,7 @@ def _known(event: dict[str, Any]) -> str:
     if event["source"] is not None and event["source"]["in_log"]:
         return "has the event in its log, and in memory no more"
     made = ", ".join(f"{edge} {epoch}" for edge, epoch in event["made_for"].items())
-    return "has silence there" + (f", made for the subscriptions of {made}" if made else "")
+    return "holds no row there any more, or never did" + (f"; as filtered for {made}" if made else "")
 
 
 def _way(way: dict[str, Any], row: Mapping[str, Any] | None, schema: Schema, edge: str, birth: int) -> str:
