@@ -215,10 +215,25 @@ class Delivery:
             ledger.waiting.append((effect.serial, int(effect.batch.ticks[effect.rows].max()) + 1))
         readers = self._readers
         slow: list[Reader] = []
-        bounds = [*starts.tolist(), len(rows)]
-        for at, slot in enumerate(slots.tolist()):
+        firsts = starts.tolist()
+        places = rows[starts].tolist()
+        for slot, place, start, stop in zip(
+            slots.tolist(), places, firsts, [*firsts[1:], len(rows)], strict=True
+        ):
             reader = readers.get(slot)
-            if reader is not None and not self._send(reader, rows[bounds[at] : bounds[at + 1]], writer):
+            if reader is None:
+                continue
+            connection = reader.connection
+            if (
+                stop - start == 1
+                and connection is not None
+                and reader.credit
+                and not (reader.leaving or connection.is_congested)
+            ):
+                # Of thousands of subscribers most get one row: the shortest way for them.
+                reader.credit -= 1
+                connection.send_one(writer.rows(reader.topic).one(reader.number, place))
+            elif not self._send(reader, rows[start:stop], writer):
                 slow.append(reader)
         if not held:
             self._feed(DeliveryTaken(serial=effect.serial))
@@ -426,18 +441,20 @@ class _Writer:
         self._rows: SharedRows | None = None
         self._columns: SharedColumns | None = None
 
+    def rows(self, topic: TopicId) -> SharedRows:
+        """The rows, each by itself."""
+        if self._rows is None:
+            effect = self._effect
+            self._rows = SharedRows(
+                self._forms[topic], effect.batch, effect.rows, self._numbers, effect.source
+            )
+        return self._rows
+
     def write(self, connection: Connection, number: int, topic: TopicId, rows: Positions) -> None:
         """Send some rows, which ascend, to one subscription."""
         effect = self._effect
         if len(rows) < COLUMNS_ROWS_MIN:
-            if self._rows is None:
-                self._rows = SharedRows(
-                    self._forms[topic], effect.batch, effect.rows, self._numbers, effect.source
-                )
-            if len(rows) == 1:
-                connection.send_one(self._rows.one(number, int(rows[0])))
-            else:
-                connection.send(self._rows.few(number, rows.tolist()))
+            connection.send(self.rows(topic).few(number, rows.tolist()))
         elif len(rows) == len(effect.batch):
             if self._columns is None:
                 self._columns = SharedColumns(effect.batch, self._numbers, effect.source)
