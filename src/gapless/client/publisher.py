@@ -31,8 +31,8 @@ from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
-#: So many sends may be under way before small ones wait for each other.
-SENDS_MAX = 3
+#: While so many sends are under way, small ones wait and grow: fewer and larger ones are sooner served.
+SENDS_MAX = 1
 #: From so many events on, a send is no longer small.
 SEND_ROWS_WORTH = 512
 #: `ready` lets the queue be emptied when it is this long.
