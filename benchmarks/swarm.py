@@ -30,7 +30,6 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.client_messages import (
     Acknowledge,
-    AckWanted,
     ColumnsDelivery,
     Confirmed,
     Credit,
@@ -231,8 +230,6 @@ class Swarm:
                 self.rows += count
                 member.last = int(batch.ticks[-1 if rows is None else rows[-1]])
                 self._owe(member, count)
-            case AckWanted():
-                self._acknowledge(member)
             case other:
                 raise ConnectionError(f"the node says {other}")
 
