@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import threading
@@ -27,6 +28,7 @@ import uvloop
 
 from benchmarks.machine import Process
 from benchmarks.report import percentile
+from gapless.cli.main import GC_OBJECTS
 from gapless.client import connect
 from gapless.client.connection import Client
 
@@ -146,7 +148,8 @@ def paced(count: int, rate: float, act: Callable[[int], object]) -> None:
 
 
 async def publish(given: argparse.Namespace) -> None:
-    """Be a publisher."""
+    """Be a publisher, with the settings of the garbage collector that `gapless pub` has."""
+    gc.set_threshold(GC_OBJECTS, 20, 50)
     async with connect(given.address) as client:
         await client.publish(TOPIC, event(0))
         say(ready=True)

@@ -7,6 +7,7 @@ itself, with the topics that are named on the command line: the quickest way to 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -210,4 +211,7 @@ async def _serve(config: NodeConfig) -> None:
         if node.http_address is not None:
             line["http"] = f"http://{node.http_address}"
         typer.echo(json.dumps(line))
+        # What is here now stays: the garbage collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
         await node.run()
