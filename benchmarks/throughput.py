@@ -118,33 +118,33 @@ def systems(*, quick: bool) -> list[System]:
             paced=20_000 // few,
         ),
     ]
-    if quick:
-        return found
-    rabbits = ("stream", CACHE), ("quorum", FSYNC)
-    for kind, synced in rabbits:
-        found.append(
-            System(
-                f"RabbitMQ, {kind} queue",
-                synced,
-                "rabbitmq-server",
-                "benchmarks.peers.rabbit",
-                rabbit.start,
-                100_000,
-                paced=20_000,
-                subscribe=("--kind", kind),
-            )
-        )
-    found.append(
+    return found if quick else [*found, *slow_systems()]
+
+
+def slow_systems() -> list[System]:
+    """Those that take minutes to start, or to take a load."""
+    rabbits = [
         System(
-            "ActiveMQ, durable topic",
-            "all of it: one fsync for each message",
-            "activemq",
-            "benchmarks.peers.activemq",
-            activemq.start,
-            4_000,
+            f"RabbitMQ, {kind} queue",
+            synced,
+            "rabbitmq-server",
+            "benchmarks.peers.rabbit",
+            rabbit.start,
+            100_000,
+            paced=20_000,
+            subscribe=("--kind", kind),
         )
+        for kind, synced in (("stream", CACHE), ("quorum", FSYNC))
+    ]
+    activemq_topic = System(
+        "ActiveMQ, durable topic",
+        "all of it: one fsync for each message",
+        "activemq",
+        "benchmarks.peers.activemq",
+        activemq.start,
+        4_000,
     )
-    return found
+    return [*rabbits, activemq_topic]
 
 
 @dataclass(slots=True)

@@ -105,6 +105,21 @@ def fitted(array: pa.Array, kind: str) -> pa.Array:
     return array.cast(wanted)
 
 
+def first_unfit(array: pa.Array, kind: str) -> tuple[int, str]:
+    """The place of the first value that does not fit, and why. There must be one."""
+    for at in range(len(array)):
+        try:
+            fitted(array.slice(at, 1), kind)
+        except (pa.ArrowException, ValueError) as error:
+            return at, reason_of(error)
+    raise AssertionError(f"every value is {kind}")
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong, in one line."""
+    return (str(error).splitlines() or ["no reason given"])[0]
+
+
 def cells(values: Sequence[Any], kind: str) -> pa.Array:
     """Plain values as a column. Raises ValueError when one of them does not fit."""
     return pa.array([cell(value, kind) for value in values], COLUMN_TYPES[kind])

@@ -27,7 +27,16 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from gapless.cli.match_cells import cell, cells, fitted, kind_of_arrow, kind_of_values, row_text
+from gapless.cli.match_cells import (
+    cell,
+    cells,
+    first_unfit,
+    fitted,
+    kind_of_arrow,
+    kind_of_values,
+    reason_of,
+    row_text,
+)
 from gapless.content.xml.document import DOCUMENT_BYTES_MAX
 from gapless.errors import UsageError
 from gapless.model.ids import TopicId
@@ -260,7 +269,7 @@ class _Table(Source):
                 yield self._chunk(batch, columns, first, size)
                 first += batch.num_rows
         except (pa.ArrowException, OSError) as error:
-            raise UsageError("E158", f"{self.paths[0]}: cannot be read on: {_reason(error)}") from error
+            raise UsageError("E158", f"{self.paths[0]}: cannot be read on: {reason_of(error)}") from error
 
     @abstractmethod
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -283,22 +292,9 @@ class _Table(Source):
         try:
             return fitted(array, kind)
         except (pa.ArrowException, ValueError):
-            at, reason = _first_bad_row(array, kind)
+            at, reason = first_unfit(array, kind)
             where = f"{self.paths[0]} row {first + at}: column {name!r} ({array.type})"
             raise UsageError("E158", f"{where} does not fit {kind}: {reason}") from None
-
-
-def _first_bad_row(array: pa.Array, kind: str) -> tuple[int, str]:
-    for at in range(len(array)):
-        try:
-            fitted(array.slice(at, 1), kind)
-        except (pa.ArrowException, ValueError) as error:
-            return at, _reason(error)
-    raise AssertionError(f"every value is {kind}")
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or ["no reason given"])[0]
 
 
 class CsvFile(_Table):
@@ -317,7 +313,7 @@ class CsvFile(_Table):
         try:
             return pa.csv.open_csv(file, read_options=options, convert_options=convert)
         except (pa.ArrowException, OSError) as error:
-            raise UsageError("E156", f"{self.paths[0]}: not readable as CSV: {_reason(error)}") from error
+            raise UsageError("E156", f"{self.paths[0]}: not readable as CSV: {reason_of(error)}") from error
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         with opened(self.paths[0]) as file:
@@ -341,7 +337,7 @@ class ParquetFile(_Table):
         try:
             return pa.parquet.ParquetFile(file)
         except (pa.ArrowException, OSError) as error:
-            raise UsageError("E156", f"{self.paths[0]}: not a Parquet file: {_reason(error)}") from error
+            raise UsageError("E156", f"{self.paths[0]}: not a Parquet file: {reason_of(error)}") from error
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         size = self.paths[0].stat().st_size

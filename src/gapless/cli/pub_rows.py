@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from gapless.cli.match_cells import cell, cells, fitted
+from gapless.cli.match_cells import cell, cells, first_unfit, fitted, reason_of
 from gapless.errors import UsageError
 from gapless.model.schema import COLUMN_TYPES, Schema
 
@@ -189,7 +189,7 @@ class RowReader:
         try:
             reader = csv.open_csv(file, read_options=options, convert_options=convert)
         except (pa.ArrowException, OSError) as error:
-            raise UsageError("E156", f"{name}: not readable as CSV: {_reason(error)}") from error
+            raise UsageError("E156", f"{name}: not readable as CSV: {reason_of(error)}") from error
         self._check_columns(reader.schema.names, name)
         yield from self._tables(_sized(reader, file), name, is_csv=True)
 
@@ -202,7 +202,7 @@ class RowReader:
             try:
                 reader = ParquetFile(file)
             except (pa.ArrowException, OSError) as error:
-                raise UsageError("E156", f"{path}: not a Parquet file: {_reason(error)}") from error
+                raise UsageError("E156", f"{path}: not a Parquet file: {reason_of(error)}") from error
             self._check_columns(reader.schema_arrow.names, str(path))
             rows = max(reader.metadata.num_rows, 1)
             batches = reader.iter_batches(batch_size=PIECE_ROWS_MAX)
@@ -228,7 +228,7 @@ class RowReader:
                 yield from self._table(batch, size, name, first, is_csv=is_csv)
                 first += batch.num_rows
         except (pa.ArrowException, OSError) as error:
-            raise UsageError("E158", f"{name}: cannot be read on: {_reason(error)}") from error
+            raise UsageError("E158", f"{name}: cannot be read on: {reason_of(error)}") from error
 
     def _table(
         self, batch: pa.RecordBatch, size: int, name: str, first: int, *, is_csv: bool
@@ -245,7 +245,7 @@ class RowReader:
             try:
                 array = fitted(array, column.type)
             except (pa.ArrowException, ValueError):
-                good, reason = _first_misfit(array, column.type)
+                good, reason = first_unfit(array, column.type)
                 error = self._misfit(good, column.name, reason).at(f"{name} row {first + good}")
                 array = fitted(array.slice(0, good), column.type)
             array, null = self._nulls(array, column.name)
@@ -291,19 +291,6 @@ def _sized(reader: Iterable[pa.RecordBatch], file: IO[bytes]) -> Iterator[tuple[
         for start in range(0, batch.num_rows, PIECE_ROWS_MAX):
             yield batch.slice(start, PIECE_ROWS_MAX), position - before
             before = position
-
-
-def _first_misfit(array: pa.Array, kind: str) -> tuple[int, str]:
-    for at in range(len(array)):
-        try:
-            fitted(array.slice(at, 1), kind)
-        except (pa.ArrowException, ValueError) as error:
-            return at, _reason(error)
-    raise AssertionError(f"every value is {kind}")
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or ["no reason given"])[0]
 
 
 def line_pieces(file: IO[bytes], reader: RowReader, name: str) -> Iterator[Piece]:
