@@ -1,0 +1,238 @@
+"""Which views are there, and how are they told to each other? Names and columns of the topics of views.
+
+Three kinds of topics, all of them ordinary ones whose logs keep the newest row of each key:
+
+- the *registry* `gapless.views` has one row per view: its text, or none once it was dropped;
+- the *status* topic `gapless.views.status` has what the pipeline says of each view;
+- a *relation*, one for each view, has the rows that the view shows.
+
+A relation's rows have a kind. The pipeline publishes the rows that changed, `SHOWN` or `GONE`, and then one
+`MARKER`, which says how much of the base topics they account for. A reader applies rows when their marker
+comes: what it shows is then the view exactly as of that *horizon*, never half of a change.
+
+Everything here is pure: who publishes, reads and waits is the business of `gapless.client` and
+`gapless.spark`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from gapless.errors import UsageError
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.schema import Column
+from gapless.model.ticks import Tick
+
+#: One row per view. A row without `sql` says that the view was dropped.
+REGISTRY_TOPIC = TopicId("gapless.views")
+REGISTRY_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "name": "string",
+        "sql": "string?",
+        #: The topic that has the rows of the view. A view that is made again gets a new one.
+        "topic": "string?",
+        "made": "timestamp?",
+    }
+)
+REGISTRY_RETENTION = "newest(name)"
+
+#: What the pipeline says of each view.
+STATUS_TOPIC = TopicId("gapless.views.status")
+STATUS_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "name": "string",
+        #: Which making of the view is meant: its relation's topic.
+        "topic": "string?",
+        #: One of `STATES`.
+        "state": "string",
+        #: Why, in one line with its code, when it failed.
+        "message": "string?",
+        "rows": "int?",
+        #: The horizon of the newest marker, as in markers.
+        "as_of": "string?",
+        #: How long the last batch took.
+        "batch_ms": "float?",
+        "at": "timestamp?",
+    }
+)
+STATUS_RETENTION = "newest(name)"
+STARTING, RUNNING, FAILED, STOPPED = STATES = ("starting", "running", "failed", "stopped")
+
+#: The columns that every relation has before those of its view.
+KIND, AS_OF, KEY = OWN_COLUMNS = ("gapless_kind", "gapless_as_of", "gapless_key")
+#: What a row of a relation is: the row of its key is not shown any more, is shown, or nothing but a marker.
+GONE, SHOWN, MARKER = 0, 1, 2
+RELATION_RETENTION = f"relation({KEY})"
+RELATION_PREFIX = "view."
+
+#: Letters of the name of a view: with the prefix and a number it must fit the name of a topic.
+NAME_LETTERS_MAX = 60
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def checked_name(name: str) -> str:
+    """The name, if a view may have it. Raises UsageError E173.
+
+    >>> checked_name("available")
+    'available'
+    """
+    if _NAME.fullmatch(name) is None or len(name) > NAME_LETTERS_MAX:
+        raise UsageError(
+            "E173",
+            f"{name!r:.80} is no name for a view: use at most {NAME_LETTERS_MAX} letters, digits and '_', "
+            "and begin with a letter",
+        )
+    return name
+
+
+def fresh_topic(name: str, topics: Collection[str]) -> TopicId:
+    """The topic for the rows of a new view: one that nobody has used, as topics stay.
+
+    >>> fresh_topic("available", []), fresh_topic("available", ["view.available"])
+    ('view.available', 'view.available.2')
+    """
+    number = 1
+    while (found := RELATION_PREFIX + (name if number == 1 else f"{name}.{number}")) in topics:
+        number += 1
+    return TopicId(found)
+
+
+def relation_columns(columns: Iterable[Column]) -> dict[str, str]:
+    """The columns of the topic of a view, as topics are created. All of the view's may be null.
+
+    >>> relation_columns([Column("item", "string")])["item"]
+    'string?'
+
+    Raises UsageError E173 when the view has a column of our own name.
+    """
+    told = {KIND: "int", AS_OF: "string?", KEY: "string?"}
+    for column in columns:
+        if column.name in OWN_COLUMNS:
+            raise UsageError("E173", f"a view cannot have a column '{column.name}': give it another name")
+        told[column.name] = f"{column.type}?"
+    return told
+
+
+#: How much of the base topics a state accounts for: every event below the tick of its pubend.
+AsOf = Mapping[TopicId, Mapping[PubendId, Tick]]
+
+
+def as_of_text(as_of: AsOf) -> str:
+    """A horizon as it stands in a marker.
+
+    >>> as_of_text({TopicId("buy"): {PubendId("buy-p1"): 17}})
+    '{"buy": {"buy-p1": 17}}'
+    """
+    return json.dumps(as_of, sort_keys=True)
+
+
+def parsed_as_of(text: str) -> dict[TopicId, dict[PubendId, Tick]]:
+    """The horizon that a marker says. Raises ValueError when it is none."""
+    told = json.loads(text)
+    if not isinstance(told, dict) or not all(
+        isinstance(ticks, dict) and all(type(tick) is int for tick in ticks.values())
+        for ticks in told.values()
+    ):
+        raise ValueError(f"not a horizon: {text!r:.80}")
+    return {
+        TopicId(topic): {PubendId(pubend): tick for pubend, tick in ticks.items()}
+        for topic, ticks in told.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One view: its name, what it is, and the topic that has its rows."""
+
+    name: str
+    sql: str
+    topic: TopicId
+    made: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the pipeline says of one view."""
+
+    name: str
+    topic: TopicId
+    state: str
+    message: str = ""
+    rows: int | None = None
+    as_of: str | None = None
+    batch_ms: float | None = None
+    at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Registry:
+    """The views that there are, from the rows of the registry's topic in whatever order they come."""
+
+    definitions: dict[str, Definition] = field(default_factory=dict)
+    #: Of each name, dropped or not, where its newest row stands.
+    _newest: dict[str, tuple[Tick, PubendId]] = field(default_factory=dict)
+
+    def apply(self, pubend: PubendId, ticks: Iterable[Tick], rows: pa.RecordBatch | pa.Table) -> set[str]:
+        """Take rows of the registry; the names of the views that are other than before."""
+        changed: set[str] = set()
+        for tick, row in zip(ticks, rows.to_pylist(), strict=True):
+            name, place = row["name"], (int(tick), pubend)
+            if place <= self._newest.get(name, (-1, PubendId(""))):
+                continue
+            self._newest[name] = place
+            before = self.definitions.pop(name, None)
+            if row["sql"] is not None and row["topic"] is not None:
+                self.definitions[name] = Definition(name, row["sql"], TopicId(row["topic"]), row["made"])
+            if self.definitions.get(name) != before:
+                changed.add(name)
+        return changed
+
+    def texts(self) -> dict[str, str]:
+        """The text of each view."""
+        return {name: each.sql for name, each in self.definitions.items()}
+
+
+def definition_rows(definition: Definition) -> dict[str, list[object]]:
+    """The row that creates a view, as it is published to the registry."""
+    return {
+        "name": [definition.name],
+        "sql": [definition.sql],
+        "topic": [definition.topic],
+        "made": [definition.made],
+    }
+
+
+def dropping_rows(name: str) -> dict[str, list[object]]:
+    """The row that drops a view, as it is published to the registry."""
+    return {"name": [name], "sql": [None], "topic": [None], "made": [None]}
+
+
+def status_rows(statuses: Iterable[Status]) -> dict[str, list[object]]:
+    """What the pipeline publishes to the status topic."""
+    told: dict[str, list[object]] = {column: [] for column in STATUS_COLUMNS}
+    for each in statuses:
+        assert each.state in STATES, f"view '{each.name}' is {each.state!r}"
+        for column in STATUS_COLUMNS:
+            told[column].append(getattr(each, column))
+    return told
+
+
+def statuses_of(rows: pa.RecordBatch | pa.Table) -> list[Status]:
+    """What rows of the status topic say, in their order."""
+    return [
+        Status(**{**row, "topic": TopicId(row["topic"] or ""), "message": row["message"] or ""})
+        for row in rows.select(list(STATUS_COLUMNS)).to_pylist()
+    ]
+
+
+def marker_rows(as_of: AsOf, columns: Iterable[str]) -> dict[str, list[object]]:
+    """The marker that ends a batch of changes of a relation; `columns` are those of the view."""
+    empty: dict[str, list[object]] = {name: [None] for name in columns}
+    return {KIND: [MARKER], AS_OF: [as_of_text(as_of)], KEY: [None], **empty}
