@@ -51,7 +51,7 @@ CORE_THIRD_PARTY: dict[str, frozenset[str]] = {
     "model": frozenset({"numpy", "pyarrow"}),
     "content": frozenset({"lxml", "numpy", "pyarrow", "sqlglot"}),
     "protocol": frozenset({"numpy", "pyarrow"}),
-    "views": frozenset({"numpy", "pyarrow"}),
+    "views": frozenset({"numpy", "pyarrow", "sqlglot"}),
     "wire": frozenset({"msgspec", "numpy", "pyarrow"}),
 }
 

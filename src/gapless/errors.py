@@ -4,6 +4,7 @@
 GaplessError                        everything Gapless raises on purpose
 ├── UsageError                E1xx  the caller broke the contract; raised before any state changes
 │   ├── ContentError                 a condition or a document that cannot be read; says where
+│   │   └── ViewError               a view that cannot be read or cannot be maintained; says where
 │   ├── SchemaError                 a schema, or a value that does not fit its schema
 │   ├── NetworkDescriptionError     a description of nodes, links and topics that cannot be run
 │   └── ParameterError              one argument or option outside its allowed values
@@ -31,6 +32,7 @@ __all__ = [
     "SchemaError",
     "StoreError",
     "UsageError",
+    "ViewError",
 ]
 
 
@@ -96,6 +98,10 @@ class ContentError(UsageError):
         start = self.text.rfind("\n", 0, self.at) + 1
         line = self.text[start:].split("\n", 1)[0].replace("\t", " ")
         return f"{line}\n{' ' * (self.at - start)}^"
+
+
+class ViewError(ContentError):
+    """A view that cannot be read, does not fit its topics, or cannot be maintained; `at` is in its text."""
 
 
 class NetworkDescriptionError(UsageError):
