@@ -91,12 +91,17 @@ class Shown:
 class Reduced:
     """An aggregation over the weighted changes of what a stage shows. State columns: keys, then aggregates.
 
-    `<name>_events` is the weight of a group: at 0 the group is gone.
+    `events` is the weight of a group, which rows it has now: at 0 the group is gone.
     """
 
     input: Shown
     keys: tuple[tuple[str, Expression], ...]
     aggregates: tuple[Aggregate, ...]
+
+    @property
+    def events(self) -> str:
+        """The state column with the weight of the group."""
+        return "group_events"
 
 
 @dataclass(frozen=True, slots=True)
