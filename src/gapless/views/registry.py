@@ -10,6 +10,12 @@ A relation's rows have a kind. The pipeline publishes the rows that changed, `SH
 `MARKER`, which says how much of the base topics they account for. A reader applies rows when their marker
 comes: what it shows is then the view exactly as of that *horizon*, never half of a change.
 
+A log gives the newest rows only, and a reader may have an older marker already (from a broker that still had
+it) when it asks for the rows before. Then a row that was superseded since is missing from the state of that
+marker. So each row may have a *stamp*, a number that no other version of any row has, such as a hash of its
+key and its batch; the stamp of a marker is the sum of those of all rows that are shown. A reader whose own
+sum is another waits for the next marker. Without stamps nothing is compared.
+
 Everything here is pure: who publishes, reads and waits is the business of `gapless.client` and
 `gapless.spark`.
 """
@@ -66,7 +72,7 @@ STATUS_RETENTION = "newest(name)"
 STARTING, RUNNING, FAILED, STOPPED = STATES = ("starting", "running", "failed", "stopped")
 
 #: The columns that every relation has before those of its view.
-KIND, AS_OF, KEY = OWN_COLUMNS = ("gapless_kind", "gapless_as_of", "gapless_key")
+KIND, AS_OF, KEY, STAMP = OWN_COLUMNS = ("gapless_kind", "gapless_as_of", "gapless_key", "gapless_stamp")
 #: What a row of a relation is: the row of its key is not shown any more, is shown, or nothing but a marker.
 GONE, SHOWN, MARKER = 0, 1, 2
 RELATION_RETENTION = f"relation({KEY})"
@@ -112,7 +118,7 @@ def relation_columns(columns: Iterable[Column]) -> dict[str, str]:
 
     Raises UsageError E173 when the view has a column of our own name.
     """
-    told = {KIND: "int", AS_OF: "string?", KEY: "string?"}
+    told = {KIND: "int", AS_OF: "string?", KEY: "string?", STAMP: "int?"}
     for column in columns:
         if column.name in OWN_COLUMNS:
             raise UsageError("E173", f"a view cannot have a column '{column.name}': give it another name")
@@ -232,7 +238,22 @@ def statuses_of(rows: pa.RecordBatch | pa.Table) -> list[Status]:
     ]
 
 
-def marker_rows(as_of: AsOf, columns: Iterable[str]) -> dict[str, list[object]]:
-    """The marker that ends a batch of changes of a relation; `columns` are those of the view."""
+def marker_rows(
+    as_of: AsOf, columns: Iterable[str], stamps: Iterable[int] | None = None
+) -> dict[str, list[object]]:
+    """The marker that ends a batch of changes of a relation; `columns` are those of the view.
+
+    `stamps` are those of all rows that are shown from here on.
+    """
     empty: dict[str, list[object]] = {name: [None] for name in columns}
-    return {KIND: [MARKER], AS_OF: [as_of_text(as_of)], KEY: [None], **empty}
+    stamp = None if stamps is None else stamp_of(stamps)
+    return {KIND: [MARKER], AS_OF: [as_of_text(as_of)], KEY: [None], STAMP: [stamp], **empty}
+
+
+def stamp_of(stamps: Iterable[int]) -> int:
+    """The stamp of a state: the sum of the stamps of its rows, as 64 bits go round.
+
+    >>> stamp_of([2**63 - 1, 1]) == -(2**63)
+    True
+    """
+    return (sum(stamps) + 2**63) % 2**64 - 2**63
