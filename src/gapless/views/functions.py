@@ -90,6 +90,7 @@ _ROWS = (
     Function("or", "a OR b", ("bool",), 2, None, "bool", "operand", meaning="any number of operands"),
     Function("not", "NOT a", ("bool",), 1, 1, "bool", "operand"),
     Function("is_null", "a IS NULL", ("any",), 1, 1, "bool", "never"),
+    Function("is_not_null", "a IS NOT NULL", ("any",), 1, 1, "bool", "never"),
     Function("in", "a IN (b, ...)", ("value",), 2, None, "bool", "operand", alike=True),
     Function(
         "like",
