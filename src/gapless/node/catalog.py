@@ -16,7 +16,7 @@ from gapless.errors import NetworkDescriptionError, SchemaError, StoreError, Usa
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
-from gapless.node.config import parse_retention
+from gapless.node.config import fitting_retention, parse_retention
 from gapless.node.logs import event_log
 from gapless.protocol.broker import Recovered
 from gapless.protocol.creations import TOPICS_MAX, Creation, columns_text, is_topic_name, pubend_name
@@ -131,7 +131,7 @@ class Catalog:
         if len(self.network.topics) >= TOPICS_MAX:
             raise UsageError("E180", f"there are {TOPICS_MAX} topics already: no more can be created")
         if asked.retention:
-            _checked_retention(asked.retention)
+            _checked_retention(asked.retention, schema)
         creation = Creation(
             schema=schema,
             pubend=pubend_name(asked.topic, self._broker, self._taken()),
@@ -200,17 +200,17 @@ class Catalog:
         )
 
 
-def retention_of(text: str, otherwise: Retention) -> Retention:
+def retention_of(text: str, schema: Schema, otherwise: Retention) -> Retention:
     """How long a created topic keeps its events. A text of another node may make no sense."""
     try:
-        return parse_retention(text) if text else otherwise
+        return fitting_retention(parse_retention(text), schema, "retention") if text else otherwise
     except NetworkDescriptionError:
         return otherwise
 
 
-def _checked_retention(text: str) -> None:
+def _checked_retention(text: str, schema: Schema) -> None:
     try:
-        parse_retention(text)
+        fitting_retention(parse_retention(text), schema, "retention")
     except NetworkDescriptionError as error:
         raise UsageError("E121", error.message) from error
 

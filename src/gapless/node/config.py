@@ -18,15 +18,27 @@ from typing import TypeVar
 
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, TopicId
+from gapless.model.schema import Schema
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
 from gapless.store.log import LogOptions
 from gapless.store.retention import Keep, Retention
+from gapless.views.registry import KIND
 from gapless.wire.address import DEFAULT_PORT, Address
 
 #: The sections that describe the network itself, and those that say how its nodes are run.
 NETWORK_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "repositories", "parameters")
-NODE_SECTIONS = ("addresses", "client_addresses", "http", "tls", "tokens", "retention", "archive", "limits")
+NODE_SECTIONS = (
+    "addresses",
+    "client_addresses",
+    "http",
+    "bulk",
+    "tls",
+    "tokens",
+    "retention",
+    "archive",
+    "limits",
+)
 
 #: The only broker of a network without a description.
 SOLE_BROKER = BrokerId("node")
@@ -70,6 +82,8 @@ class NodeConfig:
     limits: Limits = field(default_factory=Limits)
     #: Where clients reach brokers, where that is not where they listen: behind a proxy, for instance.
     client_addresses: Mapping[BrokerId, Address] = field(default_factory=dict)
+    #: Where events are read in bulk; a broker that is not named opens any port when it is asked to.
+    bulk: Mapping[BrokerId, Address] = field(default_factory=dict)
 
     def client_address(self, broker: BrokerId) -> Address:
         """Where clients reach a broker."""
@@ -101,6 +115,7 @@ class NetworkFile:
     addresses: dict[BrokerId, Address]
     client_addresses: dict[BrokerId, Address]
     http: dict[BrokerId, Address]
+    bulk: dict[BrokerId, Address]
     #: With `{broker}` in the paths.
     tls: Tls | None
     tokens: Tokens | None
@@ -123,6 +138,7 @@ class NetworkFile:
             archive=self.archive,
             limits=self.limits,
             client_addresses=self.client_addresses,
+            bulk=self.bulk,
         )
 
 
@@ -156,9 +172,15 @@ def _parsed(description: dict[str, object], folder: Path) -> NetworkFile:
             description.get("client_addresses", {}), "client_addresses", network, port=DEFAULT_PORT
         ),
         http=_addresses(description.get("http", {}), "http", network, port=None),
+        bulk=_addresses(description.get("bulk", {}), "bulk", network, port=None),
         tls=tls,
         tokens=None if "tokens" not in description else _tokens(description["tokens"], folder),
-        retention=_by_topic(description.get("retention", {}), "retention", network, parse_retention),
+        retention={
+            topic: fitting_retention(each, network.topics[topic], f"retention.{topic}")
+            for topic, each in _by_topic(
+                description.get("retention", {}), "retention", network, parse_retention
+            ).items()
+        },
         archive=frozenset(
             topic
             for topic, wanted in _by_topic(
@@ -281,6 +303,7 @@ _SIZES = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
+_KEYED = re.compile(r"(newest|relation)\((\s*\w+\s*(?:,\s*\w+\s*)*)\)")
 _TIMES_MS = {"s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -289,12 +312,17 @@ def parse_retention(told: object, place: str = "retention") -> Retention:
 
     >>> parse_retention("7d").keep_ms, parse_retention("10GB").keep_bytes
     (604800000, 10000000000)
+    >>> parse_retention("newest(user, item)").columns
+    ('user', 'item')
 
     Raises NetworkDescriptionError naming the place.
     """
     text = told if isinstance(told, str) else ""
     if text in (Keep.ACKNOWLEDGED.value, Keep.FOREVER.value):
         return Retention(keep=Keep(text))
+    keyed = _KEYED.fullmatch(text)
+    if keyed is not None:
+        return _keyed(Keep(keyed[1]), keyed[2], place)
     number, unit = _quantity(text)
     if unit in _TIMES_MS and number * _TIMES_MS[unit] >= 1:
         return Retention(keep=Keep.TIME, keep_ms=int(number * _TIMES_MS[unit]))
@@ -302,8 +330,35 @@ def parse_retention(told: object, place: str = "retention") -> Retention:
         return Retention(keep=Keep.SIZE, keep_bytes=int(number * _SIZES[unit]))
     raise _wrong(
         place,
-        f"must be 'acknowledged', 'forever', a time such as '7d', or a size such as '10GB', got {told!r}",
+        "must be 'acknowledged', 'forever', a time such as '7d', a size such as '10GB', "
+        f"or 'newest(column)', got {told!r:.80}",
     )
+
+
+def _keyed(keep: Keep, told: str, place: str) -> Retention:
+    columns = tuple(each.strip() for each in told.split(","))
+    if len(set(columns)) < len(columns) or (keep is Keep.RELATION and len(columns) > 1):
+        few = "one column" if keep is Keep.RELATION else "different columns"
+        raise _wrong(place, f"{keep.value}(...) names {few}, got '{told}'")
+    return Retention(keep=keep, columns=columns)
+
+
+def fitting_retention(retention: Retention, schema: Schema, place: str) -> Retention:
+    """The retention, if the topic has the columns that it names. Raises NetworkDescriptionError."""
+    names = [column.name for column in schema.columns]
+    for column in retention.columns:
+        if column not in names:
+            raise _wrong(
+                place, f"topic '{schema.topic}' has no column '{column}'{_suggestion(column, names)}"
+            )
+    if retention.keep is Keep.RELATION:
+        of_kind = next((column for column in schema.columns if column.name == KIND), None)
+        if of_kind is None or of_kind.type != "int":
+            raise _wrong(
+                place,
+                f"a relation has a column '{KIND}' of type int: for other topics, there is 'newest(...)'",
+            )
+    return retention
 
 
 def _quantity(text: str) -> tuple[float, str]:

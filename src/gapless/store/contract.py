@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
@@ -36,6 +36,14 @@ class Flushed:
     failed: tuple[int, ...] = ()
     #: Why they failed; None when none did.
     error: StoreError | None = None
+
+
+class Extent(NamedTuple):
+    """Where one batch lies among the ticks, and how many rows it has."""
+
+    first: Tick
+    last: Tick
+    rows: int
 
 
 class RecordLog(Protocol):
@@ -77,6 +85,13 @@ class RecordLog(Protocol):
         released is not given, unless `history` asks for all that is still there.
 
         Raises StoreError E301 where the log is damaged.
+        """
+        ...
+
+    def extents(self, ticks: TickRange) -> Iterator[Extent]:
+        """The durable batches that may have rows in `ticks`, released or not, in order; no row is read.
+
+        For planning: that a row is superseded, or damaged, is not seen here.
         """
         ...
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from gapless.model.ids import PubendId
 from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.effects import BatchRecord, Record
 from gapless.protocol.pubend import Recovered
-from gapless.store.contract import READ_BYTES_MAX, Flushed
+from gapless.store.contract import READ_BYTES_MAX, Extent, Flushed
 from gapless.store.control import Control
 from gapless.store.files import Data, DiskFiles, File, Files, failure, write_all
 from gapless.store.record import (
@@ -55,6 +55,7 @@ from gapless.store.segment import (
     Header,
     Repair,
     Segment,
+    SegmentGone,
     damaged,
     new_salt,
     segment_name,
@@ -217,10 +218,12 @@ class Log:
             return ticks, None
         parts: list[EventBatch] = []
         rows = size = 0
+        at = wanted.start
         for segment, frame in self._frames(wanted):
             if rows >= rows_max or size >= bytes_max:
                 break
-            part = self._batch(segment, frame).between(wanted.start, wanted.stop)
+            part = self._batch(segment, frame).between(at, wanted.stop)
+            at = max(at, frame.last + 1)
             if len(part):
                 parts.append(part)
                 rows += len(part)
@@ -230,6 +233,11 @@ class Log:
                 return ticks, EventBatch.joined(parts) if parts else None
         joined = EventBatch.joined(parts).slice(0, rows_max)
         return TickRange(ticks.start, joined.last + 1), joined
+
+    def extents(self, ticks: TickRange) -> Iterator[Extent]:
+        """See `RecordLog.extents`."""
+        for _, frame in self._frames(ticks, headers=True):
+            yield Extent(frame.first, frame.last, frame.rows)
 
     def notes(self, start: Tick) -> Iterator[tuple[Tick, bytes]]:
         """See `RecordLog.notes`."""
@@ -308,6 +316,12 @@ class Log:
             return self._segments[0].header.floor
 
     @property
+    def first_number(self) -> int:
+        """The number of the oldest segment that is kept."""
+        with self._lock:
+            return self._segments[0].header.number
+
+    @property
     def segments(self) -> int:
         """How many files it has."""
         with self._lock:
@@ -330,6 +344,9 @@ class Log:
             self._begin_segment(follows=None)
             return
         newest = found[-1]
+        if newest.header.body_bytes is not None:
+            # Only what is sealed is rewritten, so there was one after it.
+            raise damaged(self.folder / segment_name(newest.header.number + 1), 0)
         self._number = newest.header.number
         # It may have been renamed without the folder having been synced.
         self._files.sync_folder(self.folder)
@@ -344,18 +361,17 @@ class Log:
 
     def _found_segments(self) -> list[Segment]:
         names = self._files.list_folder(self.folder)
-        numbers = {name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)}
+        stems = {name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)}
         for name in names:
-            left_over = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in numbers
+            left_over = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in stems
             if left_over or name.endswith(TEMPORARY_SUFFIX):
                 self._files.remove(self.folder / name)
-        segments = [
-            Segment.open(self._files, self.folder / f"{number}{SUFFIX}") for number in sorted(numbers)
-        ]
+        segments = [Segment.open(self._files, self.folder / f"{stem}{SUFFIX}") for stem in stems]
+        segments.sort(key=lambda each: (each.header.number, each.header.generation))
         wanted = (self.pubend, schema_text(self.schema))
         for segment in segments:
             header = segment.header
-            if (header.pubend, header.schema) != wanted or segment.path.name != segment_name(header.number):
+            if (header.pubend, header.schema) != wanted or segment.path.name != header.name:
                 raise StoreError(
                     "E305",
                     f"{segment.path} is segment {header.number} of pubend '{header.pubend}' with columns "
@@ -371,16 +387,17 @@ class Log:
             successor = chain[-1]
             header = successor.header
             if header.follows < segment.header.number:
-                # A rotation that failed after the rename had its place taken by the next one.
-                if segment.has_groups():
+                # A rotation that failed after the rename had its place taken by the next one; or what is
+                # still needed of it was rewritten.
+                if header.body_bytes is None and segment.has_groups():
                     raise damaged(segment.path, segment.start)
                 self._delete(segment)
                 continue
-            if header.follows == segment.header.number:
+            if header.follows == segment.header.number and segment.header.body_bytes is None:
                 if segment.size < header.follows_bytes:
                     raise damaged(segment.path, segment.size)
                 segment.size = header.follows_bytes
-            elif header.floor > self._control.released:
+            elif header.follows != segment.header.number and header.floor > self._control.released:
                 raise damaged(self.folder / segment_name(header.follows), 0)
             chain.append(segment)
         lowest = chain[-1].header
@@ -524,12 +541,7 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
-        try:
-            segment, file = Segment.create(self._files, self.folder, header, self._control)
-        except OSError:
-            with suppress(OSError):
-                self._files.remove((self.folder / segment_name(header.number)).with_suffix(TEMPORARY_SUFFIX))
-            raise
+        segment, file = Segment.create(self._files, self.folder, header, self._control)
         try:
             self._files.sync_folder(self.folder)
         except OSError:
@@ -541,24 +553,30 @@ class Log:
 
     # ---- reading -------------------------------------------------------------------------------------
 
-    def _frames(self, ticks: TickRange) -> Iterator[tuple[Segment, Frame]]:
-        """The durable batch frames that may have rows in `ticks`."""
+    def _frames(self, ticks: TickRange, *, headers: bool = False) -> Iterator[tuple[Segment, Frame]]:
+        """The durable batch frames that may have rows in `ticks`; on demand without their payload."""
         with self._lock:
             floors = [segment.header.floor for segment in self._segments]
             low = max(0, bisect_right(floors, ticks.start) - 1)
             found = [(segment, segment.size) for segment in self._segments[low:]]
+        at = ticks.start
         for segment, size in found:
             if segment.header.floor >= ticks.stop:
                 return
             if segment.index is None:
                 self._remember_index(segment)
             try:
-                for frame in segment.frames(ticks.start, size):
-                    if frame.kind is not Kind.BATCH or frame.last < ticks.start:
+                for frame in segment.frames(at, size, headers=headers):
+                    if frame.kind is not Kind.BATCH or frame.last < at:
                         continue
                     if frame.first >= ticks.stop:
                         return
                     yield segment, frame
+                    at = frame.last + 1
+            except SegmentGone:
+                # It was deleted after we had looked: another one has what is still there.
+                yield from self._frames(TickRange(at, ticks.stop), headers=headers)
+                return
             except OSError as error:
                 raise failure(error, segment.path) from error
 
@@ -580,6 +598,45 @@ class Log:
                 self._indexed.popleft().index = None
 
     # ---- trimming ------------------------------------------------------------------------------------
+
+    def sealed(self) -> list[tuple[Segment, Tick]]:
+        """The segments that never change any more, each with the tick below which all its events are."""
+        with self._lock:
+            return [
+                (segment, successor.header.floor)
+                for segment, successor in zip(self._segments, self._segments[1:], strict=False)
+            ]
+
+    def replace(self, old: Sequence[Segment], batches: Iterable[EventBatch]) -> Segment:
+        """Have these events, durably, in the place of all that neighbouring sealed segments hold.
+
+        Their notes are gone afterwards. Whenever it ends early, by an error or a crash, the log has either
+        what it had or these. Raises StoreError.
+        """
+        made: Segment | None = None
+        try:
+            made = Segment.rewritten(self._files, old, batches)
+            self._files.sync_folder(self.folder)
+        except OSError as error:
+            if made is not None:
+                with suppress(OSError):
+                    self._files.remove(made.path)
+            raise failure(error, self.folder) from error
+        made.seal()
+        with self._lock:
+            at = self._segments.index(old[0])
+            assert self._segments[at : at + len(old)] == list(old), "segments to replace are neighbours"
+            self._segments[at : at + len(old)] = [made]
+            for segment in old:
+                segment.removed = True
+        self._remember_index(made)
+        try:
+            for segment in old:
+                self._delete(segment)
+        except OSError as error:
+            # What is left over is deleted when the log is opened again.
+            raise failure(error, made.path) from error
+        return made
 
     def _remove(self, segment: Segment) -> None:
         with self._lock:

@@ -15,7 +15,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
 from gapless.protocol.effects import BatchRecord, Record
 from gapless.protocol.pubend import Recovered
-from gapless.store.contract import READ_BYTES_MAX, Flushed
+from gapless.store.contract import READ_BYTES_MAX, Extent, Flushed
 from gapless.store.control import Control
 from gapless.store.retention import Keep, Retention
 
@@ -106,6 +106,17 @@ class MemoryLog:
             return ticks, joined
         joined = joined.slice(0, rows_max)
         return TickRange(ticks.start, joined.last + 1), joined
+
+    def extents(self, ticks: TickRange) -> Iterator[Extent]:
+        """See `RecordLog.extents`."""
+        with self._lock:
+            low = max(0, bisect_right(self._firsts, ticks.start) - 1)
+            found = self._batches[low:]
+        for batch in found:
+            if batch.first >= ticks.stop:
+                return
+            if batch.last >= ticks.start:
+                yield Extent(batch.first, batch.last, len(batch))
 
     def notes(self, start: Tick) -> Iterator[tuple[Tick, bytes]]:
         """See `RecordLog.notes`."""

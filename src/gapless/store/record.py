@@ -46,6 +46,8 @@ ALIGNMENT = 8
 FRAME_BYTES_MAX = 2**30
 #: How much is read from a file at once.
 CHUNK_BYTES = 2**20
+#: And when only headers are looked for: enough for those of small frames, little beside a large one.
+HEADERS_BYTES = 2**14
 
 _HEADER = struct.Struct("<II4sBBxxIIIIqq")
 _SEED = struct.Struct("<QQ")
@@ -57,6 +59,7 @@ _MARK_AT = 8
 _NO_GAPS = 1
 _PADDING = bytes(ALIGNMENT)
 _TICKS = np.dtype("<i8")
+_NOTHING = memoryview(b"")
 
 
 class Kind(IntEnum):
@@ -160,6 +163,11 @@ def control_payload(record: ReserveRecord | StartRecord | ReleaseRecord) -> Payl
             return Payload(Kind.START, record.start, record.start, [_encoder.encode(start)])
 
 
+def framed_bytes(payload: Payload) -> int:
+    """How long the frame of a payload is."""
+    return _HEADER.size + padded(sum(map(len, payload.parts)))
+
+
 def framed(payload: Payload, *, salt: int, offset: int, group: int) -> list[Data]:
     """The bytes of a frame at `offset`, in parts; together they are a multiple of 8 long."""
     size = sum(map(len, payload.parts))
@@ -236,6 +244,28 @@ def frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
             raise BadFrame(at)
         yield frame
         at = frame.stop
+
+
+def bare_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
+    """The frames from `start` to `stop` without their payloads, which are not read where they are long.
+
+    Raises BadFrame at the first place where one should begin and none does.
+    """
+    at = base = start
+    view = memoryview(b"")
+    while at < stop:
+        size = frame_size(view, at - base, salt=salt, offset=at)
+        if size is None:
+            view, base = memoryview(file.read(at, min(stop - at, HEADERS_BYTES))), at
+            size = frame_size(view, 0, salt=salt, offset=at)
+            if size is None or at + size > stop:
+                raise BadFrame(at)
+        _, _, _, kind, flags, back, rows, note_bytes, _, first, last = _HEADER.unpack_from(view, at - base)
+        if kind not in _KINDS:
+            raise BadFrame(at)
+        end = at + size
+        yield Frame(_KINDS[kind], at, end, at - back, first, last, rows, flags, note_bytes, _NOTHING)
+        at = end
 
 
 def find_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:

@@ -20,6 +20,14 @@ class Keep(Enum):
     TIME = "time"
     SIZE = "size"
     FOREVER = "forever"
+    #: The newest event of each key, for ever; those that it supersedes may go.
+    NEWEST = "newest"
+    #: The same for the rows of a relation: a newer row counts when the marker after it is durable.
+    RELATION = "relation"
+
+
+#: What keeps the newest event of each key.
+KEYED = frozenset({Keep.NEWEST, Keep.RELATION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +43,36 @@ class Retention:
     keep_ms: int = 0
     #: For Keep.SIZE: events are kept while the log has no more bytes than these.
     keep_bytes: int = 0
+    #: For Keep.NEWEST and Keep.RELATION: events that are equal in these columns have one key.
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.keep is Keep.TIME and self.keep_ms <= 0:
             raise ParameterError("E121", "retention by time needs 'keep_ms' above 0")
         if self.keep is Keep.SIZE and self.keep_bytes <= 0:
             raise ParameterError("E121", "retention by size needs 'keep_bytes' above 0")
+        if (self.keep in KEYED) != bool(self.columns):
+            raise ParameterError(
+                "E121", "retention of the newest, and no other, needs the columns of its key"
+            )
+        if self.keep is Keep.RELATION and len(self.columns) != 1:
+            raise ParameterError("E121", "a relation has one column for its key")
 
     def __str__(self) -> str:
         """As people write it.
 
         >>> print(Retention(keep=Keep.TIME, keep_ms=60_000), Retention(keep=Keep.FOREVER))
         60s forever
+        >>> print(Retention(keep=Keep.NEWEST, columns=("user", "item")))
+        newest(user, item)
         """
         match self.keep:
             case Keep.TIME:
                 return f"{self.keep_ms / 1_000:g}s"
             case Keep.SIZE:
                 return f"{self.keep_bytes}B"
+            case Keep.NEWEST | Keep.RELATION:
+                return f"{self.keep.value}({', '.join(self.columns)})"
             case Keep.ACKNOWLEDGED | Keep.FOREVER:
                 return str(self.keep.value)
 
@@ -63,7 +83,7 @@ class Retention:
                 return before
             case Keep.TIME:
                 return min(before, now - self.keep_ms * TICKS_PER_MS)
-            case Keep.FOREVER:
+            case Keep.FOREVER | Keep.NEWEST | Keep.RELATION:
                 return -TICK_MAX
 
     def kept_from(self, now: Tick) -> Tick:
@@ -77,7 +97,7 @@ class Retention:
                 return TICK_MAX
             case Keep.TIME:
                 return now - self.keep_ms * TICKS_PER_MS
-            case Keep.SIZE | Keep.FOREVER:
+            case Keep.SIZE | Keep.FOREVER | Keep.NEWEST | Keep.RELATION:
                 return TICK_MIN
 
     def fits(self, log_bytes: int) -> bool:

@@ -7,6 +7,10 @@ says how many of its bytes count. Only the newest segment may therefore have a t
 A sparse index says which tick begins about where. It is built while appending and kept beside a sealed
 segment in a small file of its own. That file is a cache: without it, or when its checksum is wrong, the
 index is built again from the segment.
+
+Sealed segments may be *rewritten*: one new file, of the next generation, in the place of one or several. It
+has the number of the last of them and follows what the first followed, so that the chain stays whole, and it
+says itself how many of its bytes count.
 """
 
 from __future__ import annotations
@@ -15,25 +19,30 @@ import os
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from gapless.errors import StoreError
+from gapless.model.batch import EventBatch
 from gapless.model.ticks import Tick
 from gapless.store.control import Control
-from gapless.store.files import File, Files, write_all
+from gapless.store.files import Data, File, Files, write_all
 from gapless.store.record import (
     CHUNK_BYTES,
     BadFrame,
     Frame,
     Kind,
     Payload,
+    bare_frames,
+    batch_payload,
     decoded_control,
     find_frames,
     framed,
+    framed_bytes,
     frames,
 )
 
@@ -64,6 +73,19 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     #: No event here, or in a later segment, has a tick below; none in an earlier one has it or a later one.
     floor: Tick
     salt: int
+    #: How often it was rewritten. Of two files with one number, the one of the later generation counts.
+    generation: int = 0
+    #: Of one that was rewritten: how many bytes after this header count.
+    body_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return segment_name(self.number, self.generation)
+
+
+class SegmentGone(Exception):  # noqa: N818  # no error: whoever reads looks again at which segments there are
+    """The file was deleted: nobody needs it, or another one has what is still needed."""
 
 
 class _IndexFile(msgspec.Struct, array_like=True, frozen=True):
@@ -125,7 +147,7 @@ class Segment:
     size: int
     #: None while it has not been needed.
     index: Index | None = None
-    #: It was deleted because nobody needs it.
+    #: It was deleted: nobody needs it, or another one has taken its place.
     removed: bool = False
 
     @staticmethod
@@ -135,22 +157,51 @@ class Segment:
         The name is durable only after `sync_folder`, which is left to the caller: from the rename on, the
         segment before must not be appended to.
         """
-        path = folder / segment_name(header.number)
-        temporary = path.with_suffix(TEMPORARY_SUFFIX)
-        said = Payload(Kind.HEADER, header.floor, header.floor, [_encoder.encode(header)])
-        parts = [_PREFIX, *framed(said, salt=0, offset=len(_PREFIX), group=len(_PREFIX))]
+        path = folder / header.name
+        parts = _begun(header)
         checkpoint_at = sum(map(len, parts))
-        promised = Payload(Kind.CHECKPOINT, header.floor, header.floor, [control.encoded()])
-        parts += framed(promised, salt=header.salt, offset=checkpoint_at, group=checkpoint_at)
-        file = files.create(temporary)
-        try:
-            size = write_all(file, 0, b"".join(parts))
-            file.sync()
-            files.rename(temporary, path)
-        except OSError:
-            file.close()
-            raise
+        parts += framed(
+            _checkpoint(header, control), salt=header.salt, offset=checkpoint_at, group=checkpoint_at
+        )
+        file, size = _made(files, path, parts)
         return Segment(files, path, header, checkpoint_at, size, size, Index()), file
+
+    @staticmethod
+    def rewritten(files: Files, old: Sequence[Segment], batches: Iterable[EventBatch]) -> Segment:
+        """Make and sync a segment with these events in the place of `old`, sealed ones that are neighbours.
+
+        Its name is durable, and the old ones may be deleted, only after `sync_folder`. Raises OSError.
+        """
+        first, last = old[0].header, old[-1].header
+        file = files.open(old[-1].path)
+        try:
+            control = old[-1].checkpoint(file)
+        finally:
+            file.close()
+        payloads = [_checkpoint(first, control), *(batch_payload(batch) for batch in batches)]
+        header = msgspec.structs.replace(
+            last,
+            follows=first.follows,
+            follows_bytes=first.follows_bytes,
+            floor=first.floor,
+            salt=new_salt(),
+            generation=last.generation + 1,
+            body_bytes=sum(map(framed_bytes, payloads)),
+        )
+        parts = _begun(header)
+        at = checkpoint_at = sum(map(len, parts))
+        index = Index()
+        for payload in payloads:
+            if payload.kind is Kind.BATCH:
+                index.add(payload.first, at)
+            parts += framed(payload, salt=header.salt, offset=at, group=checkpoint_at)
+            at += framed_bytes(payload)
+        path = old[-1].path.with_name(header.name)
+        made, size = _made(files, path, parts)
+        made.close()
+        assert size == at, f"{path} has {size} bytes and not {at}"
+        start = checkpoint_at + framed_bytes(payloads[0])
+        return Segment(files, path, header, checkpoint_at, start, size, index)
 
     @staticmethod
     def open(files: Files, path: Path) -> Segment:
@@ -172,7 +223,12 @@ class Segment:
             stop = min(file.size(), len(_PREFIX) + _HEADER_BYTES_MAX)
             frame = next(frames(file, salt=0, start=len(_PREFIX), stop=stop))
             header = _header_decoder.decode(frame.payload)
-            return Segment(files, path, header, frame.stop, frame.stop, file.size())
+            size = file.size()
+            if header.body_bytes is not None:
+                if size < frame.stop + header.body_bytes:
+                    raise BadFrame(size)
+                size = frame.stop + header.body_bytes
+            return Segment(files, path, header, frame.stop, frame.stop, size)
         except (BadFrame, StopIteration, msgspec.DecodeError):
             raise damaged(path, len(_PREFIX)) from None
         finally:
@@ -223,23 +279,26 @@ class Segment:
         file.sync()
         return repair
 
-    def frames(self, tick: Tick, size: int) -> Iterator[Frame]:
+    def frames(self, tick: Tick, size: int, *, headers: bool = False) -> Iterator[Frame]:
         """The frames of the first `size` bytes, from one on before which there are only ticks below `tick`.
 
-        Raises StoreError E301 where one is damaged.
+        With `headers` their payloads are neither read nor checked.
+
+        Raises StoreError E301 where one is damaged, and SegmentGone when it was deleted before it was opened.
         """
         try:
             file = self.files.open(self.path)
         except FileNotFoundError:
             if self.removed:
-                return
+                raise SegmentGone from None
             raise damaged(self.path, 0) from None
         try:
             index = self.index
             if index is None:
                 index = self.index = self._loaded_index(file)
             start = index.find(tick, self.checkpoint_at)
-            yield from frames(file, salt=self.header.salt, start=start, stop=size)
+            walk = bare_frames if headers else frames
+            yield from walk(file, salt=self.header.salt, start=start, stop=size)
         except BadFrame as bad:
             raise damaged(self.path, bad.offset) from None
         finally:
@@ -312,13 +371,42 @@ def new_salt() -> int:
     return int.from_bytes(os.urandom(8))
 
 
-def segment_name(number: int) -> str:
+def segment_name(number: int, generation: int = 0) -> str:
     """The file name of a segment; names sort as numbers do.
 
-    >>> segment_name(7)
-    '000000000007.segment'
+    >>> segment_name(7), segment_name(7, 1)
+    ('000000000007.segment', '000000000007-1.segment')
     """
-    return f"{number:0{_DIGITS}}{SUFFIX}"
+    return f"{number:0{_DIGITS}}{f'-{generation}' if generation else ''}{SUFFIX}"
+
+
+def _begun(header: Header) -> list[Data]:
+    """What every segment begins with."""
+    said = Payload(Kind.HEADER, header.floor, header.floor, [_encoder.encode(header)])
+    return [_PREFIX, *framed(said, salt=0, offset=len(_PREFIX), group=len(_PREFIX))]
+
+
+def _checkpoint(header: Header, control: Control) -> Payload:
+    return Payload(Kind.CHECKPOINT, header.floor, header.floor, [control.encoded()])
+
+
+def _made(files: Files, path: Path, parts: Sequence[Data]) -> tuple[File, int]:
+    """A new file with this content, synced before it can be seen. Raises OSError, and leaves nothing then."""
+    temporary = path.with_suffix(TEMPORARY_SUFFIX)
+    try:
+        file = files.create(temporary)
+        try:
+            size = write_all(file, 0, b"".join(parts))
+            file.sync()
+            files.rename(temporary, path)
+        except OSError:
+            file.close()
+            raise
+    except OSError:
+        with suppress(OSError):
+            files.remove(temporary)
+        raise
+    return file, size
 
 
 def damaged(path: Path, offset: int) -> StoreError:
