@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import (
     ROUND_CEILING,
-    ROUND_DOWN,
     ROUND_FLOOR,
     ROUND_HALF_UP,
     Decimal,
