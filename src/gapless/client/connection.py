@@ -39,7 +39,7 @@ from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
 from gapless.wire.client_codec import CREDIT_ROWS_MAX
-from gapless.wire.client_messages import AskStatus, CreateTopic, Mode, Start, StatusReport
+from gapless.wire.client_messages import AskStatus, CreateTopic, ListTopics, Mode, Start, StatusReport, Topics
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
 from gapless.wire.handshake import Hello, Role
 
@@ -47,6 +47,7 @@ from gapless.wire.handshake import Hello, Role
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The code of a node that takes no new topics.
 NO_REPOSITORY = "E189"
+_EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104  # what such a node says of itself
 
 
 class Topic(NamedTuple):
@@ -202,6 +203,25 @@ class Client:
                 )
             await asyncio.sleep(home.backoff_s(attempts))
 
+    async def bulk(self, topic: str) -> tuple[Topic, dict[PubendId, str]]:
+        """A topic, and where the events of each of its pubends are read in bulk: see `gapless.client.bulk`.
+
+        The nodes open that door when they are asked. Raises UsageError or LinkError.
+        """
+        home, steering = self._entered(), self._steered()
+        found = (await self.topics()).get(topic)
+        if found is None:
+            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
+        doors: dict[BrokerId, str] = {}
+        for broker in set(found.brokers.values()):
+            session = home if broker == home.node else (await steering.nearest([broker]))[1]
+            answer = await session.request(lambda number: ListTopics(request=number, bulk=True))
+            assert isinstance(answer, Topics)
+            if not answer.bulk:
+                raise LinkError("E411", f"broker '{broker}' is of a version without bulk reads: update it")
+            doors[broker] = _reachable(answer.bulk, session.host)
+        return found, {pubend: doors[broker] for pubend, broker in found.brokers.items()}
+
     async def status(self) -> dict[str, Any]:
         """What the node tells of itself."""
         return await self._told()
@@ -343,6 +363,13 @@ class Client:
             why = "it has been left" if self._ended else "use it with `async with`"
             raise UsageError("E193", f"the client is not connected: {why}")
         return self._session
+
+
+def _reachable(door: str, host: str) -> str:
+    """Where a door is for us: a node that listens everywhere is there where we have found it."""
+    scheme, _, place = door.partition("://")
+    told, _, port = place.rpartition(":")
+    return f"{scheme}://{host if told in _EVERYWHERE else told}:{port}"
 
 
 def _checked_name(name: str) -> str:

@@ -174,6 +174,11 @@ class Session:
                 link.fail(LinkError("E402", "the node did not take the rest"))
 
     @property
+    def host(self) -> str:
+        """The host that this connection, or the last one, leads to."""
+        return self._addresses[0].host
+
+    @property
     def is_linked(self) -> bool:
         """Whether there is a connection now."""
         return self._link is not None

@@ -151,6 +151,10 @@ class Client:
         """Create a topic with columns such as `{"price": "float", "note": "string?"}`."""
         self._running().run(self._client.create_topic(name, columns, retention=retention))
 
+    def bulk(self, topic: str) -> tuple[Topic, dict[PubendId, str]]:
+        """A topic, and where the events of each of its pubends are read in bulk."""
+        return self._running().run(self._client.bulk(topic))
+
     def status(self) -> dict[str, Any]:
         """What the node tells of itself."""
         return self._running().run(self._client.status())

@@ -15,7 +15,8 @@ from http import HTTPStatus
 from types import TracebackType
 
 from gapless.errors import StoreError, UsageError
-from gapless.model.ids import PubendId
+from gapless.model.ids import PubendId, TopicId
+from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
@@ -41,10 +42,12 @@ from gapless.node.status import (
 from gapless.node.storage import Storage
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
+from gapless.protocol.figures import known_horizon
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
 from gapless.store.files import failure
+from gapless.store.history import History
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
@@ -153,6 +156,9 @@ class Node:
         )
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
+        self.bulk = self.sessions.bulk = BulkDoor(
+            config, self._histories, lambda pubend: known_horizon(self.broker, pubend)
+        )
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
@@ -162,8 +168,12 @@ class Node:
             if config.http is not None:
                 self._http = HttpDoor(config.http, self._pages())
                 await self._http.open()
+            if config.broker in config.bulk:
+                await self.bulk.opened()
         except UsageError:
             self._door.shut()
+            if self._http is not None:
+                await self._http.close()
             await self.storage.close()
             if self._database is not None:
                 self._database.close()
@@ -183,6 +193,7 @@ class Node:
             self._ticker.cancel()
         if self._http is not None:
             await self._http.close()
+        await self.bulk.close()
         await self.links.stop()
         self._host.stop()
         await self.sessions.subscriptions.close()
@@ -238,6 +249,7 @@ class Node:
             "incarnation": self._incarnation,
             "listens": f"{self.scheme}{self.address}",
             "http": None if http is None else f"http://{http}",
+            "bulk": self.bulk.address,
             "time_us": now.clock,
             "uptime_s": round(self.uptime_s, 3),
             "ready": not waiting_for,
@@ -337,11 +349,25 @@ class Node:
             if place.broker == config.broker and place.topic in config.archive
         }
 
+    def _histories(self, topic: TopicId) -> dict[PubendId, History]:
+        """The pasts of a topic's pubends that live here. Called in any thread."""
+        config, network = self.config, self.catalog.network
+        schema = network.topics.get(topic)
+        if schema is None:
+            return {}
+        folder = None if config.folder is None else config.folder / "archive" / topic
+        logs = self.storage.logs
+        return {
+            pubend: History(pubend, schema, logs[pubend], folder)
+            for pubend in network.pubends_of(topic)
+            if pubend in logs
+        }
+
     def _retention(self, place: PubendPlace, network: Network) -> Retention:
         """How long events are kept: as the description says, else as whoever created the topic said."""
         told = self.config.retention.get(place.topic)
         created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
-        return told or retention_of(created, self.config.retention_else)
+        return told or retention_of(created, network.topics[place.topic], self.config.retention_else)
 
     def _add_logs(self, places: Sequence[PubendPlace], network: Network) -> dict[PubendId, Recovered]:
         """Pubends were created here: open their logs. Raises StoreError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError, PeerError, StoreError, UsageError
@@ -45,6 +46,7 @@ from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, e
 from gapless.wire.rows import RowFormat
 
 if TYPE_CHECKING:
+    from gapless.node.bulk import BulkDoor
     from gapless.node.inquiry import Inquiry
 
 log = event_log("gapless.sessions")
@@ -75,6 +77,9 @@ class Sessions:
         self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database)
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
+        #: The door for bulk reads; set before anybody is let in.
+        self.bulk: BulkDoor | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
         #: Set while nobody is connected.
         self._empty = asyncio.Event()
@@ -162,6 +167,8 @@ class Sessions:
             case Unsubscribe():
                 found = session.named(request.subscription)
                 self.subscriptions.leave(found, request.request, forget=request.forget)
+            case ListTopics(bulk=True):
+                self._tell_bulk(session, request)
             case ListTopics():
                 session.send(self._catalog.told(request.request, session.rights.may_see))
             case CreateTopic():
@@ -175,6 +182,23 @@ class Sessions:
                 self.subscriptions.change(session, request)
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")
+
+    def _tell_bulk(self, session: Session, asked: ListTopics) -> None:
+        """Answer when the door for bulk reads is open."""
+
+        async def answer() -> None:
+            assert self.bulk is not None, "a node that serves has such a door"
+            try:
+                address = await self.bulk.opened()
+            except UsageError as error:
+                session.send(_refusal(asked.request, error))
+                return
+            told = self._catalog.told(asked.request, session.rights.may_see)
+            session.send(replace(told, bulk=address))
+
+        task = asyncio.get_running_loop().create_task(answer(), name="bulk address")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     def _tell_status(self, session: Session, asked: AskStatus) -> None:
         def reply(report: str) -> None:

@@ -138,6 +138,11 @@ class Storage:
             for pubend, each in self._logs.items()
         }
 
+    @property
+    def logs(self) -> Mapping[PubendId, RecordLog]:
+        """The logs, for whoever reads beside the broker; only ever grows."""
+        return self._logs
+
     def append(self, effect: AppendRecord, note: bytes = b"") -> None:
         """Append a record, and see that it is flushed."""
         self._logs[effect.pubend].append(effect.token, effect.record, note)

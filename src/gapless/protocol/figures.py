@@ -72,6 +72,18 @@ def laggards(broker: Broker) -> dict[SubscriptionId, Mapping[PubendId, Tick]]:
     return dict(found)
 
 
+def known_horizon(broker: Broker, pubend: PubendId) -> tuple[Tick, Tick]:
+    """Of a pubend that lives here: one past the last durable event, and the tick below which all is known.
+
+    Both only grow, and the first never passes the second. So other threads may ask, too: the first is looked
+    at first.
+    """
+    source = broker._paths[pubend].pubend
+    assert source is not None, f"{pubend} does not live here"
+    stop = source.events_stop
+    return stop, source.told
+
+
 def _stream(broker: Broker, pubend: PubendId) -> StreamFigures:
     path = broker._paths[pubend]
     istream = path.istream

@@ -128,6 +128,11 @@ class _Request(Head, frozen=True):
     request: Number
 
 
+class _ListTopics(Head, frozen=True):
+    request: Number
+    bulk: bool = False
+
+
 class _AskStatus(Head, frozen=True):
     request: Number
     event: tuple[Name, TickNumber] | None = None
@@ -185,6 +190,7 @@ class _Topics(Head, frozen=True):
     places: Annotated[dict[Name, Name], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
     addresses: Annotated[dict[Name, Text], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
     repositories: Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)] = ()
+    bulk: Text = ""
 
 
 class _StatusReport(Head, frozen=True):
@@ -200,6 +206,7 @@ _credit = msgspec.msgpack.Decoder(_Credit)
 _acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
 _request = msgspec.msgpack.Decoder(_Request)
 _ask_status = msgspec.msgpack.Decoder(_AskStatus)
+_list_topics = msgspec.msgpack.Decoder(_ListTopics)
 _create_topic = msgspec.msgpack.Decoder(_CreateTopic)
 _receipt = msgspec.msgpack.Decoder(_Receipt)
 _publish_refused = msgspec.msgpack.Decoder(_PublishRefused)
@@ -236,8 +243,8 @@ def encode_client(message: ClientMessage) -> list[Part]:
             kind, head = Kind.CREDIT, _Credit(subscription, rows)
         case Acknowledge(subscription=subscription, positions=positions):
             kind, head = Kind.ACKNOWLEDGE, _Acknowledge(subscription, _told(positions))
-        case ListTopics(request=request):
-            kind, head = Kind.LIST_TOPICS, _Request(request)
+        case ListTopics(request=request, bulk=bulk):
+            kind, head = Kind.LIST_TOPICS, _ListTopics(request, bulk)
         case CreateTopic(request=request, topic=topic, columns=columns, retention=retention):
             kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns), retention)
         case AskStatus(request=request, event=event, subscription=name):
@@ -283,7 +290,8 @@ class ClientDecoder:
                 done = decode_head(_acknowledge, frame)
                 return Acknowledge(subscription=done.subscription, positions=_positions(done.positions))
             case Kind.LIST_TOPICS:
-                return ListTopics(request=decode_head(_request, frame).request)
+                listed = decode_head(_list_topics, frame)
+                return ListTopics(request=listed.request, bulk=listed.bulk)
             case Kind.CREATE_TOPIC:
                 create = decode_head(_create_topic, frame)
                 return CreateTopic(
@@ -386,7 +394,8 @@ def encode_node(message: NodeMessage) -> list[Part]:
             listed = tuple((each.topic, column_texts(each), tuple(pubends)) for each, pubends in topics)
             places = {str(pubend): str(broker) for pubend, broker in message.places.items()}
             addresses = {str(broker): address for broker, address in message.addresses.items()}
-            kind, head = Kind.TOPICS, _Topics(request, listed, places, addresses, message.repositories)
+            told = _Topics(request, listed, places, addresses, message.repositories, message.bulk)
+            kind, head = Kind.TOPICS, told
         case StatusReport(request=request, report=report):
             kind, head = Kind.STATUS_REPORT, _StatusReport(request, report)
         case RowsDelivery() | ColumnsDelivery():
@@ -474,6 +483,7 @@ def _decode_topics(frame: Frame) -> Topics:
         places={PubendId(pubend): BrokerId(broker) for pubend, broker in head.places.items()},
         addresses={BrokerId(broker): address for broker, address in head.addresses.items()},
         repositories=tuple(map(BrokerId, head.repositories)),
+        bulk=head.bulk,
     )
 
 

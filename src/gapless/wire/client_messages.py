@@ -114,6 +114,8 @@ class ListTopics:
     """Answered by Topics."""
 
     request: int
+    #: Whether events are to be read in bulk: the node opens the door for it, and tells where that is.
+    bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +284,8 @@ class Topics:
     addresses: Mapping[BrokerId, str] = field(default_factory=dict)
     #: The brokers that take new topics.
     repositories: tuple[BrokerId, ...] = ()
+    #: Where the events of this node are read in bulk (`gapless.wire.bulk`); empty unless that was asked for.
+    bulk: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,258 @@
+"""How are many events read at once? An Arrow Flight service over the pasts of the pubends that live here.
+
+Every call runs in a thread of the Flight library, beside the event loop. It touches two things that others
+write: numbers of a pubend, which only grow and are read one at a time, and logs, which allow reads beside
+the writer. How many reads run at once is bounded; whoever comes later waits a little, and is then asked to
+come again.
+
+What goes wrong is told in the words of everything else here: the error of a call carries the code and the
+text as JSON. Importing this module loads Flight, so nobody does before somebody wants to read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gapless.content.condition import EVERYTHING as ALL_EVENTS
+from gapless.content.language import parse_condition
+from gapless.errors import GaplessError, StoreError, UsageError
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.ticks import Tick, TickRange
+from gapless.node.logs import event_log
+from gapless.node.security import EVERYTHING, ClientCertificates, Rights, Tls, Tokens
+from gapless.store.history import History, Wanted
+from gapless.wire.address import Address
+from gapless.wire.bulk import (
+    TOKEN_HEADER,
+    ArchivedFile,
+    AskPlan,
+    AskTopic,
+    Described,
+    Horizon,
+    Part,
+    Plan,
+    PubendPast,
+    ReadTicket,
+    Refusal,
+    decode_request,
+    encode,
+    refusal_of,
+)
+from gapless.wire.codec import column_texts
+
+log = event_log("gapless.bulk")
+
+#: So many reads may run at once; another one waits for so long, and is then refused (E199).
+READS_MAX = 16
+WAIT_SECONDS_MAX = 10.0
+
+
+class Source:
+    """What the service reads: the pasts of a node's pubends, and how far each of them is."""
+
+    def __init__(
+        self,
+        histories: Callable[[TopicId], Mapping[PubendId, History]],
+        horizon: Callable[[PubendId], tuple[Tick, Tick]],
+    ) -> None:
+        """`horizon` gives one past the last durable event, and the known horizon. Both run in any thread."""
+        self._histories = histories
+        self._horizon = horizon
+
+    def of(self, topic: str) -> dict[PubendId, History]:
+        """The pasts of a topic that are kept here. Raises UsageError when none is."""
+        found = dict(self._histories(TopicId(topic)))
+        if not found:
+            raise UsageError("E141", f"no pubend of topic '{topic}' is here: ask the node that hosts it")
+        return found
+
+    def one(self, topic: str, pubend: str) -> History:
+        """The past of one pubend. Raises UsageError."""
+        found = self.of(topic)
+        if pubend not in found:
+            raise UsageError("E143", f"pubend '{pubend}' of topic '{topic}' is not here: ask where it is")
+        return found[PubendId(pubend)]
+
+    def horizon(self, pubend: PubendId) -> Horizon:
+        """How far a pubend is."""
+        stop, known = self._horizon(pubend)
+        return Horizon(pubend=pubend, stop=stop, known=known)
+
+
+class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no types
+    """The service of one node; it listens when it is made, and ends with `stop`."""
+
+    def __init__(self, listen: Address, source: Source, tls: Tls | None, tokens: Tokens | None) -> None:
+        scheme, files = ("grpc", {}) if tls is None else ("grpc+tls", _files(tls))
+        super().__init__(f"{scheme}://{listen}", middleware={"rights": _Door(tokens)}, **files)
+        self._source = source
+        self._reads = threading.Semaphore(READS_MAX)
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Refuse what is new, end what is under way after its next batch, and let go. Blocks."""
+        self._stopping.set()
+        self.shutdown()
+
+    # What Flight calls, in threads of its own.
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        """`horizons`, `describe` and `plan`."""
+        try:
+            answer = self._answered(_rights(context), action.type, action.body.to_pybytes())
+        except GaplessError as error:
+            raise _told(error) from error
+        return iter([encode(answer)])
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002  # as Flight calls it
+        """What may be asked for."""
+        return [
+            ("horizons", "how far each pubend of a topic is"),
+            ("describe", "what is kept of a topic"),
+            ("plan", "a range in parts of about so many rows"),
+        ]
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """A read."""
+        try:
+            asked = decode_request(ticket.ticket, ReadTicket)
+            _rights(context).check_subscribe(TopicId(asked.topic))
+            history = self._source.one(asked.topic, asked.pubend)
+            known = self._source.horizon(history.pubend).known
+            ticks = TickRange(asked.start, known if asked.stop is None else asked.stop)
+            if ticks.stop > known:
+                raise UsageError(
+                    "E198",
+                    f"pubend '{asked.pubend}' is known up to {known}, and {ticks.stop} is asked for: "
+                    "ask again later",
+                )
+            condition = parse_condition(asked.where, history.schema)
+            wanted = Wanted(
+                condition=None if condition == ALL_EVENTS else condition,
+                columns=asked.columns,
+                history=asked.history,
+            )
+            schema = history.arrow(asked.columns)
+            batches = history.read(ticks, wanted, gone=asked.gone)
+            return flight.GeneratorStream(schema, self._bounded(batches))
+        except GaplessError as error:
+            raise _told(error) from error
+
+    def _answered(self, rights: Rights, kind: str, body: bytes) -> Any:
+        match kind:
+            case "horizons":
+                asked = decode_request(body, AskTopic)
+                rights.check_subscribe(TopicId(asked.topic))
+                return [self._source.horizon(pubend) for pubend in self._source.of(asked.topic)]
+            case "describe":
+                asked = decode_request(body, AskTopic)
+                rights.check_subscribe(TopicId(asked.topic))
+                return self._described(asked.topic)
+            case "plan":
+                wish = decode_request(body, AskPlan)
+                rights.check_subscribe(TopicId(wish.topic))
+                history = self._source.one(wish.topic, wish.pubend)
+                parts = history.plan(TickRange(wish.start, wish.stop), wish.rows, wish.rows_max)
+                return Plan(parts=tuple(Part(*each) for each in parts))
+            case _:
+                raise UsageError(
+                    "E198", f"there is no action {kind!r:.80}: there are horizons, describe, plan"
+                )
+
+    def _described(self, topic: str) -> Described:
+        found = self._source.of(topic)
+        pasts: list[PubendPast] = []
+        for pubend, history in found.items():
+            kept, horizon = history.kept(), self._source.horizon(pubend)
+            pasts.append(
+                PubendPast(
+                    pubend=pubend,
+                    oldest=kept.oldest,
+                    log_oldest=kept.log_oldest,
+                    stop=horizon.stop,
+                    known=horizon.known,
+                    retention=str(history.log.retention),
+                    archive=tuple(
+                        ArchivedFile(file=each.path.name, start=each.start, stop=each.stop)
+                        for each in kept.files
+                    ),
+                )
+            )
+        schema = next(iter(found.values())).schema
+        return Described(topic=topic, columns=column_texts(schema), pubends=tuple(pasts))
+
+    def _bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches; not too many reads at once, and none after the end."""
+        if not self._reads.acquire(timeout=WAIT_SECONDS_MAX):
+            text = f"{READS_MAX} bulk reads are under way at this node: try again"
+            raise _told(UsageError("E199", text, retry=True))
+        try:
+            for batch in batches:
+                if self._stopping.is_set():
+                    raise UsageError("E188", "this node stops: go to another one", retry=True)
+                yield batch
+        except GaplessError as error:
+            if isinstance(error, StoreError) and error.code != "E306":
+                log.error("bulk_read_failed", code=error.code, reason=error.message)
+            raise _told(error) from error
+        finally:
+            self._reads.release()
+
+
+class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow has no types
+    """Looks at the token of each call."""
+
+    def __init__(self, tokens: Tokens | None) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:  # noqa: ARG002  # as Flight calls
+        """Whoever has no good token comes no further."""
+        if self._tokens is None:
+            return _Caller(EVERYTHING)
+        told = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
+        try:
+            return _Caller(self._tokens.rights(str(told).removeprefix("Bearer ") or None))
+        except UsageError as error:
+            raise _told(error) from error
+
+
+class _Caller(flight.ServerMiddleware):  # type: ignore[misc]  # PyArrow has no types
+    """What whoever makes a call may do."""
+
+    def __init__(self, rights: Rights) -> None:
+        super().__init__()
+        self.rights = rights
+
+
+def _rights(context: Any) -> Rights:
+    rights: Rights = context.get_middleware("rights").rights
+    return rights
+
+
+def _told(error: GaplessError) -> Exception:
+    """An error in the form in which Flight carries it to the client."""
+    refusal: Refusal = refusal_of(error)
+    kinds: dict[str, Callable[..., Exception]] = {
+        "E184": flight.FlightUnauthorizedError,
+        "E185": flight.FlightUnauthenticatedError,
+        "E188": flight.FlightUnavailableError,
+        "E199": flight.FlightUnavailableError,
+    }
+    kind = kinds.get(error.code) or flight.FlightServerError
+    made: Exception = kind(f"{error.code} {error.message}", extra_info=encode(refusal))
+    return made
+
+
+def _files(tls: Tls) -> dict[str, object]:
+    """The files of a broker, as Flight wants them."""
+    return {
+        "tls_certificates": [(tls.certificate.read_bytes(), tls.key.read_bytes())],
+        "verify_client": tls.clients is ClientCertificates.REQUIRED,
+        "root_certificates": tls.authority.read_bytes(),
+    }

@@ -1,0 +1,246 @@
+"""How does Spark read a topic? `format("gapless")`: ranges of ticks, each read where its events are kept.
+
+An offset is a tick for each pubend. A micro-batch ends at one past the last durable event of each, never
+beyond what is known there, so a batch that is run again, after any restart, has the same rows. Nothing is
+kept here: every range is read from the repository, as Arrow batches, by as many tasks as it is worth.
+
+The driver asks how far the pubends are and how many rows lie where; tasks connect by themselves, each to the
+node that keeps what it reads, and once per Python worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from gapless.client.bulk import Bulk, BulkPlace, open_bulk
+from gapless.model.ticks import Tick
+from gapless.spark.options import EARLIEST, NOW, SourceOptions, parse_options
+
+#: A place in a topic: the next tick of each pubend.
+Offset = dict[str, Tick]
+#: A pubend that has appeared since an offset was made: all of it is new.
+_BEGINNING: Tick = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one pubend."""
+
+    pubend: str
+    start: Tick
+    stop: Tick
+
+
+class Ranges(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: Sequence[Piece], place: BulkPlace) -> None:
+        super().__init__(None)
+        self.pieces = tuple(pieces)
+        self.place = place
+
+
+class GaplessSource(DataSource):
+    """A topic as a data source of Spark."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(...)`."""
+        return "gapless"
+
+    def schema(self) -> StructType:
+        """`tick`, `pubend`, and the columns of the topic, or those that were asked for."""
+        options = parse_options(self.options)
+        with _opened(options) as bulk:
+            return from_arrow_schema(bulk.arrow(options.columns))
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # it is what `schema` gives
+        """For `spark.read`."""
+        return BatchReader(parse_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # Spark's name
+        """For `spark.readStream`."""
+        return StreamReader(parse_options(self.options))
+
+
+class BatchReader(DataSourceReader):
+    """One read of a range."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The range in tasks."""
+        options = self._options
+        with _opened(options) as bulk:
+            start = _resolved(bulk, options.start, EARLIEST)
+            stop = _resolved(bulk, options.stop, NOW)
+            known = {each.pubend: each.known for each in bulk.horizons().values()}
+            stop = {pubend: min(tick, known[pubend]) for pubend, tick in stop.items()}
+            return _tasks(bulk, start, stop, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return _read(partition, self._options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of ranges."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._bulk: Bulk | None = None
+        #: With Trigger.AvailableNow: where it ends.
+        self._target: Offset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks read by themselves: they need to know what, not what the driver has open.
+        return {"_options": self._options, "_bulk": None, "_target": None}
+
+    def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Where a new query begins."""
+        return _resolved(self._opened, self._options.start, NOW)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        """How much one micro-batch may hold."""
+        rows = self._options.max_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
+        """Where the next micro-batch ends: `start` itself when there is nothing new."""
+        end = dict(start)
+        for pubend, stop in self._ends().items():
+            end[pubend] = max(stop, start.get(pubend, _BEGINNING))
+        if isinstance(limit, ReadMaxRows):
+            end = self._limited(start, end, limit.max_rows)
+        return end
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Where the topic is by now, for whoever looks at the lag."""
+        return {each.pubend: each.stop for each in self._opened.horizons().values()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Read what is there now, and then end."""
+        self._target = self._ends()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """A micro-batch in tasks."""
+        return _tasks(self._opened, start, end, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return _read(partition, self._options)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._bulk is not None:
+            self._bulk.close()
+            self._bulk = None
+
+    @property
+    def _opened(self) -> Bulk:
+        if self._bulk is None:
+            self._bulk = _opened(self._options)
+        return self._bulk
+
+    def _ends(self) -> Offset:
+        """One past the last event of each pubend, or where the query is to end."""
+        if self._target is not None:
+            return self._target
+        stops = {each.pubend: each.stop for each in self._opened.horizons().values()}
+        last = self._options.stop
+        return stops if not isinstance(last, int) else {name: min(stop, last) for name, stop in stops.items()}
+
+    def _limited(self, start: Offset, end: Offset, rows_max: int) -> Offset:
+        """Nearer than `end`, so that there are no more rows than these; every pubend gets its share."""
+        behind = [pubend for pubend in sorted(end) if end[pubend] > start.get(pubend, _BEGINNING)]
+        limited = dict(start)
+        room = rows_max
+        for at, pubend in enumerate(behind):
+            share = max(1, room // (len(behind) - at))
+            if room <= 0:
+                break
+            begin = start.get(pubend, _BEGINNING)
+            parts = self._opened.plan(pubend, begin, end[pubend], rows=share, rows_max=share)
+            limited[pubend] = parts[-1].stop if parts else begin
+            room -= sum(part.rows for part in parts)
+        return limited
+
+
+def _opened(options: SourceOptions) -> Bulk:
+    return open_bulk(options.brokers, options.topic, token=options.token, tls=options.ca)
+
+
+def _resolved(bulk: Bulk, place: str | Tick | None, otherwise: str) -> Offset:
+    """A place in words as ticks."""
+    place = otherwise if place is None else place
+    if place == NOW:
+        return {each.pubend: each.known for each in bulk.horizons().values()}
+    if place == EARLIEST:
+        return {each.pubend: max(each.oldest, _BEGINNING) for each in bulk.describe().values()}
+    assert isinstance(place, int)
+    return dict.fromkeys(bulk.pubends, place)
+
+
+def _tasks(bulk: Bulk, start: Offset, stop: Offset, options: SourceOptions) -> list[Ranges]:
+    """Ranges in tasks of about equal size; what is small of several pubends is one task."""
+    rows = options.rows_per_partition
+    tasks: list[Ranges] = []
+    pieces: list[Piece] = []
+    count = 0
+    for pubend in sorted(stop):
+        begin = start.get(pubend, _BEGINNING)
+        if begin >= stop[pubend]:
+            continue
+        for part in bulk.plan(pubend, begin, stop[pubend], rows=rows):
+            if pieces and count + part.rows > rows:
+                tasks.append(Ranges(pieces, bulk.place))
+                pieces, count = [], 0
+            pieces.append(Piece(pubend, part.start, part.stop))
+            count += part.rows
+    if pieces:
+        tasks.append(Ranges(pieces, bulk.place))
+    return tasks
+
+
+#: What a Python worker of Spark has open; it reads for many tasks, one after the other.
+_OPEN: dict[tuple[str, str, str | None], Bulk] = {}
+
+
+def _read(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, Ranges):
+        # Spark asks for one task even where there is none.
+        return
+    place = partition.place
+    key = (place.brokers, place.topic, place.token)
+    bulk = _OPEN.get(key)
+    if bulk is None or bulk.place != place:
+        bulk = _OPEN[key] = Bulk(place)
+    for piece in partition.pieces:
+        yield from bulk.read(
+            piece.pubend,
+            piece.start,
+            piece.stop,
+            where=options.where,
+            columns=options.columns,
+            history=options.history,
+            gone=options.gone,
+        )

@@ -1,0 +1,162 @@
+"""What do a reader of many events and a repository say to each other? Tickets and answers of the bulk door.
+
+A repository opens a second door when somebody asks for it: an Arrow Flight service, where ranges of ticks
+are read as record batches, straight from the log and from the archive. A request is JSON, in an action
+(`horizons`, `describe`, `plan`) or in the ticket of a read; so is what comes back beside the batches.
+
+A range is `start..stop`, half-open, of one pubend. Its *known horizon* is the tick below which everything is
+decided: every event there is durable, and no other will ever appear there. A read ends at it at the latest,
+so whoever reads a range twice gets the same rows.
+
+Implements docs/wire.md, section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from gapless.content.language import TEXT_CHARACTERS_MAX
+from gapless.errors import GaplessError, UsageError
+from gapless.model.schema import COLUMNS_MAX
+from gapless.model.ticks import Tick
+from gapless.wire.codec import NAME_CHARACTERS_MAX
+
+#: A request with more bytes is refused unread.
+REQUEST_BYTES_MAX = 4 * TEXT_CHARACTERS_MAX + 2**16
+#: A plan names no more parts than this; the last one then takes the rest of the range.
+PARTS_MAX = 100_000
+#: The header of a call that carries the client's token, as `Bearer TOKEN`.
+TOKEN_HEADER = "authorization"  # noqa: S105  # the name of a header, no token
+#: The columns that come before those of the topic; one of the topic with such a name gets a `_` behind it.
+OWN_COLUMNS = ("tick", "pubend")
+
+_Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+_Tick = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Rows = Annotated[int, Meta(ge=1, le=2**62)]
+
+Request = TypeVar("Request", bound=msgspec.Struct)
+
+
+class AskTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """`horizons` and `describe`: what of a topic is here."""
+
+    topic: _Name
+
+
+class AskPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`plan`: cut a range into parts of about `rows` rows, and end it before it has more than `rows_max`."""
+
+    topic: _Name
+    pubend: _Name
+    start: _Tick
+    stop: _Tick
+    rows: _Rows
+    rows_max: _Rows | None = None
+
+
+class ReadTicket(msgspec.Struct, frozen=True, kw_only=True):
+    """Read the events of a range that `where` accepts, as batches with `tick` and these columns."""
+
+    topic: _Name
+    pubend: _Name
+    start: _Tick
+    #: None for the known horizon.
+    stop: _Tick | None = None
+    where: Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)] = ""
+    #: None for all columns of the topic.
+    columns: Annotated[tuple[_Name, ...], Meta(max_length=COLUMNS_MAX)] | None = None
+    #: All that is still there; otherwise what a subscription would get: nothing that was released, and of a
+    #: topic that keeps the newest rows only these.
+    history: bool = True
+    #: Whether it is all right that the beginning of the range is no longer kept.
+    gone: bool = False
+
+
+class Horizon(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one pubend is. `stop <= known`: from one to the other there is silence."""
+
+    pubend: str
+    #: One past the last durable event.
+    stop: Tick
+    #: Below this tick everything is decided.
+    known: Tick
+
+
+class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file of the archive, and the ticks of its events."""
+
+    file: str
+    start: Tick
+    stop: Tick
+
+
+class PubendPast(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of one pubend."""
+
+    pubend: str
+    #: From here on everything is kept, in the archive or in the log; and from there on in the log.
+    oldest: Tick
+    log_oldest: Tick
+    stop: Tick
+    known: Tick
+    retention: str
+    archive: tuple[ArchivedFile, ...] = ()
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What a repository has of a topic."""
+
+    topic: str
+    #: As in a network description.
+    columns: dict[str, str]
+    pubends: tuple[PubendPast, ...]
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of a range, and how many rows it has at most."""
+
+    start: Tick
+    stop: Tick
+    rows: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a range, end to end from its start. They end before it does if it has too many rows."""
+
+    parts: tuple[Part, ...]
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was not answered: an error in the words of `docs/operating.md`."""
+
+    code: Annotated[str, Meta(pattern="^E[1-9][0-9]{2}$")]
+    message: str
+    retry: bool = False
+
+
+def encode(message: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:
+    """A request or an answer as bytes."""
+    return msgspec.json.encode(message)
+
+
+def decode_request(data: bytes, kind: type[Request]) -> Request:
+    """A request that came. Raises UsageError, whatever the bytes are.
+
+    >>> decode_request(b'{"topic": "trades"}', AskTopic)
+    AskTopic(topic='trades')
+    """
+    if len(data) > REQUEST_BYTES_MAX:
+        raise UsageError("E198", f"a bulk request of {len(data)} bytes: at most {REQUEST_BYTES_MAX} are read")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise UsageError("E198", f"a bulk request cannot be read: {error}") from error
+
+
+def refusal_of(error: GaplessError) -> Refusal:
+    """An error as it is told."""
+    return Refusal(code=error.code, message=error.message, retry=error.retry)
