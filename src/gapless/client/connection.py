@@ -25,6 +25,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self, get_args
 
 from gapless.client.address import is_tls, parse_addresses
+from gapless.client.hold import Hold
 from gapless.client.options import DEFAULTS, Options
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication
@@ -342,7 +343,7 @@ class Client:
             name=None if name is None else _checked_name(name),
             order=Order(_chosen("order", order, ("publisher", "total"))),
             start=_checked_start(start),
-            mode=_chosen("mode", mode, get_args(Mode)),
+            mode=_chosen("mode", mode, ("guaranteed", "best-effort")),
             ack=_chosen("ack", ack, get_args(AckMode)),
             gaps=_chosen("gaps", gaps, get_args(GapMode)),
             credit_rows=self._options.credit_rows if credit_rows is None else credit_rows,
@@ -352,6 +353,20 @@ class Client:
                 "E191", f"credit_rows must be from 1 to {CREDIT_ROWS_MAX}, got {credit_rows}"
             )
         return Subscription(self._entered(), wish)
+
+    def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
+        """Keep the events of a topic from `start` on, under a name, without getting them; use `async with`.
+
+        For whoever reads in bulk: `Hold.acknowledge` says how far it has come. It is the durable subscription
+        of that name, and goes on where it was acknowledged last; leave it, and it holds on.
+        """
+        return Hold(
+            self._entered(),
+            topic=TopicId(_checked_name(topic)),
+            name=_checked_name(name),
+            start={PubendId(each): _checked_tick(tick) for each, tick in start.items()},
+            where=_checked_where(where),
+        )
 
     def _steered(self) -> Steering:
         self._entered()

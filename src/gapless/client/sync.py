@@ -29,6 +29,7 @@ from gapless.client import connection
 from gapless.client.connection import Topic
 from gapless.client.events import Batch as AsyncBatch
 from gapless.client.events import Event as AsyncEvent
+from gapless.client.hold import Hold as AsyncHold
 from gapless.client.options import DEFAULTS, Options
 from gapless.client.publisher import Publisher as AsyncPublisher
 from gapless.client.receipts import BatchReceipt, Receipt
@@ -249,6 +250,44 @@ class Client:
         loop = self._running()
         return Subscription(loop, loop.run(make()))
 
+    def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
+        """Keep the events of a topic from `start` on, under a name, without getting them; use `with`."""
+
+        async def make() -> AsyncHold:
+            return self._client.hold(topic, name, start, where)
+
+        loop = self._running()
+        return Hold(loop, loop.run(make()))
+
+
+class Hold:
+    """A name that keeps the log from going. Made by `Client.hold`; begins with `with`."""
+
+    def __init__(self, loop: _Loop, hold: AsyncHold) -> None:
+        self._loop = loop
+        self._hold = hold
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._hold.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._hold.__aexit__(kind, error, trace))
+
+    def acknowledge(self, positions: Mapping[str, Tick]) -> None:
+        """Nothing below these ticks is needed any more. Raises what ended it, if anything has."""
+
+        async def acknowledge() -> None:
+            self._hold.acknowledge(positions)
+
+        self._loop.run(acknowledge())
+
+    def forget(self) -> None:
+        """Hold nothing any more."""
+        self._loop.run(self._hold.forget())
+
 
 async def _ready(publisher: Callable[[], AsyncPublisher]) -> None:
     await publisher().ready()
@@ -415,4 +454,4 @@ def connect(
     return Client(connection.connect(address, token=token, tls=tls, name=name, options=options))
 
 
-__all__ = ["Batch", "Client", "Event", "Publication", "Publisher", "Subscription", "connect"]
+__all__ = ["Batch", "Client", "Event", "Hold", "Publication", "Publisher", "Subscription", "connect"]

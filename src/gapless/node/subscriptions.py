@@ -91,6 +91,11 @@ class Subscription:
     before: Subscription | None = None
 
     @property
+    def is_holding(self) -> bool:
+        """Whether nothing is delivered: its client reads in bulk, and only keeps the log from going."""
+        return self.asked.mode == "holding"
+
+    @property
     def is_confirmed(self) -> bool:
         """Whether all pubends have said from which tick on it is gapless."""
         return len(self.starts) == len(self.pubends)
@@ -137,6 +142,8 @@ class Subscriptions:
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
         condition = self._condition(asked.topic, asked.where)
+        if asked.mode == "holding" and asked.name is None:
+            raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
             self._subscribe_named(session, asked, asked.name, condition)
             return
@@ -298,6 +305,9 @@ class Subscriptions:
         """A client needs nothing below these ticks."""
         if subscription.reader is not None:
             self._delivery.acknowledged(subscription.reader, positions)
+            if subscription.is_holding:
+                # It was handed nothing: that it has moved is all that the broker hears of it.
+                self._delivery.report_slow(subscription.reader, away=True)
             if subscription.is_kept and self._book is not None:
                 assert subscription.asked.name is not None
                 self._moved.add(subscription.asked.name)
@@ -308,7 +318,7 @@ class Subscriptions:
             raise UsageError(
                 "E136", f"this node has no data folder, so it cannot keep '{name}': give it one, or no name"
             )
-        if asked.mode != "guaranteed":
+        if asked.mode == "best-effort":
             raise UsageError(
                 "E138", f"subscription '{name}' has a name, so it is guaranteed: leave the mode out"
             )
@@ -433,6 +443,9 @@ class Subscriptions:
         for pubend, position in self._positions(subscription).items():
             self._tell(subscription, asked.request, pubend, max(position, own.get(pubend, position)))
         reader.number = subscription.number
+        if subscription.is_holding:
+            self._delivery.report_slow(reader, away=True)
+            return
         reader.credit = UNBOUNDED if asked.credit_rows is None else asked.credit_rows
         reader.connection = session.connection
         self._delivery.report_slow(reader)
@@ -535,7 +548,7 @@ class Subscriptions:
             topic=asked.topic,
             number=subscription.number,
             slot=slot,
-            guaranteed=asked.mode == "guaranteed",
+            guaranteed=asked.mode != "best-effort",
             connection=session.connection if session is not None and is_served else None,
             groups=(pubends,) if asked.order is Order.TOTAL else tuple((pubend,) for pubend in pubends),
             credit=UNBOUNDED if asked.credit_rows is None else asked.credit_rows,

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from gapless.client import sync
 from gapless.client.bulk import Bulk, BulkPlace, open_bulk
 from gapless.model.ticks import Tick
 from gapless.spark.options import EARLIEST, NOW, SourceOptions, parse_options
@@ -108,16 +109,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._bulk: Bulk | None = None
+        #: The durable subscription that keeps the log for this query, if it has a name.
+        self._hold: tuple[sync.Client, sync.Hold] | None = None
         #: With Trigger.AvailableNow: where it ends.
         self._target: Offset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks read by themselves: they need to know what, not what the driver has open.
-        return {"_options": self._options, "_bulk": None, "_target": None}
+        return {"_options": self._options, "_bulk": None, "_hold": None, "_target": None}
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Where a new query begins."""
-        return _resolved(self._opened, self._options.start, NOW)
+        start = _resolved(self._opened, self._options.start, NOW)
+        self._held(start)
+        return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """How much one micro-batch may hold."""
@@ -126,6 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
         """Where the next micro-batch ends: `start` itself when there is nothing new."""
+        self._held(start)
         end = dict(start)
         for pubend, stop in self._ends().items():
             end[pubend] = max(stop, start.get(pubend, _BEGINNING))
@@ -149,8 +155,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         return _read(partition, self._options)
 
+    def commit(self, end: Offset) -> None:
+        """Everything below is processed: the network need not keep it for this query."""
+        hold = self._held(end)
+        if hold is not None:
+            hold.acknowledge(end)
+
     def stop(self) -> None:
-        """The query has ended."""
+        """The query has ended; what it has not committed stays held under its name."""
+        if self._hold is not None:
+            (client, hold), self._hold = self._hold, None
+            try:
+                hold.__exit__(None, None, None)
+            finally:
+                client.__exit__(None, None, None)
         if self._bulk is not None:
             self._bulk.close()
             self._bulk = None
@@ -160,6 +178,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._bulk is None:
             self._bulk = _opened(self._options)
         return self._bulk
+
+    def _held(self, start: Offset) -> sync.Hold | None:
+        """The hold of a query that has a name; when it is new, from `start` on."""
+        options = self._options
+        if options.name is None or self._hold is not None:
+            return None if self._hold is None else self._hold[1]
+        client = sync.connect(options.brokers, token=options.token, tls=options.ca, name="spark").__enter__()
+        try:
+            hold = client.hold(options.topic, options.name, start).__enter__()
+        except BaseException:
+            client.__exit__(None, None, None)
+            raise
+        self._hold = (client, hold)
+        return hold
 
     def _ends(self) -> Offset:
         """One past the last event of each pubend, or where the query is to end."""

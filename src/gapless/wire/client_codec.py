@@ -98,7 +98,7 @@ class _Subscribe(Head, frozen=True):
     name: Name | None
     order: Order
     start: Literal["now", "earliest"] | TickNumber | _Positions
-    mode: Literal["guaranteed", "best-effort"]
+    mode: Literal["guaranteed", "best-effort", "holding"]
     credit_rows: _CreditRows | None
 
 
