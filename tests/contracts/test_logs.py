@@ -17,6 +17,7 @@ from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import GRANTS_MAX, Pubend, Recovered
 from gapless.store.contract import Flushed, RecordLog
 from gapless.store.control import FOLDED
+from gapless.store.keyed import KeyedLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.retention import Keep, Retention
@@ -68,10 +69,21 @@ def memory_opener(retention: Retention) -> Callable[[], RecordLog]:
     return log.reopened
 
 
+def keyed_opener(opener: Callable[[], RecordLog]) -> Callable[[], RecordLog]:
+    """Every event is of a key of its own, so nothing is superseded, and all is as in any other log."""
+
+    def open_keyed() -> RecordLog:
+        log = opener()
+        assert isinstance(log, Log | MemoryLog)
+        return KeyedLog(log, Retention(keep=Keep.NEWEST, columns=("id",)))
+
+    return open_keyed
+
+
 Maker = Callable[..., Store]
 
 
-@pytest.fixture(params=["disk", "disk in memory", "memory"])
+@pytest.fixture(params=["disk", "disk in memory", "memory", "keyed on disk", "keyed in memory"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
     made: list[Store] = []
 
@@ -79,6 +91,12 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
         retention = retention or Retention()
         if request.param == "memory":
             store = Store(memory_opener(retention), by_segment=False)
+        elif request.param == "keyed in memory":
+            store = Store(keyed_opener(memory_opener(retention)), by_segment=False)
+        elif request.param == "keyed on disk":
+            store = Store(
+                keyed_opener(disk_opener(tmp_path / "log", FaultyFiles(), retention)), by_segment=True
+            )
         else:
             files = FaultyFiles() if request.param == "disk in memory" else None
             store = Store(disk_opener(tmp_path / "log", files, retention), by_segment=True)

@@ -263,7 +263,7 @@ class Log:
             if successor.header.floor > below or self.options.retention.fits(log_bytes):
                 break
             if archive is not None:
-                archive.keep(segment.header.number, self._batches(segment))
+                archive.keep(segment.header.number, self.batches(segment))
             self._remove(segment)
             log_bytes -= segment.size
 
@@ -274,7 +274,7 @@ class Log:
         done = numbers_above
         for segment in sealed:
             if segment.header.number > numbers_above:
-                archive.keep(segment.header.number, self._batches(segment))
+                archive.keep(segment.header.number, self.batches(segment))
                 done = segment.header.number
         return done
 
@@ -586,7 +586,8 @@ class Log:
         except BadFrame as bad:
             raise damaged(segment.path, bad.offset) from None
 
-    def _batches(self, segment: Segment) -> Iterator[EventBatch]:
+    def batches(self, segment: Segment) -> Iterator[EventBatch]:
+        """All events of a sealed segment."""
         for frame in segment.frames(TICK_MIN, segment.size):
             if frame.kind is Kind.BATCH:
                 yield self._batch(segment, frame)

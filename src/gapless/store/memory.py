@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock
 
 from gapless.errors import StoreError
@@ -18,6 +18,9 @@ from gapless.protocol.pubend import Recovered
 from gapless.store.contract import READ_BYTES_MAX, Extent, Flushed
 from gapless.store.control import Control
 from gapless.store.retention import Keep, Retention
+
+#: Rows of a batch of a log that was rewritten.
+REWRITE_ROWS = 2**16
 
 
 class MemoryLog:
@@ -141,6 +144,24 @@ class MemoryLog:
             kept_from = self._firsts[0] if self._firsts else TICK_MAX
             while gone and self._notes and self._notes[0][0] < kept_from:
                 self._notes.popleft()
+
+    def rewrite(self, kept: Callable[[EventBatch], EventBatch], remembered: Tick) -> None:
+        """Have only what is kept of each batch, and the notes above the tick `remembered`."""
+        with self._lock:
+            before = list(self._batches)
+        left = [part for part in map(kept, before) if len(part)]
+        batches = EventBatch.joined(left).pieces(REWRITE_ROWS) if left else []
+        with self._lock:
+            self._batches[: len(before)] = batches
+            self._firsts = [batch.first for batch in self._batches]
+            self._bytes = sum(batch.nbytes for batch in self._batches)
+            self._notes = deque((tick, note) for tick, note in self._notes if tick > remembered)
+
+    @property
+    def rows(self) -> int:
+        """How many events it has."""
+        with self._lock:
+            return sum(map(len, self._batches))
 
     def kept_from(self, now: Tick) -> Tick:
         """See `RecordLog.kept_from`."""
