@@ -16,6 +16,7 @@ from types import TracebackType
 
 from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.config import NodeConfig
@@ -48,10 +49,11 @@ from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
 from gapless.store.files import failure
 from gapless.store.history import History
+from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
-from gapless.store.retention import Keep, Retention
+from gapless.store.retention import KEYED, Keep, Retention
 from gapless.wire.address import Address
 
 log = event_log("gapless.node")
@@ -323,16 +325,19 @@ class Node:
 
     def _open_log(self, place: PubendPlace, network: Network) -> RecordLog:
         config = self.config
-        if config.folder is None:
-            return MemoryLog(retention=self._retention(place, network))
         retention = self._retention(place, network)
+        is_keyed = retention.keep in KEYED
+        if config.folder is None:
+            memory = MemoryLog(retention=retention)
+            return KeyedLog(memory) if is_keyed else memory
         options = LogOptions(
             retention=retention,
             free_bytes_min=config.limits.free_bytes_min,
             segment_bytes_max=_segment_bytes(retention),
         )
         schema = network.topics[place.topic].arrow()
-        return Log.open(config.folder / "log" / place.pubend, place.pubend, schema, options=options)
+        disk = Log.open(config.folder / "log" / place.pubend, place.pubend, schema, options=options)
+        return KeyedLog(disk) if is_keyed else disk
 
     def _archives(self) -> dict[PubendId, Archive]:
         """Where the events of topics go that are kept for other programs."""
@@ -386,14 +391,15 @@ class Node:
         start = int.from_bytes(told, "big") if told else 0
         return Publishers.recover(pubend, log, self._database.publishers(pubend), start)
 
-    def _remember(self) -> None:
-        """Write down who published what: the log may forget it after this."""
+    def _remember(self) -> dict[PubendId, Tick]:
+        """Write down who published what; up to which tick of each pubend the log may forget it after this."""
         if self._database is None:
-            return
+            return {}
         with self._database.transaction():
             for pubend, publishers in self._publishers.items():
                 self._database.put_publishers(publishers.positions())
                 self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
+        return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""
@@ -404,10 +410,10 @@ class Node:
 
 
 def _segment_bytes(retention: Retention) -> int:
-    """How large the segments of a log are: retention by size deletes whole ones, so a few must fit."""
+    """How large the segments of a log are: retention deletes or rewrites whole ones, so a few must fit."""
     largest = LogOptions().segment_bytes_max
-    return (
-        largest
-        if retention.keep is not Keep.SIZE
-        else max(SEGMENT_BYTES_MIN, min(largest, retention.keep_bytes // 4))
-    )
+    if retention.keep in KEYED:
+        return SEGMENT_BYTES
+    if retention.keep is not Keep.SIZE:
+        return largest
+    return max(SEGMENT_BYTES_MIN, min(largest, retention.keep_bytes // 4))

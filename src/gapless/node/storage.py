@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId
-from gapless.model.ticks import Tick, TickRange
+from gapless.model.ticks import TICK_MAX, Tick, TickRange
 from gapless.node.logs import event_log
 from gapless.node.worker import Worker
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead, RetentionMoved
 from gapless.store.contract import Flushed, RecordLog
+from gapless.store.keyed import KeyedLog
 from gapless.store.log import Log, SegmentArchive
 
 log = event_log("gapless.storage")
@@ -51,14 +52,15 @@ class Storage:
         feed: Callable[[Event], None],
         broken: Callable[[StoreError], None],
         *,
-        before_trim: Callable[[], None] = lambda: None,
+        before_trim: Callable[[], Mapping[PubendId, Tick]] = dict,
         flushed: Callable[[float], None] = lambda _: None,
         archives: Mapping[PubendId, SegmentArchive] | None = None,
     ) -> None:
         """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
 
-        `before_trim` is called before a log forgets events, and their notes with them; `flushed` hears how
-        many seconds each flush took. `archives` are for the logs that are archived.
+        `before_trim` is called before a log forgets events, and their notes with them, and says up to which
+        tick of each pubend its notes are not needed any more; `flushed` hears how many seconds each flush
+        took. `archives` are for the logs that are archived.
         """
         self._archives = archives or {}
         #: Per pubend the highest segment that its archive has.
@@ -79,6 +81,8 @@ class Storage:
         # Making Parquet of a segment takes seconds, which nobody shall wait for.
         self._archivist = ThreadPoolExecutor(1, thread_name_prefix="gapless-archive")
         self._archiving = False
+        #: Letting go of what newer rows supersede, while that is under way.
+        self._tidying: asyncio.Task[None] | None = None
         #: Logs with records that are not being flushed yet, and those under way.
         self._waiting: dict[PubendId, None] = {}
         self._flushing: set[PubendId] = set()
@@ -112,12 +116,40 @@ class Storage:
             self._archiving = True
             task = self._loop.run_in_executor(self._archivist, self._archive)
             task.add_done_callback(self._was_archived)
+        if self._tidying is None and any(isinstance(each, KeyedLog) for each in self._logs.values()):
+            self._tidying = self._loop.create_task(self._tidy())
+
+    async def _tidy(self) -> None:
+        """Let go of superseded rows where they are many, if they are archived and their notes remembered."""
+        try:
+            keyed = {p: each for p, each in self._logs.items() if isinstance(each, KeyedLog)}
+            # In the same thread as the archiving, so that no segment is rewritten while it is archived.
+            untidy = await self._loop.run_in_executor(self._archivist, self._untidy, keyed)
+            remembered = self._before_trim() if untidy and not self._closed else {}
+            for pubend, numbers_up_to in untidy.items():
+                if not self._closed:
+                    tidy, up_to = keyed[pubend].tidy, remembered.get(pubend, TICK_MAX)
+                    await self._loop.run_in_executor(self._archivist, tidy, up_to, numbers_up_to)
+        except StoreError as error:
+            # It is tried again with the next second.
+            log.repeated("tidy_failed", by=error.code, code=error.code, reason=error.message)
+        finally:
+            self._tidying = None
+
+    def _untidy(self, logs: Mapping[PubendId, KeyedLog]) -> dict[PubendId, int]:
+        """The logs that are worth tidying, each with the last segment that may go. Runs in a thread."""
+        found: dict[PubendId, int] = {}
+        for pubend, each in logs.items():
+            up_to = self._archived.get(pubend, 0) if pubend in self._archives else TICK_MAX
+            if each.is_untidy(up_to):
+                found[pubend] = up_to
+        return found
 
     def _archive(self) -> None:
         """Hand to the archives what was sealed since the last time. Runs in a thread."""
         for pubend, archive in self._archives.items():
-            found = self._logs[pubend]
-            if isinstance(found, Log):
+            found = _on_disk(self._logs[pubend])
+            if found is not None:
                 self._archived[pubend] = found.archive(archive, self._archived.get(pubend, 0))
 
     def _was_archived(self, done: asyncio.Future[None]) -> None:
@@ -173,9 +205,10 @@ class Storage:
         self._before_trim()
         for pubend, before in trims.items():
             found, archive = self._logs[pubend], self._archives.get(pubend)
-            if archive is not None and isinstance(found, Log):
+            on_disk = _on_disk(found)
+            if archive is not None and on_disk is not None:
                 # In the same thread as the archiving, so that a segment is archived once.
-                task = self._loop.run_in_executor(self._archivist, found.trim, before, now, archive)
+                task = self._loop.run_in_executor(self._archivist, on_disk.trim, before, now, archive)
             else:
                 task = self._loop.run_in_executor(self._reader, found.trim, before, now)
             task.add_done_callback(_was_trimmed)
@@ -187,6 +220,8 @@ class Storage:
     async def close(self) -> None:
         """Wait for what is under way, and close the logs."""
         self._closed = True
+        if self._tidying is not None:
+            await self._tidying
         await self._writer.close()
         await self._loop.run_in_executor(self._reader, lambda: None)
         await self._loop.run_in_executor(self._archivist, lambda: None)
@@ -240,6 +275,12 @@ class Storage:
             return
         ticks, batch = done.result()
         self._feed(RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch))
+
+
+def _on_disk(log: RecordLog) -> Log | None:
+    """The log with files, if there is one."""
+    found = log.log if isinstance(log, KeyedLog) else log
+    return found if isinstance(found, Log) else None
 
 
 def _was_trimmed(done: asyncio.Future[None]) -> None:
