@@ -9,7 +9,7 @@ trees over trees: equal parts are equal objects, so that they can be shared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 from typing import TypeAlias
 
@@ -150,3 +150,49 @@ def _joined(relation: Join) -> tuple[Column, ...]:
         *(Column(c.name, c.type, c.nullable or left_maybe) for c in columns(relation.left)),
         *(Column(c.name, c.type, c.nullable or right_maybe) for c in columns(relation.right)),
     )
+
+
+def inputs(relation: Relation) -> tuple[Relation, ...]:
+    """The relations that an operator takes."""
+    match relation:
+        case Scan():
+            return ()
+        case Merge():
+            return relation.inputs
+        case Join():
+            return (relation.left, relation.right)
+        case Where() | Project() | GroupBy() | TopK():
+            return (relation.input,)
+
+
+def size(relation: Relation) -> int:
+    """How many operators there are; one that is used twice counts twice.
+
+    >>> size(Merge((Scan(TopicId("t"), ()), Scan(TopicId("u"), ()))))
+    3
+    """
+    return _size(relation, {})
+
+
+def _size(relation: Relation, known: dict[int, int]) -> int:
+    # Views over views share parts: without a memory, the time would be that of the tree.
+    found = known.get(id(relation))
+    if found is None:
+        found = known[id(relation)] = 1 + sum(_size(each, known) for each in inputs(relation))
+    return found
+
+
+def moved(relation: Relation, at: int) -> Relation:
+    """The same relation, as if all of it stood at one place: where a view's name stands in another's text."""
+    match relation:
+        case Scan():
+            return replace(relation, at=at)
+        case Merge():
+            return replace(relation, inputs=tuple(moved(each, at) for each in relation.inputs), at=at)
+        case Join():
+            return replace(relation, left=moved(relation.left, at), right=moved(relation.right, at), at=at)
+        case GroupBy():
+            aggregates = tuple(replace(each, at=at) for each in relation.aggregates)
+            return replace(relation, input=moved(relation.input, at), aggregates=aggregates, at=at)
+        case Where() | Project() | TopK():
+            return replace(relation, input=moved(relation.input, at), at=at)

@@ -1,0 +1,180 @@
+"""What is known of a view before there is any event? Domains of its columns, fate of its rows, its keys.
+
+One walk over the operators, from the topics up. What it finds decides which views can be maintained
+(`views.check`), and is told to whoever asks for a view's explanation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal as OneOf
+from typing import TypeAlias
+
+from gapless.views.domains import Domain, Domains, Motion, Rows, aggregate_domain, constrained, domain_of
+from gapless.views.expressions import ColumnRef
+from gapless.views.relation import GroupBy, Join, Merge, Project, Relation, Scan, TopK, Where, columns
+from gapless.views.visibility import ANY, ONCE, Visibility, all_of, any_of, one_of, visibility_of
+
+#: How a relation is kept: `events` of topics, one state per key (`keyed`), or computed from the changes of
+#: such (`derived`).
+Shape: TypeAlias = OneOf["events", "keyed", "derived"]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What is known of a relation."""
+
+    shape: Shape
+    domains: Domains
+    visibility: Visibility
+    #: For each key, the columns that hold it; one without a column has lost it.
+    keys: tuple[frozenset[str], ...] = ()
+
+
+def analyse(relation: Relation) -> Analysis:
+    """What is known of a relation."""
+    match relation:
+        case Scan():
+            return Analysis("events", {each.name: _EVENT for each in relation.columns}, ONCE)
+        case Where():
+            return _where(relation, analyse(relation.input))
+        case Project():
+            return _project(relation, analyse(relation.input))
+        case Merge():
+            return _merge(relation, [analyse(each) for each in relation.inputs])
+        case GroupBy():
+            return _group(relation, analyse(relation.input))
+        case Join():
+            return _join(relation, analyse(relation.left), analyse(relation.right))
+        case TopK():
+            inner = analyse(relation.input)
+            return replace(inner, visibility=all_of(inner.visibility, ANY))
+
+
+def domains(relation: Relation) -> Mapping[str, Domain]:
+    """The monotonic domain of every column."""
+    return analyse(relation).domains
+
+
+def visibility(relation: Relation) -> Visibility:
+    """What can become of a row."""
+    return analyse(relation).visibility
+
+
+_EVENT = Domain("event", Motion.FIXED)
+
+
+def _where(relation: Where, inner: Analysis) -> Analysis:
+    holds = visibility_of(relation.condition, inner.domains)
+    return replace(
+        inner,
+        domains=constrained(inner.domains, relation.condition),
+        visibility=all_of(inner.visibility, holds),
+    )
+
+
+def _project(relation: Project, inner: Analysis) -> Analysis:
+    found = {name: domain_of(each, inner.domains) for name, each in relation.outputs}
+    keys = tuple(
+        frozenset(name for name, each in relation.outputs if isinstance(each, ColumnRef) and each.name in key)
+        for key in inner.keys
+    )
+    return replace(inner, domains=found, keys=keys)
+
+
+def _merge(relation: Merge, inner: list[Analysis]) -> Analysis:
+    names = [each.name for each in columns(relation)]
+    found: dict[str, Domain] = {}
+    for place, name in enumerate(names):
+        same = [
+            analysis.domains[columns(each)[place].name]
+            for each, analysis in zip(relation.inputs, inner, strict=True)
+        ]
+        domain = same[0]
+        for other in same[1:]:
+            domain = Domain(
+                domain.name if domain.name == other.name else "latest",
+                domain.motion | other.motion,
+                domain.not_negative and other.not_negative,
+                domain.not_positive and other.not_positive,
+                domain.arrives or other.arrives,
+            )
+        found[name] = domain
+    fate = inner[0].visibility
+    for analysis in inner[1:]:
+        fate = one_of(fate, analysis.visibility)
+    events = all(each.shape == "events" for each in inner)
+    return Analysis("events" if events else "derived", found, fate)
+
+
+def rows_of(relation: GroupBy, inner: Analysis) -> Rows:
+    """What is known of the rows that a GROUP BY takes: one leaves its group also when its keys change."""
+    moves = any(not domain_of(key, inner.domains).is_final for _, key in relation.keys)
+    are_events = inner.shape == "events"
+    return Rows(are_events, not are_events and (moves or inner.visibility.may_leave))
+
+
+def _group(relation: GroupBy, inner: Analysis) -> Analysis:
+    rows = rows_of(relation, inner)
+    found: dict[str, Domain] = {}
+    for name, key in relation.keys:
+        was = domain_of(key, inner.domains)
+        found[name] = Domain("key", Motion.FIXED, was.not_negative, was.not_positive)
+    for each in relation.aggregates:
+        found[each.name] = aggregate_domain(each, inner.domains, rows)
+    fate = all_of(ONCE, ANY) if rows.may_leave else ONCE
+    keys = tuple(frozenset({name}) for name, _ in relation.keys)
+    return Analysis("keyed" if rows.are_events else "derived", found, fate, keys)
+
+
+def is_fused(relation: Join, left: Analysis, right: Analysis) -> bool:
+    """Whether both sides have one state per key, and are joined by all keys of both."""
+    if left.shape != "keyed" or right.shape != "keyed" or len(left.keys) != len(right.keys):
+        return False
+    pairs: dict[int, int] = {}
+    for one, other in relation.on:
+        first = next((at for at, key in enumerate(left.keys) if one in key), None)
+        second = next((at for at, key in enumerate(right.keys) if other in key), None)
+        if first is None or second is None or pairs.setdefault(first, second) != second:
+            return False
+    return len(pairs) == len(left.keys) == len(set(pairs.values()))
+
+
+def _join(relation: Join, left: Analysis, right: Analysis) -> Analysis:
+    fused = is_fused(relation, left, right)
+    on = {name for pair in relation.on for name in pair}
+    together = {**left.domains, **right.domains}
+    moves = any(not together[name].is_final for name in on)
+    left_domains = _missing(left) if relation.kind == "full" else left.domains
+    right_domains = right.domains if relation.kind == "inner" else _missing(right)
+    match relation.kind:
+        case "inner":
+            fate = all_of(left.visibility, right.visibility)
+        case "left":
+            fate = left.visibility
+        case "full":
+            fate = any_of(left.visibility, right.visibility)
+    if moves:
+        fate = all_of(fate, ANY)
+    found = {**left_domains, **right_domains}
+    if not fused:
+        return Analysis("derived", found, fate, (*left.keys, *right.keys))
+    keys = left.keys if relation.kind == "left" else tuple(frozenset() for _ in left.keys)
+    if relation.kind == "inner":
+        partner = dict(relation.on)
+        keys = tuple(key | {partner[name] for name in key if name in partner} for key in left.keys)
+    return Analysis("keyed", found, fate, keys)
+
+
+def _missing(side: Analysis) -> dict[str, Domain]:
+    """The columns of a side of which there may be no row, yet or any more."""
+    if side.visibility.may_leave:
+        return {
+            name: replace(each, name="latest", motion=Motion.ANY, arrives=True)
+            for name, each in side.domains.items()
+        }
+    return {
+        name: replace(each, name="event" if each.name == "key" else each.name, arrives=True)
+        for name, each in side.domains.items()
+    }

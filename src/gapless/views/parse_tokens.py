@@ -1,0 +1,397 @@
+"""What are the words of a view's SQL, and where do they stand?
+
+As for conditions (`content.sql_tokens`), the text is cut into tokens here and not by sqlglot: every token
+keeps its place, and sqlglot gets a stream in which every name is `n7`, every function `f7` and every literal
+`7`, the position in `Scanned.leaves`. So no rule of a dialect can change what a name or a literal means, and
+whatever the tree is made of leads back to a place in the text.
+
+sqlglot is lenient (`SELECT a,, b` and `BETWEEN 1 5` pass), so what must be followed by a value is checked
+here as well, and how deep the text is before a recursive parser sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from gapless.content.sql_tokens import Leaf, shown
+from gapless.errors import ViewError
+
+TEXT_CHARACTERS_MAX = 100_000
+TOKENS_MAX = 20_000
+#: Parentheses, CASEs, NOTs and signs inside each other. Parsers recurse that deep.
+DEPTH_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The tokens of a text, for sqlglot, and what they stand for."""
+
+    tokens: list[Token]
+    leaves: list[Leaf]
+
+
+def refuse(code: str, message: str, text: str, at: int | None) -> NoReturn:
+    """Raise the error that points at one place of the text."""
+    raise ViewError(code, message, text=text, at=at)
+
+
+_TOKEN = re.compile(
+    r"""(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*(?:
+      (?P<binary>[xX]'[^']*')
+    | (?P<word>[^\W\d]\w*)
+    | (?P<number>0[xX]\w* | (?:[0-9]|\.[0-9])(?:[eE][+-]|[\w.])*)
+    | (?P<string>'[^']*(?:''[^']*)*')
+    | (?P<quoted>"[^"]*(?:""[^"]*)*")
+    | (?P<sign><>|!=|<=|>=|\|\||::|[-+*/%(),=<>.;])
+    | (?P<end>\Z)
+    | (?P<other>.)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_WORD_AHEAD = re.compile(r"\s*([^\W\d]\w*)")
+_LITERAL_AHEAD = re.compile(r"\s*('[^']*(?:''[^']*)*')")
+_PARENTHESIS_AHEAD = re.compile(r"\s*\(")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_SIGNS: dict[str, TokenType] = {
+    "(": TokenType.L_PAREN,
+    ")": TokenType.R_PAREN,
+    ",": TokenType.COMMA,
+    ".": TokenType.DOT,
+    "=": TokenType.EQ,
+    "<>": TokenType.NEQ,
+    "!=": TokenType.NEQ,
+    "<": TokenType.LT,
+    "<=": TokenType.LTE,
+    ">": TokenType.GT,
+    ">=": TokenType.GTE,
+    "+": TokenType.PLUS,
+    "-": TokenType.DASH,
+    "*": TokenType.STAR,
+    "/": TokenType.SLASH,
+    "%": TokenType.MOD,
+    "||": TokenType.DPIPE,
+}
+_KEYWORDS: dict[str, TokenType] = {
+    "ALL": TokenType.ALL,
+    "AND": TokenType.AND,
+    "AS": TokenType.ALIAS,
+    "ASC": TokenType.ASC,
+    "BETWEEN": TokenType.BETWEEN,
+    "CASE": TokenType.CASE,
+    "CROSS": TokenType.CROSS,
+    "DESC": TokenType.DESC,
+    "DISTINCT": TokenType.DISTINCT,
+    "ELSE": TokenType.ELSE,
+    "END": TokenType.END,
+    "ESCAPE": TokenType.ESCAPE,
+    "EXCEPT": TokenType.EXCEPT,
+    "EXISTS": TokenType.EXISTS,
+    "FROM": TokenType.FROM,
+    "FULL": TokenType.FULL,
+    "HAVING": TokenType.HAVING,
+    "IN": TokenType.IN,
+    "INNER": TokenType.INNER,
+    "INTERSECT": TokenType.INTERSECT,
+    "IS": TokenType.IS,
+    "JOIN": TokenType.JOIN,
+    "LEFT": TokenType.LEFT,
+    "LIKE": TokenType.LIKE,
+    "LIMIT": TokenType.LIMIT,
+    "NATURAL": TokenType.NATURAL,
+    "NOT": TokenType.NOT,
+    "OFFSET": TokenType.OFFSET,
+    "ON": TokenType.ON,
+    "OR": TokenType.OR,
+    "OUTER": TokenType.OUTER,
+    "OVER": TokenType.OVER,
+    "QUALIFY": TokenType.QUALIFY,
+    "RECURSIVE": TokenType.RECURSIVE,
+    "RIGHT": TokenType.RIGHT,
+    "SELECT": TokenType.SELECT,
+    "THEN": TokenType.THEN,
+    "UNION": TokenType.UNION,
+    "USING": TokenType.USING,
+    "WHEN": TokenType.WHEN,
+    "WHERE": TokenType.WHERE,
+    "WITH": TokenType.WITH,
+}
+_BEFORE_BY: dict[str, TokenType] = {
+    "GROUP": TokenType.GROUP_BY,
+    "ORDER": TokenType.ORDER_BY,
+    "PARTITION": TokenType.PARTITION_BY,
+}
+_CONSTANTS = frozenset({"NULL", "TRUE", "FALSE"})
+
+#: What SQL may begin with, and views may not.
+_STATEMENTS = frozenset(
+    {"ALTER", "CALL", "COPY", "CREATE", "DELETE", "DROP", "EXPLAIN", "GRANT", "INSERT", "MERGE", "REPLACE"}
+    | {"SET", "SHOW", "TRUNCATE", "UPDATE", "USE", "VALUES", "FROM"}
+)
+#: Words of SQL that views do not have: the reason, and what to write instead.
+_INSTEAD = {
+    "ANY": "list the values with IN",
+    "ASOF": "a join is by equality alone",
+    "CUBE": "one view has one grouping: make a view for each",
+    "DATE": "write TIMESTAMP '2026-01-31 00:00:00'",
+    "FETCH": "write LIMIT",
+    "FILTER": "write sum(CASE WHEN condition THEN x END)",
+    "GROUPING": "one view has one grouping: make a view for each",
+    "ILIKE": "write LOWER(x) LIKE '...'",
+    "INTERVAL": "times are compared and truncated, never added to: publish the time you need as a column",
+    "LATERAL": "join by equal columns",
+    "PIVOT": "write sum(CASE WHEN column = 'x' THEN y END) AS x",
+    "REGEXP": "use LIKE",
+    "RLIKE": "use LIKE",
+    "ROLLUP": "one view has one grouping: make a view for each",
+    "SEMI": "group the right side by its key and use JOIN",
+    "ANTI": "group the right side by its key and use LEFT JOIN ... WHERE ... IS NULL",
+    "SIMILAR": "use LIKE",
+    "SOME": "list the values with IN",
+    "TABLESAMPLE": "a sample would differ at every computation",
+    "UNNEST": "columns hold single values",
+    "VALUES": "publish the rows to a topic",
+    "WINDOW": "only ROW_NUMBER() OVER (...) <= k is supported",
+}
+_ODD_SIGNS = {
+    "::": "write CAST(x AS type)",
+    "?": "parameters are not supported: write the value into the text",
+    ":": "parameters are not supported: write the value into the text",
+    "@": "parameters are not supported: write the value into the text",
+    "$": "parameters are not supported: write the value into the text",
+    "[": "arrays are not supported: lists of values are written IN (1, 2)",
+    "{": "arrays are not supported: lists of values are written IN (1, 2)",
+    "`": 'names are quoted as in "name"',
+    "!": "write NOT, or <> for not equal",
+}
+
+_T = TokenType
+_OPERATORS = frozenset(
+    {_T.EQ, _T.NEQ, _T.LT, _T.LTE, _T.GT, _T.GTE, _T.PLUS, _T.DASH, _T.SLASH, _T.MOD, _T.DPIPE, _T.STAR}
+)
+#: Behind these a value must begin.
+_OPEN = _OPERATORS | {
+    *(_T.COMMA, _T.DOT, _T.AND, _T.OR, _T.NOT, _T.LIKE, _T.BETWEEN, _T.ESCAPE, _T.IN, _T.IS, _T.ALIAS),
+    *(_T.SELECT, _T.DISTINCT, _T.FROM, _T.JOIN, _T.WHERE, _T.HAVING, _T.QUALIFY, _T.LIMIT, _T.OFFSET),
+    *(_T.GROUP_BY, _T.ORDER_BY, _T.PARTITION_BY, _T.ON, _T.WHEN, _T.THEN, _T.ELSE, _T.USING, _T.OVER),
+}
+#: What a value may begin with; NOT may also be followed by IN, LIKE and BETWEEN.
+_BEGINS = frozenset({_T.VAR, _T.NUMBER, _T.STRING, _T.L_PAREN, _T.DASH, _T.PLUS, _T.NOT, _T.CASE, _T.EXISTS})
+_ALSO: dict[TokenType, frozenset[TokenType]] = {
+    _T.NOT: frozenset({_T.IN, _T.LIKE, _T.BETWEEN}),
+    _T.SELECT: frozenset({_T.DISTINCT, _T.ALL, _T.STAR}),
+    _T.COMMA: frozenset({_T.STAR}),
+    _T.DOT: frozenset({_T.STAR}),
+    _T.IS: frozenset({_T.DISTINCT}),
+    _T.DISTINCT: frozenset({_T.STAR, _T.FROM, _T.ON}),
+}
+#: What a value ends with.
+_ENDS = frozenset({_T.VAR, _T.NUMBER, _T.STRING, _T.R_PAREN, _T.END})
+#: Where a star stands for all columns.
+_BEFORE_ALL = frozenset({_T.SELECT, _T.COMMA, _T.DOT, _T.DISTINCT, _T.L_PAREN, _T.ALL})
+
+
+def scan(text: str, known: frozenset[str], *, expression: bool = False) -> Scanned:
+    """Cut a view's text, or that of one expression, into tokens.
+
+    `known` names may be words that views do not support. Raises ViewError at the first token that cannot be,
+    or cannot stand where it does.
+    """
+    if len(text) > TEXT_CHARACTERS_MAX:
+        message = f"a view has at most {TEXT_CHARACTERS_MAX} characters, got {len(text)}: make views of parts"
+        refuse("E165", message, text, 0)
+    if found := _SURROGATE.search(text):
+        refuse("E165", "half a surrogate pair is no character: send the text as UTF-8", text, found.start())
+    return _Scanner(text, known, expression).scanned()
+
+
+class _Scanner:
+    def __init__(self, text: str, known: frozenset[str], expression: bool) -> None:
+        self._text = text
+        self._known = known
+        #: What the text may begin with.
+        self._first = _BEGINS if expression else frozenset({_T.SELECT, _T.WITH, _T.L_PAREN})
+        self._beginning = "a column or a value" if expression else "SELECT or WITH"
+        self._tokens: list[Token] = []
+        self._leaves: list[Leaf] = []
+        self._last: TokenType | None = None
+        #: Whether the star before stands for all columns.
+        self._all_columns = False
+        self._depth, self._base = 0, 0
+        #: The depth around each open parenthesis or CASE, where it stands, the BETWEENs that wait around it.
+        self._around: list[tuple[int, int, str, int]] = []
+        #: How many BETWEENs wait for their AND.
+        self._between = 0
+
+    def scanned(self) -> Scanned:
+        text, at = self._text, 0
+        while True:
+            found = _TOKEN.match(text, at)
+            assert found is not None, f"no token at {at} of {text!r}"
+            group = found.lastgroup
+            assert group is not None
+            at, start = found.end(), found.start(group)
+            written = found[group]
+            match group:
+                case "end":
+                    break
+                case "word":
+                    at = self._word(written, start, at)
+                case "sign" if written == ";":
+                    self._semicolon(start, at)
+                    break
+                case "sign" if written != "::":
+                    self._add(_SIGNS[written], written, start, at)
+                case "sign" | "other":
+                    self._other(written, start)
+                case _:
+                    self._literal(group, written, start)
+            if len(self._tokens) > TOKENS_MAX:
+                message = f"a view has at most {TOKENS_MAX} words and signs: make views of parts"
+                refuse("E165", message, text, start)
+        self._finish()
+        return Scanned(self._tokens, self._leaves)
+
+    def _word(self, word: str, start: int, stop: int) -> int:
+        """Take a word, and what behind it belongs to it; where to go on."""
+        upper = word.upper()
+        if not self._tokens and upper in _STATEMENTS:
+            refuse("E168", f"{upper} is not supported: a view is one SELECT", self._text, start)
+        if self._last is _T.DOT:
+            self._leaf(Leaf("name", word, start), stop)
+            return stop
+        ahead = _WORD_AHEAD.match(self._text, stop)
+        following = ahead[1].upper() if ahead else ""
+        if upper in _BEFORE_BY and ahead and following == "BY":
+            self._add(_BEFORE_BY[upper], f"{upper} BY", start, ahead.end())
+            return ahead.end()
+        if upper == "NULLS" and ahead and following in ("FIRST", "LAST"):
+            if following == "FIRST":
+                refuse("E168", "NULLS FIRST is not supported: nulls come last", self._text, start)
+            return ahead.end()
+        is_call = _PARENTHESIS_AHEAD.match(self._text, stop) is not None
+        if upper in _KEYWORDS and not (is_call and upper in ("LEFT", "RIGHT")):
+            self._add(_KEYWORDS[upper], upper, start, stop)
+            return stop
+        if upper in _CONSTANTS:
+            self._leaf(Leaf("word", upper, start), stop)
+            return stop
+        literal = _LITERAL_AHEAD.match(self._text, stop)
+        if upper == "TIMESTAMP" and literal:
+            self._leaf(Leaf("timestamp", literal[1][1:-1], start), literal.end())
+            return literal.end()
+        is_refused = upper in _INSTEAD and word not in self._known and self._last is not _T.ALIAS
+        if is_refused and (upper != "DATE" or literal):
+            refuse("E168", f"{upper} is not supported: {_INSTEAD[upper]}", self._text, start)
+        self._leaf(Leaf("call" if is_call else "name", word, start), stop)
+        return stop
+
+    def _literal(self, group: str, written: str, start: int) -> None:
+        if group == "number":
+            leaf = Leaf("number", written, start)
+        elif group == "binary":
+            leaf = Leaf("binary", written[2:-1], start)
+        else:
+            quote = written[0]
+            leaf = Leaf(group, written[1:-1].replace(quote * 2, quote), start)
+        self._leaf(leaf, start + len(written))
+
+    def _semicolon(self, start: int, stop: int) -> None:
+        found = _TOKEN.match(self._text, stop)
+        assert found is not None
+        if found.lastgroup != "end":
+            refuse("E165", "a view is one SELECT: nothing stands behind ';'", self._text, start)
+
+    def _other(self, written: str, start: int) -> None:
+        if written in "'\"":
+            refuse("E165", f"the quote {written} is opened and never closed", self._text, start)
+        if written in _ODD_SIGNS:
+            refuse("E165", f"{shown(written)} has no meaning here: {_ODD_SIGNS[written]}", self._text, start)
+        refuse("E165", f"{shown(written)} has no meaning here", self._text, start)
+
+    def _leaf(self, leaf: Leaf, stop: int) -> None:
+        index = len(self._leaves)
+        self._leaves.append(leaf)
+        if leaf.kind in ("name", "quoted"):
+            self._add(_T.VAR, f"n{index}", leaf.at, stop)
+        elif leaf.kind == "call":
+            self._add(_T.VAR, f"f{index}", leaf.at, stop)
+        else:
+            # ESCAPE wants a string where everything else takes any literal.
+            kind = _T.STRING if self._last is _T.ESCAPE else _T.NUMBER
+            self._add(kind, str(index), leaf.at, stop)
+
+    def _add(self, kind: TokenType, word: str, start: int, stop: int) -> None:
+        if not self._tokens and kind not in self._first:
+            found = shown(self._text[start:stop])
+            refuse("E165", f"expected {self._beginning}, found {found}", self._text, start)
+        self._check_place(kind, start, stop)
+        self._measure(kind, start)
+        self._all_columns = kind is _T.STAR and self._last in _BEFORE_ALL
+        self._last = kind
+        self._tokens.append(Token(kind, word, 1, start, start, stop - 1))
+
+    def _check_place(self, kind: TokenType, start: int, stop: int) -> None:
+        last, found = self._last, shown(self._text[start:stop])
+        if last in _OPEN and not self._all_columns:
+            assert last is not None
+            if kind not in _BEGINS and kind not in _ALSO.get(last, ()):
+                what = "a name" if last in (_T.FROM, _T.JOIN, _T.ALIAS, _T.DOT) else "a column or a value"
+                if last in (_T.IN, _T.USING, _T.OVER):
+                    what = "a parenthesis"
+                refuse("E165", f"expected {what}, found {found}", self._text, start)
+        elif kind in (_T.NUMBER, _T.STRING) and last in _ENDS:
+            what = "AND" if self._between else "an operator or a comma"
+            refuse("E165", f"expected {what}, found {found}", self._text, start)
+        elif kind is _T.VAR and last in _ENDS and self._between:
+            refuse(
+                "E165", f"expected AND, found {found}: BETWEEN needs AND and two values", self._text, start
+            )
+
+    def _measure(self, kind: TokenType, start: int) -> None:
+        """Count how deep parentheses, CASEs, NOTs and signs stand inside each other."""
+        if kind in (_T.VAR, _T.NUMBER, _T.STRING):
+            self._depth = self._base
+        elif kind in (_T.L_PAREN, _T.CASE):
+            sign = "(" if kind is _T.L_PAREN else "CASE"
+            self._around.append((self._base, start, sign, self._between))
+            self._base = self._depth = self._depth + 1
+            self._between = 0
+        elif kind in (_T.R_PAREN, _T.END):
+            self._close("(" if kind is _T.R_PAREN else "CASE", start)
+        elif kind is _T.NOT or (kind in (_T.DASH, _T.PLUS) and self._last not in _ENDS):
+            self._depth += 1
+        elif kind is _T.BETWEEN:
+            self._between += 1
+        elif kind is _T.AND and self._between:
+            self._between -= 1
+        if self._depth > DEPTH_MAX:
+            message = f"parentheses, CASEs, NOTs and signs are at most {DEPTH_MAX} deep: make views of parts"
+            refuse("E165", message, self._text, start)
+
+    def _close(self, sign: str, start: int) -> None:
+        if not self._around or self._around[-1][2] != sign:
+            what = "this parenthesis closes nothing" if sign == "(" else "END closes no CASE here"
+            refuse("E165", f"{what}: leave it out", self._text, start)
+        if self._between:
+            refuse("E165", "BETWEEN needs AND and two values", self._text, start)
+        self._base, _, _, self._between = self._around.pop()
+        self._depth = self._base
+
+    def _finish(self) -> None:
+        if not self._tokens:
+            refuse("E165", f"the text is empty: it begins with {self._beginning}", self._text, 0)
+        if self._last in _OPEN and not self._all_columns:
+            what = self._text[self._tokens[-1].start : self._tokens[-1].end + 1]
+            refuse("E165", f"something is missing after {shown(what)}", self._text, len(self._text))
+        if self._around:
+            _, start, sign, _ = self._around[-1]
+            what = "this parenthesis" if sign == "(" else "this CASE"
+            end = "closed" if sign == "(" else "ended with END"
+            refuse("E165", f"{what} is never {end}", self._text, start)
+        if self._between:
+            refuse("E165", "BETWEEN needs AND and two values", self._text, len(self._text))
