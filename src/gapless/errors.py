@@ -10,7 +10,8 @@ GaplessError                        everything Gapless raises on purpose
 │   └── ParameterError              one argument or option outside its allowed values
 ├── PeerError                 E2xx  a peer broke the protocol; close that link, serve the others
 ├── StoreError                E3xx  a disk, or what is on it, is not as it should be
-└── LinkError                 E4xx  a client cannot reach a node, or not any more
+├── LinkError                 E4xx  a client cannot reach a node, or not any more
+└── PipelineError             E5xx  Spark, or what it computes, is not as it should be; the views say so
 ```
 
 A mistake of our own is neither: it is a failed `assert`, and is not to be caught.
@@ -29,6 +30,7 @@ __all__ = [
     "NetworkDescriptionError",
     "ParameterError",
     "PeerError",
+    "PipelineError",
     "SchemaError",
     "StoreError",
     "UsageError",
@@ -128,3 +130,9 @@ class LinkError(GaplessError):
     """A client cannot reach a node, or not any more. What has no receipt may or may not have been stored."""
 
     code_pattern = re.compile(r"E4[0-9]{2}")
+
+
+class PipelineError(GaplessError):
+    """What computes the views failed, or was given more than it may keep. The log has it all: begin again."""
+
+    code_pattern = re.compile(r"E5[0-9]{2}")

@@ -1,0 +1,146 @@
+"""What outlives the pipeline's process? Of each stage, Spark's own checkpoint and beside it the state rows.
+
+```
+<folder>/<stage>/spark/        Spark's: offsets, commits, state
+<folder>/<stage>/rows/7.arrow  the state rows that batch 7 changed, and its horizon
+<folder>/<stage>/rows/5.whole.arrow   all state rows as of batch 5; what is older is deleted
+```
+
+Both are *soft*: the log of the topics is the truth. What is missing, damaged, or does not fit to the other is
+deleted, and the stage is computed again from the log. Nothing is forced to the disk for the same reason.
+
+The rows of a batch are written before Spark commits it. So the newest file is of the last committed batch, or
+of the one after, which Spark will repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from gapless.errors import PipelineError
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.ticks import Tick
+from gapless.views.registry import AsOf, as_of_text, parsed_as_of
+
+#: After so many batches, or when they have more rows than there are alive, all rows are written anew.
+BATCHES_MAX = 50
+_AS_OF = b"gapless_as_of"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a stage had when the process ended."""
+
+    #: Rows in the order in which they were written; later ones supersede earlier ones.
+    rows: list[pa.Table]
+    as_of: AsOf
+
+
+class Checkpoint:
+    """The files of one stage."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        """`schema` is that of the state rows; none are kept when it is empty."""
+        self.folder = folder
+        self.spark = folder / "spark"
+        self._rows = folder / "rows"
+        self._schema = schema
+        self._batches = 0
+        self._written = 0
+
+    def drop(self) -> None:
+        """Forget everything: the stage begins at the beginning."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._batches = self._written = 0
+
+    def committed(self) -> int | None:
+        """The last batch that Spark has committed."""
+        return max(_numbers(self.spark / "commits"), default=None)
+
+    def restore(self) -> Restored | None:
+        """What there was; None for nothing. Raises PipelineError E503 when it cannot be used."""
+        committed = self.committed()
+        files = sorted(self._rows.glob("*.arrow"), key=_order) if self._rows.is_dir() else []
+        if committed is None and not files:
+            if self.spark.exists():
+                self.drop()  # Spark began and never finished a batch.
+            return None
+        try:
+            tables = [self._read(each) for each in files]
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise PipelineError("E503", f"{self._rows} cannot be read: {error}") from error
+        start = max((at for at, each in enumerate(files) if _is_whole(each)), default=0)
+        numbers = [_order(each)[0] for each in files[start:]]
+        expected = list(range(numbers[0], numbers[0] + len(numbers))) if numbers else []
+        begins = bool(numbers) and (numbers[0] == 0 or _is_whole(files[start]))
+        if committed is None or numbers != expected or not begins or numbers[-1] - committed not in (0, 1):
+            raise PipelineError("E503", f"{self.folder}: Spark's checkpoint and the state rows do not fit")
+        as_of = parsed_as_of(tables[-1].schema.metadata[_AS_OF].decode())
+        return Restored([table.replace_schema_metadata(None) for table in tables[start:]], as_of)
+
+    def _read(self, path: Path) -> pa.Table:
+        with pa.ipc.open_file(path) as reader:
+            table = reader.read_all()
+        if not table.schema.equals(self._schema) or _AS_OF not in (table.schema.metadata or {}):
+            raise ValueError(f"{path.name} has other columns")
+        table.validate(full=True)
+        return table
+
+    def write(self, batch: int, rows: pa.Table, as_of: AsOf, alive: int) -> bool:
+        """Keep the rows that a batch changed. Gives whether it is time to write all of them anew."""
+        self._write(self._rows / f"{batch}.arrow", rows, as_of)
+        self._batches += 1
+        self._written += rows.num_rows
+        return self._batches >= BATCHES_MAX or self._written > max(2 * alive, 100_000)
+
+    def write_whole(self, batch: int, rows: pa.Table, as_of: AsOf) -> None:
+        """Keep all rows as of a batch, and forget older files."""
+        self._write(self._rows / f"{batch}.whole.arrow", rows, as_of)
+        for each in self._rows.glob("*.arrow"):
+            if _order(each) < (batch, 1):
+                each.unlink(missing_ok=True)
+        self._batches = self._written = 0
+
+    def _write(self, path: Path, rows: pa.Table, as_of: AsOf) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        schema = self._schema.with_metadata({_AS_OF: as_of_text(as_of).encode()})
+        made = path.with_suffix(".part")
+        with pa.OSFile(str(made), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_table(
+                rows.select(self._schema.names).cast(self._schema).replace_schema_metadata(None)
+            )
+        made.replace(path)
+
+    def as_of(self, batch: int, topics: Sequence[TopicId]) -> AsOf:
+        """The horizon of a batch: where its sources end, of each of these topics in order."""
+        lines = (self.spark / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
+        assert len(lines) == len(topics), f"{len(lines)} sources for {topics}"
+        found: dict[TopicId, dict[PubendId, Tick]] = {}
+        for topic, line in zip(topics, lines, strict=True):
+            if line == "-":  # A source that has nothing yet.
+                found[topic] = {}
+                continue
+            known = found.setdefault(topic, {})
+            for pubend, tick in json.loads(line).items():
+                # A topic that is read twice is included as far as both readers are.
+                known[PubendId(pubend)] = min(tick, known.get(PubendId(pubend), tick))
+        return found
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(each.name) for each in folder.iterdir() if each.name.isdigit()] if folder.is_dir() else []
+
+
+def _order(path: Path) -> tuple[int, int]:
+    """The batch of a file; the whole of a batch comes after what it changed."""
+    return int(path.name.split(".", 1)[0]), int(_is_whole(path))
+
+
+def _is_whole(path: Path) -> bool:
+    return path.name.endswith(".whole.arrow")

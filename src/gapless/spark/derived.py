@@ -1,0 +1,180 @@
+"""How do stages follow each other? Aggregations and joins of what other stages show, kept up to date.
+
+A `Reduced` or `Paired` stage gets the weighted changes of its inputs: rows that are no longer so, and rows
+that are so now. Only the groups and pairs that they touch are computed again, from the rows that the input
+shows, with the columnar operators of Arrow. Taken anew rather than added and subtracted, sums of floats do
+not drift, and the maximum of what was taken back is the next one.
+
+State rows have a key text as in every stage: the keys of the group, or those of both partners.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gapless.model.schema import COLUMN_TYPES
+from gapless.spark.state import Delta, KeyedRows, combined
+from gapless.spark.top import touched
+from gapless.views.registry import KEY
+from gapless.views.relation import Aggregate
+from gapless.views.stages import Paired, Reduced, Shown
+
+_LEFT_KEY, _RIGHT_KEY = "gapless_left_key", "gapless_right_key"
+_INT_MAX = 2**63 - 1
+#: Sums of integers are taken so wide that they cannot overflow on the way.
+_WIDE = pa.decimal128(38, 0)
+
+
+class Derived(Protocol):
+    """A stage over other stages."""
+
+    rows: KeyedRows
+
+    def take(self, side: int, delta: Delta, inputs: tuple[KeyedRows, ...]) -> tuple[pa.Table, pa.Array]:
+        """The changed state rows, and the keys of those that are gone, after an input has changed."""
+
+
+def fields_of(shown: Shown) -> list[pa.Field]:
+    """The columns of what a stage shows."""
+    return [pa.field(name, COLUMN_TYPES[each.kind]) for name, each in shown.outputs]
+
+
+class Reduction:
+    """The groups of a `Reduced` stage."""
+
+    def __init__(self, stage: Reduced) -> None:
+        self.stage = stage
+        fields = [pa.field(name, COLUMN_TYPES[each.kind]) for name, each in stage.keys]
+        fields += [pa.field(each.name, COLUMN_TYPES[each.kind]) for each in stage.aggregates]
+        self.rows = KeyedRows(
+            pa.schema([pa.field(KEY, pa.string()), *fields, pa.field(stage.events, pa.int64())])
+        )
+
+    def take(self, side: int, delta: Delta, inputs: tuple[KeyedRows, ...]) -> tuple[pa.Table, pa.Array]:
+        """The groups that a change touches, aggregated again."""
+        names = tuple(name for name, _ in self.stage.keys)
+        every = inputs[side].table()
+        members = every.filter(pa.array(touched(every, delta, names)))
+        groups = self._aggregated(members, names)
+        before = self.rows.table()
+        gone = before.filter(pa.array(touched(before, delta, names))).column(KEY)
+        gone = gone.filter(pc.invert(pc.is_in(gone, value_set=combined(groups.column(KEY)))))
+        return groups, combined(gone)
+
+    def _aggregated(self, members: pa.Table, names: tuple[str, ...]) -> pa.Table:
+        if not members.num_rows:
+            return self.rows.schema.empty_table()
+        # Each aggregate has a column of its own, in the type in which it is computed.
+        operands = {f"{at}": _operand(members, each) for at, each in enumerate(self.stage.aggregates)}
+        table = pa.table({**{name: members.column(name) for name in names}, **operands})
+        asked = [(f"{at}", *_function(each)) for at, each in enumerate(self.stage.aggregates)]
+        grouped = table.group_by(list(names)).aggregate([*asked, ([], "count_all")])
+        columns = {name: grouped.column(name) for name in names}
+        for at, each in enumerate(self.stage.aggregates):
+            columns[each.name] = _finished(grouped.column(f"{at}_{_function(each)[0]}"), each)
+        columns[self.stage.events] = grouped.column("count_all")
+        columns[KEY] = key_texts([columns[name] for name in names], grouped.num_rows)
+        return pa.table(columns).select(self.rows.schema.names).cast(self.rows.schema)
+
+
+def _operand(members: pa.Table, aggregate: Aggregate) -> pa.ChunkedArray | pa.Array:
+    if aggregate.operand is None:
+        return pa.repeat(pa.scalar(1, pa.int64()), members.num_rows)
+    values = members.column(getattr(aggregate.operand, "name"))  # noqa: B009  # the plan makes it a column
+    return values.cast(_WIDE) if aggregate.function == "sum" and aggregate.kind == "int" else values
+
+
+def _function(aggregate: Aggregate) -> tuple[str, pc.FunctionOptions | None]:
+    match aggregate.function:
+        case "count":
+            return "count", pc.CountOptions(mode="only_valid")
+        case "avg":
+            return "mean", None
+        case "sum" | "min" | "max" as name:
+            return name, None
+        case "first" | "last" as name:
+            raise AssertionError(f"{name} of rows without an order: the plan refuses it")
+
+
+def _finished(column: pa.ChunkedArray, aggregate: Aggregate) -> pa.ChunkedArray:
+    if aggregate.function == "sum" and aggregate.kind == "int":
+        # What does not fit is null, as everywhere.
+        fits = pc.and_(
+            pc.less_equal(column, pa.scalar(_INT_MAX).cast(_WIDE)),
+            pc.greater_equal(column, pa.scalar(-_INT_MAX - 1).cast(_WIDE)),
+        )
+        return pc.if_else(fits, column, pa.scalar(None, _WIDE)).cast(pa.int64())
+    return column
+
+
+def key_texts(columns: list[pa.ChunkedArray], count: int) -> pa.Array:
+    """The key of each row as a text: equal keys have equal texts, others have others."""
+    if not columns:
+        return pa.array(["[]"] * count)
+    parts = []
+    for column in columns:
+        values = combined(column)
+        if pa.types.is_binary(values.type):
+            texts = pa.array(
+                [None if each is None else each.hex() for each in values.to_pylist()], pa.string()
+            )
+        else:
+            texts = values.cast(pa.string())
+        if not pa.types.is_integer(values.type) and not pa.types.is_boolean(values.type):
+            escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+            texts = pc.binary_join_element_wise('"', escaped, '"', "")
+        parts.append(pc.fill_null(texts, "null"))
+    joined = pc.binary_join_element_wise(*parts, ",")
+    return pc.binary_join_element_wise("[", joined, "]", "")
+
+
+class Pairing:
+    """The pairs of a `Paired` stage. Nulls are equal to nothing, as in every join."""
+
+    def __init__(self, stage: Paired) -> None:
+        self.stage = stage
+        own = [pa.field(name, pa.string()) for name in (KEY, _LEFT_KEY, _RIGHT_KEY)]
+        self.rows = KeyedRows(pa.schema([*own, *fields_of(stage.left), *fields_of(stage.right)]))
+
+    def take(self, side: int, delta: Delta, inputs: tuple[KeyedRows, ...]) -> tuple[pa.Table, pa.Array]:
+        """The pairs of the rows that have changed: those of old rows are gone unless they are new as well."""
+        left, right = (delta.new, inputs[1].table()) if side == 0 else (inputs[0].table(), delta.new)
+        pairs = self._joined(left, right)
+        mine = _LEFT_KEY if side == 0 else _RIGHT_KEY
+        before = self.rows.table()
+        keys = pa.concat_arrays([combined(delta.old.column(KEY)), combined(delta.new.column(KEY))])
+        gone = before.filter(pc.is_in(before.column(mine), value_set=keys)).column(KEY)
+        gone = gone.filter(pc.invert(pc.is_in(gone, value_set=combined(pairs.column(KEY)))))
+        return pairs, combined(gone)
+
+    def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        """Found as row numbers first, so that each column is copied once and keeps its name."""
+        first, second = (
+            pa.table(
+                {
+                    **{f"on{at}": side.column(pair[which]) for at, pair in enumerate(self.stage.on)},
+                    f"row{which}": pa.array(np.arange(side.num_rows)),
+                }
+            )
+            for which, side in enumerate((left, right))
+        )
+        names = [f"on{at}" for at in range(len(self.stage.on))]
+        found = first.join(second, keys=names, join_type="inner")
+        left, right = left.take(found.column("row0")), right.take(found.column("row1"))
+        columns = {
+            _LEFT_KEY: left.column(KEY),
+            _RIGHT_KEY: right.column(KEY),
+            **{each.name: left.column(each.name) for each in fields_of(self.stage.left)},
+            **{each.name: right.column(each.name) for each in fields_of(self.stage.right)},
+        }
+        columns[KEY] = key_texts([columns[_LEFT_KEY], columns[_RIGHT_KEY]], left.num_rows)
+        return pa.table(columns).select(self.rows.schema.names)
+
+
+def made(stage: Reduced | Paired) -> Derived:
+    """What keeps a stage up to date."""
+    return Reduction(stage) if isinstance(stage, Reduced) else Pairing(stage)

@@ -1,0 +1,229 @@
+"""How does Spark run a stage? As one streaming query, each of whose batches is collected once.
+
+A batch is a single job: the aggregation, and what every feed shows of the rows that changed, come to the
+driver together as Arrow. Then the graph takes them, the views publish, the state rows are written down, and
+Spark commits. A crash at any place between repeats the batch, which then changes nothing that was published.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from gapless.errors import GaplessError, PipelineError
+from gapless.model.ids import TopicId
+from gapless.spark.checkpoints import Checkpoint
+from gapless.spark.compile import PUBEND, TICK, compiled, leaves, shown, state_columns
+from gapless.spark.expressions import named
+from gapless.spark.graph import Graph, Root, View
+from gapless.spark.relations import ROWS_MAX, covers
+from gapless.views.registry import KEY
+from gapless.views.stages import Events, Keyed, Leaf, Shown, stage_name
+
+log = logging.getLogger("gapless.pipeline")
+
+#: A batch has no more events of one topic than this: a long history is computed in pieces.
+BATCH_ROWS_MAX = 1_000_000
+#: So many relations are published to at a time.
+PUBLISHERS_MAX = 16
+
+
+@dataclass(frozen=True)
+class Network:
+    """How Spark reaches the network."""
+
+    brokers: str
+    #: Further options of `format("gapless")`, such as the token.
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class Running:
+    """One root and its query."""
+
+    def __init__(self, root: Root, runner: Runner) -> None:
+        self.root = root
+        self.name = stage_name(root.stage)
+        self._runner = runner
+        self.checkpoint = Checkpoint(runner.folder / self.name, root.schema)
+        self.query: StreamingQuery | None = None
+        #: Why a batch failed, if it was not Spark's fault.
+        self.error: GaplessError | None = None
+        self.batch_ms: float | None = None
+
+    def restore(self) -> None:
+        """Take up what an earlier run has left, or begin at the beginning."""
+        root, graph = self.root, self._runner.graph
+        try:
+            if isinstance(root.stage, Events):
+                self._restore_events(root)
+            elif (restored := self.checkpoint.restore()) is not None and root.rows is not None:
+                for table in restored.rows:
+                    root.rows.put(table)
+                root.as_of = restored.as_of
+                graph.restored(root)
+        except PipelineError as error:
+            log.warning("%s: it is computed again from the log", error)
+            self.checkpoint.drop()
+
+    def _restore_events(self, root: Root) -> None:
+        """Events are read on where every view above has them, and else from the beginning."""
+        committed = self.checkpoint.committed()
+        if committed is None:
+            self.checkpoint.drop()
+            return
+        graph = self._runner.graph
+        try:
+            as_of = self.checkpoint.as_of(committed, _topics(root.stage))
+        except (OSError, ValueError, AssertionError) as error:
+            raise PipelineError("E503", f"{self.checkpoint.folder} cannot be read: {error}") from error
+        behind = [view for view in graph.above(root) if not covers(view.relation.as_of, as_of)]
+        if behind or any(feed.rows is not None for feed in root.feeds.values()):
+            self.checkpoint.drop()
+        else:
+            root.as_of = as_of
+
+    def start(self) -> None:
+        """Begin to compute."""
+        frame = compiled(self.root.stage, self._runner.read)
+        self.query = (
+            frame.writeStream.queryName(self.name)
+            .outputMode("update")
+            .option("checkpointLocation", str(self.checkpoint.spark))
+            .trigger(processingTime="0 seconds")
+            .foreachBatch(self._batch)
+            .start()
+        )
+
+    def stop(self) -> None:
+        """Compute no more. What was computed stays."""
+        if self.query is not None:
+            self.query.stop()
+
+    def failure(self) -> PipelineError | GaplessError | None:
+        """Why the query has ended by itself; None while it has not."""
+        if self.query is None or self.query.isActive:
+            return None
+        reason = self.query.exception()
+        lines = [line for line in str(reason or "it ended without a reason").splitlines() if line.strip()]
+        return self.error or PipelineError("E501", f"Spark ended stage {self.name}: {lines[0]:.300}")
+
+    def _batch(self, frame: DataFrame, batch: int) -> None:
+        try:
+            self._take(frame, batch)
+        except GaplessError as error:
+            self.error = error
+            raise
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        started = time.monotonic()
+        graph, root = self._runner.graph, self.root
+        feeds = graph.feeds(root)
+        keep = [KEY] if root.rows is None else root.schema.names
+        table = shown(frame, [(prefix, feed.shown) for prefix, feed in feeds], keep).toArrow()
+        as_of = self.checkpoint.as_of(batch, _topics(root.stage))
+        with graph.lock:
+            graph.take(root, table, feeds, as_of)
+            if root.rows is not None and len(root.rows) > self._runner.rows_max:
+                raise PipelineError(
+                    "E502", f"stage {self.name} keeps {len(root.rows)} rows, at most {self._runner.rows_max}"
+                )
+            self._runner.publish(graph.above(root))
+            if root.rows is not None:
+                changed = table.select(root.schema.names).cast(root.schema)
+                if self.checkpoint.write(batch, changed, as_of, len(root.rows)):
+                    self.checkpoint.write_whole(batch, root.rows.table(), as_of)
+        self.batch_ms = (time.monotonic() - started) * 1_000
+
+
+class Runner:
+    """All queries of one Spark application."""
+
+    def __init__(
+        self, spark: SparkSession, network: Network, folder: Path, *, rows_max: int = ROWS_MAX
+    ) -> None:
+        self.spark = spark
+        self.network = network
+        self.folder = folder
+        self.rows_max = rows_max
+        self.graph = Graph(self.evaluate)
+        self.running: dict[Keyed | Events, Running] = {}
+        self._pool = ThreadPoolExecutor(PUBLISHERS_MAX, "gapless-publish")
+
+    def read(self, leaf: Leaf) -> DataFrame:
+        """The events of a leaf, as a stream, from the beginning."""
+        options = {
+            **self.network.options,
+            "brokers": self.network.brokers,
+            "topic": str(leaf.topic),
+            "from": "earliest",
+            "max_rows": str(BATCH_ROWS_MAX),
+            # Where an event stands comes with every row.
+            "columns": ",".join(_read_name(name) for name in leaf.columns) or "tick",
+        }
+        if leaf.where:
+            options["where"] = leaf.where
+        frame = self.spark.readStream.format("gapless").options(**options).load()
+        places = [named("tick").alias(TICK), named("pubend").alias(PUBEND)]
+        return frame.select(*(named(_read_name(name)).alias(name) for name in leaf.columns), *places)
+
+    def evaluate(self, rows: pa.Table, feeds: list[tuple[str, Shown]]) -> pa.Table:
+        """What these feeds show of state rows that are here already."""
+        return shown(self.spark.createDataFrame(rows), feeds, [KEY]).toArrow()
+
+    def make_root(self, stage: Keyed | Events) -> Root:
+        """A root that is not running yet."""
+        root = Root(stage, state_columns(stage))
+        self.running[stage] = Running(root, self)
+        return root
+
+    def start(self, roots: Iterable[Running]) -> None:
+        """Restore and start roots, after all of their views are there."""
+        with self.graph.lock:
+            starting = list(roots)
+            for each in starting:
+                each.restore()
+            for each in starting:
+                self.publish(self.graph.above(each.root))
+                each.start()
+
+    def drop(self, root: Root) -> None:
+        """Nobody needs a root any more."""
+        running = self.running.pop(root.stage)
+        running.stop()
+        running.checkpoint.drop()
+
+    def publish(self, views: list[View]) -> None:
+        """Publish the changes of views, with a marker each; they are durable when this returns."""
+        graph = self.graph
+
+        def one(view: View) -> None:
+            view.relation.publish(view.publisher, graph.as_of(view))
+
+        level = list(graph.level(views))
+        if len(level) == 1:
+            one(level[0])
+        else:
+            list(self._pool.map(one, level))
+
+    def close(self) -> None:
+        """Stop all queries."""
+        for each in self.running.values():
+            each.stop()
+        self._pool.shutdown()
+
+
+def _topics(stage: Keyed | Events) -> list[TopicId]:
+    return [leaf.topic for leaf in leaves(stage)]
+
+
+def _read_name(name: str) -> str:
+    """What the source calls a column: two names are its own."""
+    return f"{name}_" if name in ("tick", "pubend") else name

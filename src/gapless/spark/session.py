@@ -1,0 +1,86 @@
+"""With which settings does Spark run the pipeline? One session, chosen for small batches that follow fast.
+
+A micro-batch of a few rows costs what Spark does around it, so everything that is done per batch, per task or
+per file is kept small: few shuffle partitions, no user interface, no batches without data, no second file
+with a checksum beside each file of a checkpoint (a damaged checkpoint is noticed and rebuilt, see
+`gapless.spark.checkpoints`).
+
+Nothing here is needed by programs that only read and write topics: they bring their own session, and call
+`gapless.spark.register`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapless.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: On this machine, with all of its cores.
+MASTER = "local[*]"
+
+_STREAMING = "spark.sql.streaming"
+_LOG = Path(__file__).with_name("log4j2.properties")
+
+#: What the pipeline needs, and what makes its batches short.
+SETTINGS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.session.timeZone": "UTC",
+    # Conditions and columns are written so that they give null where the other mode would end the query.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.worker.reuse": "true",
+    f"{_STREAMING}.noDataMicroBatches.enabled": "false",
+    f"{_STREAMING}.stopTimeout": "20s",
+    f"{_STREAMING}.minBatchesToRetain": "4",
+    f"{_STREAMING}.numRecentProgressUpdates": "4",
+    f"{_STREAMING}.checkpoint.fileChecksum.enabled": "false",
+    f"{_STREAMING}.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Plans of streams with many columns are long, and printing them recurses.
+    "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile=file:{_LOG}",
+}
+
+
+def check_installed() -> None:
+    """Raises UsageError E174, saying what to install, when PySpark or Java is missing."""
+    if find_spec("pyspark") is None:
+        raise UsageError("E174", "PySpark is not installed: install gapless[spark]")
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and (home is None or not (Path(home) / "bin" / "java").exists()):
+        raise UsageError(
+            "E174", "Java is not installed: Spark needs Java 17 or newer, or JAVA_HOME set to it"
+        )
+
+
+def session(
+    master: str = MASTER, *, name: str = "gapless pipeline", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session that runs views. `settings` go before ours.
+
+    Raises UsageError E174 when PySpark or Java is missing.
+    """
+    check_installed()
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # only now is it known to be there
+
+    # Executors of local mode are this very program's children: they need the same libraries.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,151 @@
+"""What does the pipeline remember of a relation? Its rows by key, so that only real changes go on.
+
+Rows are kept as Arrow columns, never as Python objects. Changed rows are appended; the place of the newest
+row of each key is an array, and when more rows are dead than alive the columns are copied without them. So
+taking a batch costs its own size, whatever there is already.
+
+What comes out is a `Delta`: rows that are no longer so, and rows that are so now. With -1 and +1 as weights
+it is what linear operators need; as rows with keys it is what subscribers need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gapless.views.registry import KEY
+
+#: Fewer dead rows than this are not worth a copy.
+DEAD_ROWS_MIN = 10_000
+_ABSENT = -1
+
+Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """How a relation changed: what was so and is no longer, and what is so now. Both with their keys."""
+
+    old: pa.Table
+    new: pa.Table
+    #: The keys that have no row any more.
+    gone: pa.Array
+
+    def __bool__(self) -> bool:
+        return bool(self.old.num_rows or self.new.num_rows)
+
+
+class KeyedRows:
+    """The rows of a relation, each with its key text in the column `gapless_key`."""
+
+    def __init__(self, schema: pa.Schema, *, ignored: Collection[str] = (KEY,)) -> None:
+        """`schema` has the key, too; rows that differ only in the columns that are `ignored` are the same."""
+        self.schema = schema
+        self._compared = [name for name in schema.names if name not in ignored]
+        self._log = schema.empty_table()
+        #: Of each key its number, and of each number the place of its row in the log.
+        self._numbers: dict[str, int] = {}
+        self._places: Places = np.empty(0, np.int64)
+        self._alive = 0
+
+    def __len__(self) -> int:
+        return self._alive
+
+    def table(self) -> pa.Table:
+        """All rows, in the order in which their keys came first."""
+        places = self._places[: len(self._numbers)]
+        return self._log.take(pa.array(places[places != _ABSENT]))
+
+    def put(self, rows: pa.Table) -> None:
+        """Take these rows, whatever there was of their keys."""
+        self.apply(rows, np.ones(rows.num_rows, np.bool_), compared=False)
+
+    def keys_besides(self, keys: pa.ChunkedArray) -> pa.Array:
+        """The keys of rows that are not among these."""
+        own = self.table().column(KEY)
+        return own.filter(pc.invert(pc.is_in(own, value_set=combined(keys)))).combine_chunks()
+
+    def apply(self, rows: pa.Table, visible: Mask, *, compared: bool = True) -> Delta:
+        """Take the newest version of rows, of which those that are not visible are gone.
+
+        A row that is as it was is no change. Each key comes once. With `compared` off nothing is compared:
+        then every row counts as a change, and the old rows are not looked up.
+        """
+        rows = rows.select(self.schema.names).cast(self.schema)
+        numbers = self._numbered(rows.column(KEY))
+        before = self._places[numbers]
+        was = before != _ABSENT
+        old_places = before[was]
+        changed = np.ones(rows.num_rows, np.bool_)
+        old = self._log.take(pa.array(old_places)) if compared else self.schema.empty_table()
+        if compared:
+            same = _same(old, rows.filter(pa.array(was)), self._compared)
+            changed[was] = ~same | ~visible[was]
+            old = old.filter(pa.array(changed[was]))
+        gone = was & ~visible
+        come = visible & changed
+        new = rows.filter(pa.array(come))
+        self._places[numbers[gone]] = _ABSENT
+        self._places[numbers[come]] = self._log.num_rows + np.arange(new.num_rows)
+        self._log = pa.concat_tables([self._log, new])
+        self._alive += int(np.count_nonzero(come & ~was)) - int(np.count_nonzero(gone))
+        self._clean()
+        return Delta(old, new, combined(rows.column(KEY)).filter(pa.array(gone)))
+
+    def _numbered(self, keys: pa.ChunkedArray) -> Places:
+        """The number of each key; keys that are new get one."""
+        texts = keys.to_pylist()
+        known = self._numbers
+        numbers = np.fromiter(map(known.get, texts, repeat(_ABSENT)), np.int64, len(texts))
+        for at in np.flatnonzero(numbers == _ABSENT).tolist():
+            numbers[at] = known.setdefault(texts[at], len(known))
+        if len(known) > len(self._places):
+            grown = np.full(max(1024, 2 * len(known)), _ABSENT, np.int64)
+            grown[: len(self._places)] = self._places
+            self._places = grown
+        return numbers
+
+    def _clean(self) -> None:
+        """Forget dead rows, and the keys that have none, when they are the larger part."""
+        if self._log.num_rows - self._alive <= max(DEAD_ROWS_MIN, self._alive):
+            return
+        self._log = self.table().combine_chunks()
+        keys = self._log.column(KEY).to_pylist()
+        self._numbers = dict(zip(keys, range(len(keys)), strict=True))
+        self._places = np.arange(len(keys), dtype=np.int64)
+
+
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece."""
+    chunk = column.combine_chunks()
+    return chunk if isinstance(chunk, pa.Array) else pa.concat_arrays(chunk.chunks)
+
+
+def _same(left: pa.Table, right: pa.Table, names: Iterable[str]) -> Mask:
+    """Of each row, whether it has the same values in both tables; two nulls are the same, two NaNs too."""
+    same = np.ones(left.num_rows, np.bool_)
+    for name in names:
+        same &= same_values(combined(left.column(name)), combined(right.column(name)))
+    return same
+
+
+def same_values(left: pa.Array, right: pa.Array) -> Mask:
+    """Of each place, whether both have the same value there."""
+    equal = pc.fill_null(pc.equal(left, right), False)
+    same: Mask = pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right))).to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(left.type):
+        same |= pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False).to_numpy(zero_copy_only=False)
+    return same
+
+
+def where_mask(column: pa.ChunkedArray) -> Mask:
+    """A column of truth values as a mask."""
+    mask: Mask = combined(column).to_numpy(zero_copy_only=False).astype(np.bool_)
+    return mask
