@@ -77,7 +77,7 @@ class _Check:
         goes = "rises" if function == "max" else "falls"
         message = (
             f"{function}() where {why} cannot be maintained, for the next one would have to be known: "
-            f"take it over events, or over a column that only {goes}, such as {function}()"
+            f"take it over the events, or over a column that only {goes}"
         )
         self._refuse(message, at)
 

@@ -217,8 +217,13 @@ _PATH = re.compile(rf"(?://?{_NAME})*(?://?(?:{_NAME}|@{_NAME}))(?:/text\(\))?")
 _COUNTED = {1: "one operand", 2: "two operands", 3: "three operands"}
 
 
-def typed(function: str, operands: tuple[Expression, ...], *, at: int | None = None, text: str = "") -> Call:
+def typed(
+    function: str, operands: tuple[Expression, ...], *, at: int | None = None, text: str = ""
+) -> Expression:
     """A call of a function of the table, with its type; `text` and `at` are for the message.
+
+    What can be written in two ways becomes one: chains of AND and of OR are one call, minus a number is a
+    number, and NOT ... IS NULL is IS NOT NULL.
 
     >>> print(typed("+", (ColumnRef("a", "int", nullable=False), Literal(Decimal("0.5"), "decimal"))).kind)
     decimal
@@ -229,8 +234,15 @@ def typed(function: str, operands: tuple[Expression, ...], *, at: int | None = N
     assert function != "cast", "casts are made by `cast_to`"
     if len(operands) < row.least or (row.most is not None and len(operands) > row.most):
         _refuse(f"{row.form} {_takes(row)}, got {len(operands)}", text, at)
-    if function == "case":
-        return _case(operands, at, text)
+    match function, operands:
+        case "case", _:
+            return _case(operands, at, text)
+        case "neg", (Literal(value=int() | float() | Decimal() as value, kind=kind),) if kind in NUMBERS:
+            return Literal(-value, kind, at) if kind != "int" or -value < 2**63 else Literal(None, kind, at)
+        case "not", (Call(function="is_null") as inner,):
+            return Call("is_not_null", inner.operands, "bool", False, at)
+        case "and" | "or", _:
+            operands = tuple(part for each in operands for part in _parts(function, each))
     if function in ("date_trunc", "xml_text", "xml_number", "like", "substring", "round"):
         _check_constants(row, operands, text)
     if row.alike or row.result == "common":
@@ -240,6 +252,11 @@ def typed(function: str, operands: tuple[Expression, ...], *, at: int | None = N
     if row.result == "common":
         operands = tuple(coerced(each, kind) for each in operands)
     return Call(function, operands, kind, _nullable(row, operands, kind), at)
+
+
+def _parts(function: str, operand: Expression) -> tuple[Expression, ...]:
+    """The operands of a chain; those of a chain were flat when it was made."""
+    return operand.operands if isinstance(operand, Call) and operand.function == function else (operand,)
 
 
 def cast_to(operand: Expression, kind: str, *, at: int | None = None, text: str = "") -> Expression:

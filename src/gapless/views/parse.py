@@ -18,6 +18,7 @@ from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 from sqlglot.parser import Parser
+from sqlglot.tokenizer_core import TokenType
 
 from gapless.content.sql_tokens import shown
 from gapless.model.ids import TopicId
@@ -153,10 +154,6 @@ class _Queries:
                 "E168", "ROW_NUMBER() needs a bound: write QUALIFY ROW_NUMBER() OVER (...) <= k", source
             )
         self._check_size(source.relation, tree)
-        for each in columns(source.relation):
-            if each.name.startswith(RESERVED):
-                message = f"names that begin with {RESERVED} are taken: call {each.name!r} something else"
-                self._reader.refuse("E166", message, 0)
         return source.relation
 
     def _refuse(self, code: str, message: str, where: Node | _Source | None) -> NoReturn:
@@ -179,7 +176,8 @@ class _Queries:
     def _query(self, node: Node, around: Mapping[str, _Source]) -> _Source:
         """What a query gives; `around` are the WITHs that it sees."""
         if not isinstance(node, exp.Select | exp.Subquery | exp.Union) or isinstance(node, _SET_OPERATIONS):
-            self._refuse("E168", _unsupported(node), node)
+            at = self._reader.keyword(node.expression, TokenType.INTERSECT, TokenType.EXCEPT)
+            self._reader.refuse("E168", _unsupported(node), at)
         named = self._with(node, around)
         if isinstance(node, exp.Select):
             return self._select(node, named)
@@ -210,7 +208,7 @@ class _Queries:
             self._only(here, known)
             if here.args.get("distinct"):
                 message = "UNION is not supported: write UNION ALL, or SELECT DISTINCT over it"
-                self._refuse("E168", message, here.expression)
+                self._reader.refuse("E168", message, self._reader.keyword(here.expression, TokenType.UNION))
             parts.append(here.expression)
             here = here.this
         sources = [self._query(each, named) for each in (here, *reversed(parts))]
@@ -243,7 +241,7 @@ class _Queries:
             ]
             inputs.append(project(relation, tuple(outputs)))
         flat = [part for each in inputs for part in (each.inputs if isinstance(each, Merge) else (each,))]
-        return Merge(tuple(flat), self._reader.at(nodes[1]))
+        return Merge(tuple(flat), self._reader.keyword(nodes[1], TokenType.UNION))
 
     def _no_rank(self, source: _Source, what: str) -> None:
         if source.ranking is not None:
@@ -272,16 +270,17 @@ class _Queries:
             message = (
                 "ORDER BY without LIMIT is not supported: a view has no order; add LIMIT k, or leave it out"
             )
-            self._refuse("E168", message, order)
+            self._reader.refuse("E168", message, self._reader.keyword(order, TokenType.ORDER_BY))
         if not isinstance(limit, exp.Limit):
             self._refuse("E168", "FETCH is not supported: write LIMIT", limit)
         if order is None:
             message = "LIMIT without ORDER BY is not supported: any rows would do; say which come first"
-            self._refuse("E168", message, limit)
+            self._reader.refuse("E168", message, self._reader.keyword(limit, TokenType.LIMIT))
         self._only(order, frozenset({"expressions"}))
         self._only(limit, frozenset({"expression"}))
         k = self._reader.whole_number(limit.expression, "LIMIT", K_MAX)
-        ranking = Ranking((), shown_here.ordered(order.expressions, positions=True), self._reader.at(order))
+        at = self._reader.keyword(order, TokenType.ORDER_BY)
+        ranking = Ranking((), shown_here.ordered(order.expressions, positions=True), at)
         return shown_here.top(relation, ranking, k, "ORDER BY")
 
     # ---- one SELECT ----
@@ -306,7 +305,7 @@ class _Queries:
         groups = self._groups(node, here)
         having = self._having(node, scope, here, aggregates)
         if groups or having is not None or aggregates.found:
-            at = groups[0].at if groups and groups[0].at is not None else self._reader.at(node)
+            at = self._reader.keyword(node.args.get("group") or node.args["from_"], TokenType.GROUP_BY)
             grouped = Grouped(groups, items, having, tuple(aggregates.found), at)
             relation = group(self._reader, relation, grouped)
         else:
@@ -458,6 +457,9 @@ class _Queries:
             if not item.name.isidentifier():
                 message = f"{shown(item.name)} is no name of a column: use letters, digits and _"
                 self._reader.refuse("E166", message, item.at)
+            if item.name.startswith(RESERVED):
+                message = f"names that begin with {RESERVED} are taken: call {item.name!r} something else"
+                self._reader.refuse("E166", message, item.at)
             seen.add(item.name)
         if len(items) > COLUMNS_MAX:
             self._reader.refuse("E165", f"a view has at most {COLUMNS_MAX} columns", items[COLUMNS_MAX].at)
@@ -563,8 +565,11 @@ class _Queries:
         """A query that numbers its rows; how many are wanted is said around it."""
         row = {each.name: ColumnRef(each.name, each.type, each.nullable) for each in columns(relation)}
         clause = "ROW_NUMBER() OVER (ORDER BY ...)"
-        order = tuple((row[here.column(each, clause)], descends) for each, descends in ranking.order)
-        per = tuple(row[here.column(each, "PARTITION BY")] for each in ranking.per)
+        order = tuple(
+            (replace(row[here.column(each, clause)], at=each.at), descends)
+            for each, descends in ranking.order
+        )
+        per = tuple(replace(row[here.column(each, "PARTITION BY")], at=each.at) for each in ranking.per)
         return _Source(relation, Ranking(per, order, ranking.at), name)
 
 

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn, TypeAlias
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from gapless.content.sql_operands import literal_operand, number
 from gapless.content.sql_tokens import SHOWN_CHARACTERS_MAX, Leaf, shown
@@ -103,6 +104,7 @@ class Reader:
     def __init__(self, text: str, scanned: Scanned) -> None:
         self.text = text
         self._leaves = scanned.leaves
+        self._tokens = scanned.tokens
 
     # ---- names and places ----
 
@@ -117,6 +119,12 @@ class Reader:
             if isinstance(each, exp.Identifier | exp.Literal | exp.Anonymous):
                 places.append(self.leaf(each.this).at)
         return min(places, default=0)
+
+    def keyword(self, node: Node | None, *kinds: TokenType) -> int:
+        """Where the last of these words before a node stands; the node's own place without one."""
+        at = self.at(node)
+        before = [token.start for token in self._tokens if token.token_type in kinds and token.start < at]
+        return before[-1] if before else at
 
     def refuse(self, code: str, message: str, at: int | None) -> NoReturn:
         """Raise the error that points at one place of the text."""
@@ -286,13 +294,7 @@ class _Expression:
         return self.reader.call("and" if kind is exp.And else "or", operands, operands[0].at)
 
     def negated(self, node: Node) -> Expression:
-        inner = node.this
-        while isinstance(inner, exp.Paren):
-            inner = inner.this
-        if isinstance(inner, exp.Is) and self._is_null_test(inner):
-            value = self.read(inner.this)
-            return self.reader.call("is_not_null", (value,), value.at)
-        operand = self.read(inner)
+        operand = self.read(node.this)
         return self.reader.call("not", (operand,), operand.at)
 
     def _is_null_test(self, node: Node) -> bool:
@@ -391,10 +393,14 @@ class _Expression:
 
     def subquery(self, node: Node) -> Expression:
         message = "a subquery in an expression is not supported: it would be computed for each row; JOIN it"
-        self.reader.refuse("E168", message, self._at(node))
+        self.reader.refuse("E168", message, self.reader.keyword(node, TokenType.SELECT))
 
     def exists(self, node: Node) -> Expression:
         message = "EXISTS is not supported: group the subquery by the column and JOIN it"
+        self.reader.refuse("E168", message, self.reader.keyword(node, TokenType.EXISTS))
+
+    def null_safe(self, node: Node) -> Expression:
+        message = "IS DISTINCT FROM is not supported: write = or <>, and IS NULL"
         self.reader.refuse("E168", message, self._at(node))
 
     def distinct(self, node: Node) -> Expression:
@@ -426,6 +432,8 @@ _READERS: dict[type[Node], Callable[[_Expression, Node], Expression]] = {
     exp.Literal: _Expression.literal,
     exp.Neg: _Expression.negative,
     exp.Not: _Expression.negated,
+    exp.NullSafeEQ: _Expression.null_safe,
+    exp.NullSafeNEQ: _Expression.null_safe,
     exp.Or: _Expression.connected,
     exp.Select: _Expression.subquery,
     exp.Star: _Expression.star,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from gapless.views.expressions import Call, ColumnRef, Expression
 from gapless.views.functions import OPERANDS, described, typed
@@ -16,6 +17,7 @@ from gapless.views.logic import conjuncts
 from gapless.views.parse_expressions import Node, Reader, Scope, Visible
 from gapless.views.relation import Join, JoinKind, Project, Relation, columns
 
+_WORDS = (TokenType.JOIN, TokenType.COMMA)
 _WAY_OUT = "a join is by equal columns, as in ON a.x = b.x"
 
 
@@ -29,7 +31,7 @@ class Inputs:
 
 def join(reader: Reader, node: Node, left: Inputs, right: Inputs) -> Inputs:
     """Both inputs, joined as the node says. Raises ViewError for other joins than by equality."""
-    at = reader.at(node.this)
+    at = reader.keyword(node.this, *_WORDS)
     kind, swapped = _kind(reader, node, at)
     _check_names(reader, left.scope, right.scope, at)
     right = _renamed(left, right)
