@@ -85,14 +85,17 @@ class Catalog:
         database: RecoveryDatabase | None,
         *,
         addresses: Mapping[BrokerId, str],
+        ends: Callable[[PubendId], Tick],
         open_logs: Callable[[Sequence[PubendPlace], Network], Mapping[PubendId, Recovered]],
         feed: Callable[[Event], None],
         clock: Callable[[], Tick],
     ) -> None:
         """`network` is the described one with what was written down; `open_logs` makes room for pubends.
 
-        `addresses` are those that clients can reach.
+        `addresses` are those that clients can reach; `ends` gives one past the last durable event of a pubend
+        that lives here.
         """
+        self._ends = ends
         self.addresses = addresses
         self.network = network
         self._broker = broker
@@ -159,6 +162,7 @@ class Catalog:
             places=places,
             addresses={broker: text for broker, text in self.addresses.items() if broker in near},
             repositories=tuple(sorted(network.repositories)),
+            ends={pubend: self._ends(pubend) for pubend, broker in places.items() if broker == self._broker},
         )
 
     def learned(self, creations: tuple[Creation, ...]) -> None:

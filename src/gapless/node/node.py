@@ -138,6 +138,7 @@ class Node:
             config.broker,
             self._database,
             addresses={broker: str(config.client_address(broker)) for broker in config.addresses},
+            ends=lambda pubend: max(known_horizon(self.broker, pubend)[0], 0),
             open_logs=self._add_logs,
             feed=self._host.feed,
             clock=lambda: self._host.now().clock,

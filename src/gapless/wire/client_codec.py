@@ -191,6 +191,9 @@ class _Topics(Head, frozen=True):
     addresses: Annotated[dict[Name, Text], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
     repositories: Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)] = ()
     bulk: Text = ""
+    ends: Annotated[dict[Name, TickNumber], Meta(max_length=SOURCES_MAX)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class _StatusReport(Head, frozen=True):
@@ -394,7 +397,8 @@ def encode_node(message: NodeMessage) -> list[Part]:
             listed = tuple((each.topic, column_texts(each), tuple(pubends)) for each, pubends in topics)
             places = {str(pubend): str(broker) for pubend, broker in message.places.items()}
             addresses = {str(broker): address for broker, address in message.addresses.items()}
-            told = _Topics(request, listed, places, addresses, message.repositories, message.bulk)
+            ends = _told(message.ends)
+            told = _Topics(request, listed, places, addresses, message.repositories, message.bulk, ends)
             kind, head = Kind.TOPICS, told
         case StatusReport(request=request, report=report):
             kind, head = Kind.STATUS_REPORT, _StatusReport(request, report)
@@ -484,6 +488,7 @@ def _decode_topics(frame: Frame) -> Topics:
         addresses={BrokerId(broker): address for broker, address in head.addresses.items()},
         repositories=tuple(map(BrokerId, head.repositories)),
         bulk=head.bulk,
+        ends=_positions(head.ends),
     )
 
 

@@ -288,6 +288,8 @@ class Topics:
     repositories: tuple[BrokerId, ...] = ()
     #: Where the events of this node are read in bulk (`gapless.wire.bulk`); empty unless that was asked for.
     bulk: str = ""
+    #: Of each pubend that lives at this node, one past the last durable event.
+    ends: Mapping[PubendId, Tick] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
