@@ -77,7 +77,9 @@ class Archive:
     def _write_rows(self, file: File, first: EventBatch, batches: Iterator[EventBatch]) -> int:
         sink = _Sink(file)
         # The tick is the only column that everybody filters by: its statistics are what finds a row group.
-        with pq.ParquetWriter(sink, self.schema, compression="zstd", write_statistics=True) as writer:
+        with pq.ParquetWriter(
+            sink, self.schema, compression="zstd", write_statistics=True, write_page_checksum=True
+        ) as writer:
             gathered = [first]
             size, stop = first.nbytes, first.last + 1
             for batch in batches:

@@ -273,7 +273,7 @@ def _archived(file: ArchiveFile, ticks: TickRange, shape: _Shape) -> Iterator[pa
     ]
     stored = {name: _renamed(name) for name in shape.names}
     try:
-        with pq.ParquetFile(file.path) as opened:
+        with pq.ParquetFile(file.path, page_checksum_verification=True) as opened:
             batches = opened.iter_batches(
                 BATCH_ROWS, row_groups=groups, columns=["tick", *stored.values()], use_threads=False
             )
