@@ -49,12 +49,13 @@ def histories(draw: Draw) -> dict[str, list[Event]]:
     """Some events of every topic; two pubends each."""
     events: dict[str, list[Event]] = {}
     for topic, schema in SCHEMAS.items():
-        places = draw(
-            st.lists(st.tuples(st.sampled_from(["p", "q"]), st.integers(1, 20)), max_size=8, unique=True)
-        )
+        place = st.tuples(st.sampled_from(["p", "q"]), st.integers(1, 20))
+        places = draw(st.lists(place, min_size=draw(st.sampled_from([0, 4, 6])), max_size=8, unique=True))
         events[topic] = [
             Event(
-                pubend, tick, {each.name: draw(_value(each.type, each.nullable)) for each in schema.columns}
+                f"{topic}.{pubend}",
+                tick,
+                {each.name: draw(_value(each.type, each.nullable)) for each in schema.columns},
             )
             for pubend, tick in places
         ]
@@ -158,12 +159,20 @@ def exact(relation: Relation) -> list[ColumnRef]:
 
 def _selected(draw: Draw, relation: Relation) -> Relation:
     """Some selections and projections of a relation."""
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2]))):
         if draw(st.booleans()):
-            relation = Where(relation, expression(draw, exact(relation), "bool"))
+            relation = Where(relation, _lenient(draw, relation))
         else:
             relation = _extended(draw, relation)
     return relation
+
+
+def _lenient(draw: Draw, relation: Relation) -> Expression:
+    """A condition; often one that many rows meet, so that there is something to see."""
+    condition = expression(draw, exact(relation), "bool")
+    if draw(st.booleans()):
+        return condition
+    return typed("or", (condition, expression(draw, exact(relation), "bool")))
 
 
 def _extended(draw: Draw, relation: Relation) -> Relation:
@@ -192,12 +201,17 @@ def _flat(draw: Draw) -> Relation:
     return _selected(draw, Merge((first, second)))
 
 
-def _grouped(draw: Draw, relation: Relation, *, events: bool) -> Relation:
+def _grouped(draw: Draw, relation: Relation, *, events: bool, kinds: Sequence[str] | None = None) -> Relation:
     seen = exact(relation)
     keys = []
-    for at in range(draw(st.sampled_from([1, 1, 1, 2, 0]))):
-        kind = draw(st.sampled_from(["int", "int", "string"]))
-        keys.append((f"key{at}", expression(draw, seen, kind, 1)))
+    if kinds is None:
+        kinds = draw(st.sampled_from([["int"], ["int"], ["string"], ["int", "string"], []]))
+    for at, kind in enumerate(kinds):
+        plain = [each for each in seen if each.kind == kind]
+        is_plain = plain and draw(st.integers(0, 3))
+        keys.append(
+            (f"key{at}", draw(st.sampled_from(plain)) if is_plain else expression(draw, seen, kind, 1))
+        )
     functions = ["sum", "count", "min", "max", "avg"] + (["first", "last"] if events else [])
     made = []
     for at in range(draw(st.integers(0, 3))):
@@ -227,11 +241,7 @@ def _joined(draw: Draw, left: Relation, right: Relation) -> Relation | None:
         for other in exact(right)
         if one.kind == other.kind and one.kind in ("int", "string")
     ]
-    keys = [
-        pair
-        for pair in pairs
-        if pair[0].endswith(("key0", "key1")) and pair[0].removeprefix("l_") == pair[1].removeprefix("r_")
-    ]
+    keys = [pair for pair in pairs if pair[1] in ("r_key0", "r_key1") and pair[0].endswith(pair[1][2:])]
     if not pairs:
         return None
     by_keys = bool(keys) and draw(st.integers(0, 3)) > 0
@@ -240,11 +250,13 @@ def _joined(draw: Draw, left: Relation, right: Relation) -> Relation | None:
     return Join(left, right, kind, on)
 
 
-def _keyed(draw: Draw, depth: int) -> Relation:
-    relation = _selected(draw, _grouped(draw, _flat(draw), events=True))
+def _keyed(draw: Draw, depth: int, kinds: Sequence[str] | None = None) -> Relation:
+    relation = _selected(draw, _grouped(draw, _flat(draw), events=True, kinds=kinds))
     for _ in range(draw(st.integers(0, depth))):
         if draw(st.integers(0, 2)):
-            joined = _joined(draw, relation, _keyed(draw, 0))
+            keys = [each for each in columns(relation) if each.name.removeprefix("l_") in ("key0", "key1")]
+            other = _keyed(draw, 0, [each.type for each in keys])
+            joined = _joined(draw, relation, other)
             if joined is not None:
                 relation = _selected(draw, joined)
         else:

@@ -44,7 +44,7 @@ from gapless.views.relation import (
     Where,
     columns,
 )
-from gapless.views.stages import Events, Paired, Plan, Reduced, Shown, Top
+from gapless.views.stages import GROUP_EVENTS, Events, Paired, Plan, Reduced, Shown, Top
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +216,9 @@ def _reduced(rows: _Keyed | _Other | _Pair, relation: GroupBy) -> _Other:
     wanted += [(f"part:{part.name}", part.operand) for part in parts if part.operand is not None]
     # The stage below is completed only now that it is known what it is asked for.
     asked = tuple((name, substitute(each, inner)) for name, each in wanted)
-    shown, seen = named(_shown(replace(rows, outputs=asked)), set())
+    shown, seen = named(_shown(replace(rows, outputs=asked)), {GROUP_EVENTS})
     keys = dict.fromkeys(seen[f"key:{name}"] for name, _ in relation.keys)
-    taken = {key.name for key in keys} | {"group_events"}
+    taken = {key.name for key in keys} | {GROUP_EVENTS}
     aggregates: dict[tuple[str, ColumnRef], Aggregate] = {}
     for part in sorted(parts, key=lambda part: (part.function, repr(seen.get(f"part:{part.name}")))):
         operand = seen.get(f"part:{part.name}")
@@ -235,7 +235,7 @@ def _reduced(rows: _Keyed | _Other | _Pair, relation: GroupBy) -> _Other:
     for part in parts:
         operand = seen.get(f"part:{part.name}")
         if operand is None:
-            states[part.name] = ColumnRef(stage.events, "int", nullable=False)
+            states[part.name] = ColumnRef(GROUP_EVENTS, "int", nullable=False)
         else:
             made = aggregates[part.function, operand]
             states[part.name] = ColumnRef(made.name, made.kind, made.nullable)

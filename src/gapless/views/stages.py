@@ -24,6 +24,8 @@ from gapless.views.relation import Aggregate
 
 #: The columns by which the rows of an `Events` stage are named.
 EVENT_KEY = (("pubend", "string"), ("tick", "int"))
+#: The state column of a `Reduced` stage with the weight of a group.
+GROUP_EVENTS = "group_events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Reduced:
     @property
     def events(self) -> str:
         """The state column with the weight of the group."""
-        return "group_events"
+        return GROUP_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
