@@ -25,7 +25,7 @@ from gapless.model.ids import TopicId
 from gapless.model.schema import COLUMNS_MAX, Column, Schema
 from gapless.views.check import check
 from gapless.views.expressions import ColumnRef, Expression
-from gapless.views.functions import NULL, coerced, common_kind
+from gapless.views.functions import NULL
 from gapless.views.logic import substitute
 from gapless.views.parse_expressions import Node, Reader, Scope, Visible, nearest
 from gapless.views.parse_groups import (
@@ -38,10 +38,10 @@ from gapless.views.parse_groups import (
     has_stand_in,
     project,
 )
-from gapless.views.parse_joins import Inputs, join
+from gapless.views.parse_joins import Inputs, join, united
 from gapless.views.parse_tokens import Scanned, refuse, scan
 from gapless.views.parse_tops import K_MAX, Ranking, Shown, ranking_bound, read_ranking
-from gapless.views.relation import Merge, Relation, Scan, Where, columns, moved, size
+from gapless.views.relation import Relation, Scan, Where, columns, moved, size
 
 #: Operators of one view, those of the views that it uses included.
 OPERATORS_MAX = 500
@@ -90,11 +90,11 @@ def parse_view(text: str, topics: Mapping[str, Schema], views: Mapping[str, Rela
     return relation
 
 
-def parse_expression(text: str, row: tuple[Column, ...], aggregates: Aggregates | None = None) -> Expression:
-    """The expression over the columns of a row that a text describes. Raises ViewError like `parse_view`."""
-    scanned = scan(text, frozenset(column.name for column in row), expression=True)
+def parse_in_scope(text: str, scope: Scope, aggregates: Aggregates | None = None) -> Expression:
+    """The expression over some columns that a text describes. Raises ViewError like `parse_view`."""
+    scanned = scan(text, frozenset(each.name for each in scope.columns), expression=True)
     reader = Reader(text, scanned)
-    return reader.read(_tree(text, scanned, exp.Condition), row_scope(row), aggregates)
+    return reader.read(_tree(text, scanned, exp.Condition), scope, aggregates)
 
 
 def row_scope(row: tuple[Column, ...], qualifier: str | None = None) -> Scope:
@@ -214,34 +214,10 @@ class _Queries:
         sources = [self._query(each, named) for each in (here, *reversed(parts))]
         for source in sources:
             self._no_rank(source, "UNION ALL")
-        relation = self._merged([each.relation for each in sources], [here, *reversed(parts)])
+        places = [self._reader.at(each) for each in (here, *reversed(parts))]
+        at = self._reader.keyword(parts[-1], TokenType.UNION)
+        relation = united(self._reader, [each.relation for each in sources], [*places], at)
         return self._ordered(node, _Source(relation))
-
-    def _merged(self, relations: list[Relation], nodes: list[Node]) -> Relation:
-        """The rows of all, with the names of the first and types that fit all."""
-        each_columns = [columns(each) for each in relations]
-        first = each_columns[0]
-        for node, here in zip(nodes, each_columns, strict=True):
-            if len(here) != len(first):
-                message = f"UNION ALL of {len(first)} and {len(here)} columns: select the same number in each"
-                self._refuse("E167", message, node)
-        kinds = []
-        for same in zip(*each_columns, strict=True):
-            kind = common_kind([each.type for each in same])
-            if kind is None:
-                listed = " and ".join(dict.fromkeys(each.type for each in same))
-                message = f"column {same[0].name!r} of UNION ALL is {listed}: cast it"
-                self._refuse("E167", message, nodes[-1])
-            kinds.append(kind)
-        inputs = []
-        for relation in relations:
-            outputs = [
-                (wanted.name, coerced(ColumnRef(each.name, each.type, each.nullable), kind))
-                for wanted, each, kind in zip(first, columns(relation), kinds, strict=True)
-            ]
-            inputs.append(project(relation, tuple(outputs)))
-        flat = [part for each in inputs for part in (each.inputs if isinstance(each, Merge) else (each,))]
-        return Merge(tuple(flat), self._reader.keyword(nodes[1], TokenType.UNION))
 
     def _no_rank(self, source: _Source, what: str) -> None:
         if source.ranking is not None:

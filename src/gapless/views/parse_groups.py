@@ -27,7 +27,7 @@ class Item:
 
     name: str
     expression: Expression
-    at: int
+    at: int | None = None
 
 
 class Aggregates(AggregateReader):
@@ -81,7 +81,7 @@ class Grouped:
     items: tuple[Item, ...]
     having: Expression | None
     aggregates: tuple[Aggregate, ...]
-    at: int
+    at: int | None = None
 
 
 def group(reader: Reader, source: Relation, grouped: Grouped) -> Relation:
@@ -110,7 +110,7 @@ def project(
     return relation if has == list(outputs) else Project(relation, outputs, at)
 
 
-def distinct(reader: Reader, relation: Relation, at: int) -> Relation:
+def distinct(reader: Reader, relation: Relation, at: int | None = None) -> Relation:
     """Each row once: groups of all columns."""
     for each in columns(relation):
         if each.type not in OPERANDS["value"]:

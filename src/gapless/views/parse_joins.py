@@ -1,4 +1,4 @@
-"""What does JOIN make of two inputs? Pairs of equal columns, and names that differ.
+"""What do JOIN and UNION ALL make of their inputs? Pairs of equal columns; columns of equal types.
 
 A column of the right input whose name the left has as well is renamed to `<input>_<name>` below the join, so
 that the columns of a `Join` have different names; the text may go on calling it `input.name`.
@@ -12,10 +12,11 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from gapless.views.expressions import Call, ColumnRef, Expression
-from gapless.views.functions import OPERANDS, described, typed
+from gapless.views.functions import OPERANDS, coerced, common_kind, described, typed
 from gapless.views.logic import conjuncts
 from gapless.views.parse_expressions import Node, Reader, Scope, Visible
-from gapless.views.relation import Join, JoinKind, Project, Relation, columns
+from gapless.views.parse_groups import project
+from gapless.views.relation import Join, JoinKind, Merge, Project, Relation, columns
 
 _WORDS = (TokenType.JOIN, TokenType.COMMA)
 _WAY_OUT = "a join is by equal columns, as in ON a.x = b.x"
@@ -34,7 +35,7 @@ def join(reader: Reader, node: Node, left: Inputs, right: Inputs) -> Inputs:
     at = reader.keyword(node.this, *_WORDS)
     kind, swapped = _kind(reader, node, at)
     _check_names(reader, left.scope, right.scope, at)
-    right = _renamed(left, right)
+    right = renamed(left, right)
     using = node.args.get("using") or []
     condition = node.args.get("on")
     if using:
@@ -43,6 +44,22 @@ def join(reader: Reader, node: Node, left: Inputs, right: Inputs) -> Inputs:
         reader.refuse("E168", f"a cross join is not supported: {_WAY_OUT}", at)
     else:
         pairs = _pairs(reader, condition, left, right)
+    names = [reader.leaf(each.this).text for each in using]
+    return joined(reader, left, right, pairs, kind=kind, swapped=swapped, using=names, at=at)
+
+
+def joined(
+    reader: Reader,
+    left: Inputs,
+    right: Inputs,
+    pairs: list[tuple[ColumnRef, ColumnRef]],
+    *,
+    kind: JoinKind,
+    swapped: bool = False,
+    using: list[str],
+    at: int | None = None,
+) -> Inputs:
+    """Both inputs, whose columns have different names, joined by pairs of columns; `using` names them."""
     for one, other in pairs:
         if one.kind != other.kind or one.kind not in OPERANDS["value"]:
             message = (
@@ -56,10 +73,9 @@ def join(reader: Reader, node: Node, left: Inputs, right: Inputs) -> Inputs:
     else:
         relation = Join(left.relation, right.relation, kind, on, at)
     scope = _scope(relation, (*left.scope.columns, *right.scope.columns))
-    names = [reader.leaf(each.this).text for each in using]
-    if not names:
+    if not using:
         return Inputs(relation, scope)
-    return _merged(relation, scope, list(zip(names, pairs, strict=True)), kind, swapped)
+    return _merged(relation, scope, list(zip(using, pairs, strict=True)), kind, swapped)
 
 
 def _kind(reader: Reader, node: Node, at: int) -> tuple[JoinKind, bool]:
@@ -91,7 +107,8 @@ def _check_names(reader: Reader, left: Scope, right: Scope, at: int) -> None:
             reader.refuse("E166", f"two inputs are called {name!r}: give one another name with AS", at)
 
 
-def _renamed(left: Inputs, right: Inputs) -> Inputs:
+def renamed(left: Inputs, right: Inputs) -> Inputs:
+    """The right input, with other names for the columns whose names the left has as well."""
     taken = {each.name for each in columns(left.relation)}
     prefix = next(iter(right.scope.qualifiers()), "right")
     names: dict[str, str] = {}
@@ -192,3 +209,31 @@ def _merged(
         ]
         relation = Project(relation, (*outputs, *old))
     return Inputs(relation, Scope((*front, *rest)))
+
+
+def united(
+    reader: Reader, relations: list[Relation], places: list[int | None], at: int | None = None
+) -> Relation:
+    """UNION ALL: the rows of all, with the names of the first and types that fit all; `places` are theirs."""
+    each_columns = [columns(each) for each in relations]
+    first = each_columns[0]
+    for place, here in zip(places, each_columns, strict=True):
+        if len(here) != len(first):
+            message = f"UNION ALL of {len(first)} and {len(here)} columns: select the same number in each"
+            reader.refuse("E167", message, place)
+    kinds = []
+    for same in zip(*each_columns, strict=True):
+        kind = common_kind([each.type for each in same])
+        if kind is None:
+            listed = " and ".join(dict.fromkeys(each.type for each in same))
+            reader.refuse("E167", f"column {same[0].name!r} of UNION ALL is {listed}: cast it", places[-1])
+        kinds.append(kind)
+    inputs: list[Relation] = []
+    for relation in relations:
+        outputs = [
+            (wanted.name, coerced(ColumnRef(each.name, each.type, each.nullable), kind))
+            for wanted, each, kind in zip(first, columns(relation), kinds, strict=True)
+        ]
+        found = project(relation, tuple(outputs))
+        inputs += found.inputs if isinstance(found, Merge) else (found,)
+    return Merge(tuple(inputs), at)

@@ -195,6 +195,12 @@ _ENDS = frozenset({_T.VAR, _T.NUMBER, _T.STRING, _T.R_PAREN, _T.END})
 _BEFORE_ALL = frozenset({_T.SELECT, _T.COMMA, _T.DOT, _T.DISTINCT, _T.L_PAREN, _T.ALL})
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name needs no quotes."""
+    words = (_KEYWORDS, _BEFORE_BY, _CONSTANTS, _INSTEAD, _STATEMENTS, {"NULLS", "TIMESTAMP", "BY"})
+    return name.isidentifier() and not any(name.upper() in each for each in words)
+
+
 def scan(text: str, known: frozenset[str], *, expression: bool = False) -> Scanned:
     """Cut a view's text, or that of one expression, into tokens.
 
