@@ -50,6 +50,11 @@ COMMANDS: tuple[Entry, ...] = (
     ),
     Entry("match", "gapless.cli.match:match", "Try a condition on files, and see why a row matches or not."),
     Entry(
+        "pipeline",
+        "gapless.cli.pipeline:pipeline",
+        "Compute the views of a network with Spark until stopped.",
+    ),
+    Entry(
         "demo",
         "gapless.cli.demo:demo",
         "Watch a network of real processes lose a router, and nobody lose an event.",

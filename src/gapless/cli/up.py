@@ -20,6 +20,7 @@ import typer
 
 from gapless import __version__
 from gapless.cli.loop import loop_factory
+from gapless.cli.up_pipeline import pipeline_of
 from gapless.errors import ParameterError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.config import (
@@ -32,6 +33,7 @@ from gapless.node.config import (
 )
 from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
+from gapless.node.pipeline import Spark
 from gapless.protocol.network import Network
 from gapless.wire.address import DEFAULT_PORT, Address
 
@@ -139,6 +141,7 @@ def configured(
             data / SOLE_BROKER,
             SOFTWARE,
             retention_else=parse_retention(retention or SOLE_RETENTION, "--retention"),
+            spark=Spark(broker=SOLE_BROKER),
         )
     else:
         if topics:
@@ -193,7 +196,7 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
 
 
 async def _serve(config: NodeConfig) -> None:
-    async with Node(config) as node:
+    async with Node(config) as node, pipeline_of(node, config):
         loop = asyncio.get_running_loop()
 
         def stop(number: signal.Signals) -> None:

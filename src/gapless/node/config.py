@@ -19,6 +19,7 @@ from typing import TypeVar
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
+from gapless.node.pipeline import Spark
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
 from gapless.store.log import LogOptions
@@ -38,6 +39,7 @@ NODE_SECTIONS = (
     "retention",
     "archive",
     "limits",
+    "spark",
 )
 
 #: The only broker of a network without a description.
@@ -85,6 +87,9 @@ class NodeConfig:
     #: Where events are read in bulk; a broker that is not named opens any port when it is asked to.
     bulk: Mapping[BrokerId, Address] = field(default_factory=dict)
 
+    #: Who computes the views; None when no node starts that program.
+    spark: Spark | None = None
+
     def client_address(self, broker: BrokerId) -> Address:
         """Where clients reach a broker."""
         return self.client_addresses.get(broker, self.addresses[broker])
@@ -122,6 +127,7 @@ class NetworkFile:
     retention: dict[TopicId, Retention]
     archive: frozenset[TopicId]
     limits: Limits
+    spark: Spark | None = None
 
     def node(self, broker: BrokerId, folder: Path | None, software: str) -> NodeConfig:
         """What one broker of the network needs."""
@@ -138,6 +144,7 @@ class NetworkFile:
             archive=self.archive,
             limits=self.limits,
             client_addresses=self.client_addresses,
+            spark=self.spark,
             bulk=self.bulk,
         )
 
@@ -189,6 +196,7 @@ def _parsed(description: dict[str, object], folder: Path) -> NetworkFile:
             if wanted
         ),
         limits=_limits(_table(description.get("limits", {}), "limits")),
+        spark=None if "spark" not in description else _spark(description["spark"], network, folder),
     )
 
 
@@ -375,6 +383,28 @@ def _limits(table: Mapping[str, object]) -> Limits:
     return Limits(
         clients_max=clients_max,
         free_bytes_min=_size(table.get("free_bytes_min", defaults.free_bytes_min), "limits.free_bytes_min"),
+    )
+
+
+def _spark(told: object, network: Network, folder: Path) -> Spark:
+    """Which broker's node starts the program that computes the views, and how."""
+    table = _table(told, "spark")
+    _known_keys(table, ("broker", "master", "checkpoints", "token"), "key", "spark.")
+    if "broker" not in table:
+        raise _wrong("spark.broker", "is missing: name the broker whose node starts Spark")
+    texts = {key: _text(value, f"spark.{key}") for key, value in table.items()}
+    broker = texts["broker"]
+    if broker not in network.cell_of:
+        hint = _suggestion(broker, network.cell_of)
+        raise _wrong("spark.broker", f"there is no broker '{broker}' in the cells{hint}")
+    if broker not in network.edges:
+        raise _wrong("spark.broker", f"broker '{broker}' takes no subscribers: name one of the edges")
+    checkpoints = texts.get("checkpoints")
+    return Spark(
+        broker=broker,
+        master=texts.get("master", Spark(broker=broker).master),
+        checkpoints=None if checkpoints is None else folder / checkpoints,
+        token=texts.get("token"),
     )
 
 

@@ -11,7 +11,6 @@ come as far as the newest marker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 
 from gapless.errors import PipelineError
 from gapless.model.schema import COLUMN_TYPES, Column
-from gapless.spark.state import Delta, KeyedRows, Mask
+from gapless.spark.state import Delta, KeyedRows, Mask, combined
 from gapless.views.registry import (
     AS_OF,
     GONE,
@@ -87,11 +86,21 @@ class Relation:
         #: What is not published yet, in order.
         self._unsaid: list[pa.Table] = []
 
+    @property
+    def topic_schema(self) -> pa.Schema:
+        """The columns of the topic."""
+        return pa.schema([pa.field(KIND, pa.int64()), pa.field(AS_OF, pa.string()), *self.rows.schema])
+
     def restore(self, snapshot: pa.Table) -> None:
-        """Take what the topic has: the newest row of each key, and the newest marker, in any order."""
+        """Take what the topic has: newer versions of a row come after older ones."""
         kinds = snapshot.column(KIND)
         markers = snapshot.filter(pc.equal(kinds, MARKER)).column(AS_OF).to_pylist()
-        shown = snapshot.filter(pc.equal(kinds, SHOWN))
+        keyed = snapshot.filter(pc.not_equal(kinds, MARKER))
+        # The first of each key, seen from the end.
+        turned = keyed.take(pa.array(np.arange(keyed.num_rows)[::-1]))
+        codes = pc.dictionary_encode(combined(turned.column(KEY))).indices.to_numpy()
+        newest = turned.take(pa.array(np.unique(codes, return_index=True)[1]))
+        shown = newest.filter(pc.equal(newest.column(KIND), SHOWN))
         stamps = pc.fill_null(shown.column(STAMP), 0)
         shown = shown.set_column(shown.schema.get_field_index(STAMP), STAMP, stamps)
         self.rows.put(shown.select(self.rows.schema.names))
@@ -142,8 +151,7 @@ class Relation:
         return pa.concat_tables([shown, gone], promote_options="default")
 
     def _complete(self, parts: list[pa.Table]) -> pa.Table:
-        own: Mapping[str, pa.DataType] = {KIND: pa.int64(), AS_OF: pa.string()}
-        empty = pa.schema([*(pa.field(*each) for each in own.items()), *self.rows.schema]).empty_table()
+        empty = self.topic_schema.empty_table()
         return pa.concat_tables([empty, *parts], promote_options="permissive").combine_chunks()
 
 

@@ -1,0 +1,86 @@
+"""`gapless pipeline`: which program computes the views of a network?"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gapless.cli.nodes import ADDRESS, Ca, To, Token
+from gapless.cli.readers import whole_number
+from gapless.errors import LinkError, UsageError
+
+#: Where checkpoints are kept unless it is said where.
+CHECKPOINTS = Path("gapless-checkpoints")
+#: A node that has just started may need a moment.
+CONNECT_SECONDS = 30.0
+
+
+def pipeline(
+    *,
+    to: To = ADDRESS,
+    master: Annotated[
+        str,
+        typer.Option("--master", metavar="URL", help="Where Spark runs: local[N], spark://HOST:PORT, ..."),
+    ] = "local[*]",
+    checkpoints: Annotated[
+        Path, typer.Option("--checkpoints", metavar="DIR", help="Where to keep what makes a restart quick.")
+    ] = CHECKPOINTS,
+    rows_max: Annotated[
+        int,
+        typer.Option(
+            "--rows-max",
+            metavar="N",
+            parser=whole_number("--rows-max", 1),
+            help="How many rows a view may show, and a stage keep.",
+        ),
+    ] = 1_000_000,
+    token: Token = None,
+    ca: Ca = None,
+) -> None:
+    """Compute the views of a network with Spark until stopped.
+
+    \b
+    Examples:
+      gapless pipeline
+      gapless pipeline --to gapless://edge-1:7400 --master spark://spark-1:7077 --checkpoints /shared/views
+
+    A node without a network file starts this by itself when the first view is created, and so does the node
+    that `[spark] broker` names. One pipeline computes all views of a network; what it computes is published
+    to their topics. Checkpoints may be deleted at any time while it does not run: then the views are computed
+    again from the log. With a cluster, the folder must be one that all of its machines see.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    for chatty in ("py4j", "gapless.client"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    if ca is not None and not ca.is_file():
+        raise UsageError("E156", f"{ca}: cannot be read: no such file")
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    _forget_no_pandas()
+    from gapless.spark.application import run  # noqa: PLC0415  # PySpark may be missing
+
+    try:
+        run(
+            to,
+            master=master,
+            checkpoints=checkpoints.absolute(),
+            rows_max=rows_max,
+            token=token,
+            ca=ca,
+            stop=stop,
+            patience_s=CONNECT_SECONDS,
+        )
+    except LinkError as error:
+        raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error
+
+
+def _forget_no_pandas() -> None:
+    """The command line does without pandas; PySpark does not."""
+    sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "_NoPandas"]

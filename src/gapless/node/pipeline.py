@@ -1,0 +1,142 @@
+"""Who starts Spark? The node does, in a process of its own, while there are views, and starts it again.
+
+Spark takes seconds to start and a gigabyte to run, so it is there only when somebody has a view. The process
+is `gapless pipeline`. When it dies, it is started again after a pause, which grows with every failure that
+follows soon after another; when the node stops, it is stopped first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gapless.node.logs import event_log
+
+log = event_log("gapless.pipeline")
+
+#: The pause before a process that has died is started again doubles from the one to the other.
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
+#: A process that ran for so long did not die of its start.
+STARTED_SECONDS = 60.0
+#: A process that was told to stop is killed after so long.
+STOP_SECONDS_MAX = 30.0
+#: Of what a process has said last, so many bytes are looked at for the reason of its end.
+REASON_BYTES = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    """What a network file says of the pipeline: section `[spark]`."""
+
+    #: The broker whose node starts it.
+    broker: str
+    master: str = "local[*]"
+    #: Where it keeps its checkpoints; by default in the folder of the node.
+    checkpoints: Path | None = None
+    #: The token that lets it in.
+    token: str | None = field(default=None, repr=False)
+
+
+def command(address: str, spark: Spark, folder: Path, *, ca: Path | None = None) -> list[str]:
+    """The program to start."""
+    trusted = [] if ca is None else ["--ca", str(ca)]
+    place = ["--master", spark.master, "--checkpoints", str(spark.checkpoints or folder / "checkpoints")]
+    return [sys.executable, "-m", "gapless", "pipeline", "--to", address, *place, *trusted]
+
+
+class PipelineProcess:
+    """Keeps a process running while it is wanted."""
+
+    def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
+        """What the process says goes to the end of the file `output`."""
+        self._command = list(command)
+        self._output = output
+        self._environment = {**os.environ, **environment}
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        #: How often it was started.
+        self.starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs, if one does."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process is not None else None
+
+    def want(self, wanted: bool) -> None:
+        """Whether it shall run."""
+        if not wanted:
+            self._wanted.clear()
+            self._tell(signal.SIGTERM)
+            return
+        self._wanted.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="pipeline")
+
+    async def close(self) -> None:
+        """Stop it, and return when it has ended."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self._tell(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
+        except TimeoutError:
+            self._tell(signal.SIGKILL)
+            await process.wait()
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_SECONDS_MIN
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wanted.wait()
+            started = loop.time()
+            status = await self._once()
+            if not self._wanted.is_set():
+                continue
+            pause_s = PAUSE_SECONDS_MIN if loop.time() - started > STARTED_SECONDS else pause_s
+            log.warning("pipeline_ended", status=status, reason=self._reason(), again_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_SECONDS_MAX)
+
+    async def _once(self) -> int:
+        """Start it and wait for its end."""
+        self._output.parent.mkdir(parents=True, exist_ok=True)
+        with self._output.open("ab") as output:
+            # A session of its own: Ctrl-C at a terminal is for the node, which stops it in order.
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+                start_new_session=True,
+            )
+        self.starts += 1
+        log.info("pipeline_started", pid=self._process.pid, output=str(self._output))
+        return await self._process.wait()
+
+    def _tell(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def _reason(self) -> str:
+        """The last line that it said."""
+        try:
+            said = self._output.read_bytes()[-REASON_BYTES:].decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line for line in reversed(said) if line.strip()), "")
