@@ -10,8 +10,8 @@ node that keeps what it reads, and once per Python worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -34,6 +35,7 @@ from gapless.client import sync
 from gapless.client.bulk import Bulk, BulkPlace, open_bulk
 from gapless.model.ticks import Tick
 from gapless.spark.options import EARLIEST, NOW, SourceOptions, parse_options
+from gapless.spark.pushdown import Pushed, joined, pushed
 
 #: A place in a topic: the next tick of each pubend.
 Offset = dict[str, Tick]
@@ -87,15 +89,25 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        #: What the filters of Spark come to.
+        self._pushed = Pushed()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        """Take the filters that the repository can evaluate; the others are left to Spark."""
+        with _opened(self._options) as bulk:
+            self._pushed, rest = pushed(filters, bulk.schema)
+        self._options = replace(self._options, where=joined(self._options.where, self._pushed.where))
+        return rest
 
     def partitions(self) -> Sequence[InputPartition]:
         """The range in tasks."""
-        options = self._options
+        options, pushed_down = self._options, self._pushed
         with _opened(options) as bulk:
             start = _resolved(bulk, options.start, EARLIEST)
             stop = _resolved(bulk, options.stop, NOW)
             known = {each.pubend: each.known for each in bulk.horizons().values()}
-            stop = {pubend: min(tick, known[pubend]) for pubend, tick in stop.items()}
+            start = {pubend: max(tick, pushed_down.start) for pubend, tick in start.items()}
+            stop = {pubend: min(tick, known[pubend], pushed_down.stop) for pubend, tick in stop.items()}
             return _tasks(bulk, start, stop, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
