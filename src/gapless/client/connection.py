@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self, get_args
 
+from gapless.client import views
 from gapless.client.address import is_tls, parse_addresses
 from gapless.client.hold import Hold
 from gapless.client.options import DEFAULTS, Options
@@ -33,12 +34,16 @@ from gapless.client.session import Session
 from gapless.client.steering import Steering
 from gapless.client.subscription import AckMode, GapMode, Subscription, Wish
 from gapless.client.tls import TlsWish, tls_context
+from gapless.client.view import View
+from gapless.client.views import ViewInfo
 from gapless.content.language import TEXT_CHARACTERS_MAX
 from gapless.errors import LinkError, ParameterError, UsageError
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
+from gapless.views.registry import Definition
+from gapless.views.relation import Relation
 from gapless.wire.client_codec import CREDIT_ROWS_MAX
 from gapless.wire.client_messages import AskStatus, CreateTopic, ListTopics, Mode, Start, StatusReport, Topics
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
@@ -223,6 +228,21 @@ class Client:
             doors[broker] = _reachable(answer.bulk, session.host)
         return found, {pubend: doors[broker] for pubend, broker in found.brokers.items()}
 
+    async def ends(self, topic: str) -> dict[PubendId, Tick]:
+        """Of each pubend of a topic, one past its last durable event now; 0 when it has none.
+
+        Raises UsageError or LinkError.
+        """
+        home, steering = self._entered(), self._steered()
+        found = (await self.topics()).get(topic)
+        if found is None:
+            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
+        ends: dict[PubendId, Tick] = {}
+        for broker in set(found.brokers.values()):
+            session = home if broker == home.node else (await steering.nearest([broker]))[1]
+            ends |= (await session.learn_topics()).ends
+        return {pubend: ends[pubend] for pubend in found.pubends if pubend in ends}
+
     async def status(self) -> dict[str, Any]:
         """What the node tells of itself."""
         return await self._told()
@@ -367,6 +387,33 @@ class Client:
             start={PubendId(each): _checked_tick(tick) for each, tick in start.items()},
             where=_checked_where(where),
         )
+
+    # Views.
+
+    async def create_view(self, name: str, view: str | Relation) -> Definition:
+        """Create a view: an SQL text, or a relation of `gapless.views`, over topics and other views.
+
+        It is checked at once: raises ViewError with the place in the text, or UsageError E173 when there is
+        another view of that name. Creating the very same view again is no error. What computes it is the
+        pipeline; `views()` tells what that says of it.
+        """
+        return await views.create_view(self, name, view)
+
+    async def views(self) -> dict[str, ViewInfo]:
+        """All views, by name, with what the pipeline says of them."""
+        return await views.list_views(self)
+
+    async def drop_view(self, name: str) -> None:
+        """Drop a view. Raises UsageError: E173 when there is none, E179 when other views use it."""
+        await views.drop_view(self, name)
+
+    def view(self, name: str, where: str = "") -> View:
+        """A view as a live table of the rows that `where` accepts; use it with `async with`.
+
+        A condition on columns that never change for a key is evaluated by the brokers; any other one here.
+        """
+        self._entered()
+        return View(self, name, _checked_where(where))
 
     def _steered(self) -> Steering:
         self._entered()

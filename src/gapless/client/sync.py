@@ -36,10 +36,15 @@ from gapless.client.receipts import BatchReceipt, Receipt
 from gapless.client.receipts import Publication as AsyncPublication
 from gapless.client.subscription import AckMode, Gap, GapMode
 from gapless.client.subscription import Subscription as AsyncSubscription
+from gapless.client.sync_view import View
 from gapless.client.tls import TlsWish
+from gapless.client.view import View as AsyncView
+from gapless.client.views import ViewInfo
 from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
+from gapless.views.registry import Definition
+from gapless.views.relation import Relation
 from gapless.wire.client_messages import Mode, Start
 
 Made = TypeVar("Made")
@@ -259,6 +264,27 @@ class Client:
         loop = self._running()
         return Hold(loop, loop.run(make()))
 
+    def create_view(self, name: str, view: str | Relation) -> Definition:
+        """Create a view: an SQL text, or a relation of `gapless.views`, over topics and other views."""
+        return self._running().run(self._client.create_view(name, view))
+
+    def views(self) -> dict[str, ViewInfo]:
+        """All views, by name, with what the pipeline says of them."""
+        return self._running().run(self._client.views())
+
+    def drop_view(self, name: str) -> None:
+        """Drop a view. Raises UsageError: E173 when there is none, E179 when other views use it."""
+        self._running().run(self._client.drop_view(name))
+
+    def view(self, name: str, where: str = "") -> View:
+        """A view as a live table of the rows that `where` accepts; use it with `with`."""
+
+        async def make() -> AsyncView:
+            return self._client.view(name, where)
+
+        loop = self._running()
+        return View(loop, loop.run(make()))
+
 
 class Hold:
     """A name that keeps the log from going. Made by `Client.hold`; begins with `with`."""
@@ -454,4 +480,4 @@ def connect(
     return Client(connection.connect(address, token=token, tls=tls, name=name, options=options))
 
 
-__all__ = ["Batch", "Client", "Event", "Hold", "Publication", "Publisher", "Subscription", "connect"]
+__all__ = ["Batch", "Client", "Event", "Hold", "Publication", "Publisher", "Subscription", "View", "connect"]

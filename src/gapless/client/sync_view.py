@@ -1,0 +1,94 @@
+"""How does a program without an event loop see a view? The same live table, with plain calls.
+
+```python
+with client.view("available") as table:
+    print(table.rows())
+    for change in table.changes():
+        print(change.rows())
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from gapless.client.table import Change, State
+from gapless.client.view import Horizon
+from gapless.client.view import View as AsyncView
+from gapless.model.ids import PubendId, TopicId
+from gapless.model.ticks import Tick
+from gapless.views.registry import Definition
+
+Made = TypeVar("Made")
+
+
+class Runs(Protocol):
+    """An event loop in a thread of its own."""
+
+    def run(self, coroutine: Coroutine[Any, Any, Made], timeout_s: float | None = None) -> Made:
+        """Run in the loop, and wait for what it gives."""
+
+
+class View:
+    """A live table. Made by `Client.view`; begins with `with`. May be used by several threads."""
+
+    def __init__(self, loop: Runs, view: AsyncView) -> None:
+        self._loop = loop
+        self._view = view
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._view.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._view.__aexit__(kind, error, trace))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, in the order of the view if it has one, else by its columns from left to right."""
+        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return rows
+
+    def to_arrow(self) -> pa.Table:
+        """The same rows as an Arrow table."""
+        return self._view.to_arrow()
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    @property
+    def as_of(self) -> Mapping[TopicId, Mapping[PubendId, Tick]]:
+        """Of each topic, per pubend: every event below the tick is accounted for. Empty before any state."""
+        return self._view.as_of
+
+    @property
+    def state(self) -> State:
+        """What is shown now; it never changes."""
+        return self._view.state
+
+    @property
+    def definition(self) -> Definition:
+        """What the view is."""
+        return self._view.definition
+
+    def changes(self) -> Iterator[Change]:
+        """All rows that there are, and then what changes. A slow reader gets fewer and larger changes."""
+        changes = self._view.changes()
+        while (change := self._loop.run(_next(changes))) is not None:
+            yield change
+
+    def wait_until(self, as_of: Horizon, timeout_s: float | None = None) -> None:
+        """Return when what is shown accounts for these events: see the asynchronous table.
+
+        Raises TimeoutError when that takes longer.
+        """
+        self._loop.run(self._view.wait_until(as_of), timeout_s)
+
+
+async def _next(changes: AsyncIterator[Change]) -> Change | None:
+    return await anext(changes, None)

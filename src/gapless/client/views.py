@@ -1,0 +1,222 @@
+"""How are views created, listed and dropped? Through the registry, a topic that every client can read.
+
+A view is checked here, against the topics and views that there are, before anything is published: whatever
+is wrong with it is said at once, with the place in its text. What computes it is the pipeline, which
+subscribes to the registry (`gapless.spark`), and says what becomes of it in the status topic.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gapless.client.events import Batch
+from gapless.errors import UsageError, ViewError
+from gapless.model.ids import PubendId
+from gapless.model.schema import Schema
+from gapless.model.ticks import TICK_MIN, Tick
+from gapless.views.registry import (
+    REGISTRY_COLUMNS,
+    REGISTRY_RETENTION,
+    REGISTRY_TOPIC,
+    RELATION_RETENTION,
+    STATUS_COLUMNS,
+    STATUS_RETENTION,
+    STATUS_TOPIC,
+    Definition,
+    Registry,
+    Status,
+    checked_name,
+    definition_rows,
+    dropping_rows,
+    fresh_topic,
+    relation_columns,
+    statuses_of,
+)
+
+if TYPE_CHECKING:
+    from gapless.client.connection import Client
+    from gapless.views.definitions import Views
+    from gapless.views.relation import Relation
+    from gapless.views.stages import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInfo:
+    """A view, and what the pipeline says of it; None as long as it has said nothing."""
+
+    definition: Definition
+    status: Status | None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.definition.name
+
+    @property
+    def sql(self) -> str:
+        """What it is."""
+        return self.definition.sql
+
+
+async def create_view(client: Client, name: str, view: str | Relation) -> Definition:
+    """See `Client.create_view`."""
+    from gapless.views.definitions import text_of  # noqa: PLC0415  # the parser is loaded by whoever needs it
+    from gapless.views.relation import columns  # noqa: PLC0415
+
+    checked_name(name)
+    sql = view if isinstance(view, str) else text_of(view)
+    topics = await client.topics()
+    for topic, told, kept in (
+        (REGISTRY_TOPIC, REGISTRY_COLUMNS, REGISTRY_RETENTION),
+        (STATUS_TOPIC, STATUS_COLUMNS, STATUS_RETENTION),
+    ):
+        if topic not in topics:
+            await client.create_topic(topic, told, retention=kept)
+    registry = await read_registry(client)
+    there = registry.definitions.get(name)
+    if there is not None and there.sql == sql:
+        return there
+    if there is not None:
+        raise UsageError("E173", f"there is a view '{name}' already: drop it, or take another name")
+    schemas = {topic: found.schema for topic, found in topics.items()}
+    if name in schemas:
+        raise UsageError("E173", f"there is a topic '{name}': a view of that name could not be told from it")
+    relation, _ = read_view(sql, schemas, registry)
+    definition = Definition(name, sql, fresh_topic(name, topics), datetime.now(UTC))
+    await client.create_topic(
+        definition.topic, relation_columns(columns(relation)), retention=RELATION_RETENTION
+    )
+    await client.publish_batch(REGISTRY_TOPIC, definition_rows(definition))
+    return definition
+
+
+async def drop_view(client: Client, name: str) -> None:
+    """See `Client.drop_view`."""
+    registry = await read_registry(client)
+    found(registry.definitions, name)
+    users = named_views(await client_schemas(client), registry).users_of(name)
+    if users:
+        others = ", ".join(f"'{each}'" for each in users)
+        raise UsageError(
+            "E179", f"view '{name}' is used by {others}: drop {'it' if not users[1:] else 'them'} first"
+        )
+    await client.publish_batch(REGISTRY_TOPIC, dropping_rows(name))
+
+
+async def list_views(client: Client) -> dict[str, ViewInfo]:
+    """See `Client.views`."""
+    registry = await read_registry(client)
+    statuses = await read_statuses(client)
+    told = {name: (definition, statuses.get(name)) for name, definition in registry.definitions.items()}
+    return {
+        name: ViewInfo(definition, status if status and status.topic == definition.topic else None)
+        for name, (definition, status) in sorted(told.items())
+    }
+
+
+async def read_registry(client: Client) -> Registry:
+    """The views that there are now."""
+    registry = Registry()
+    async for batch in newest_rows(client, REGISTRY_TOPIC):
+        apply(registry, batch)
+    return registry
+
+
+async def read_statuses(client: Client) -> dict[str, Status]:
+    """What the pipeline has said last of each view."""
+    statuses: dict[str, Status] = {}
+    async for batch in newest_rows(client, STATUS_TOPIC):
+        statuses.update((each.name, each) for each in statuses_of(batch.columns))
+    return statuses
+
+
+async def newest_rows(client: Client, topic: str) -> AsyncIterator[Batch]:
+    """What a topic that keeps the newest rows has now; nothing when there is no such topic."""
+    if topic not in await client.topics():
+        return
+    async with client.subscribe(topic, start="earliest") as rows:
+        ends = await client.ends(topic)
+        while not reached(rows.positions, ends):
+            batch = await rows.next_batch()
+            if batch is None:
+                return
+            yield batch
+
+
+def reached(positions: Mapping[PubendId, Tick], ends: Mapping[PubendId, Tick]) -> bool:
+    """Whether everything below these ends has come. The last row of such a topic is never superseded."""
+    return all(end <= 0 or positions.get(pubend, TICK_MIN) >= end for pubend, end in ends.items())
+
+
+def apply(registry: Registry, batch: Batch) -> set[str]:
+    """Rows of the registry came; the names of the views that are other than before."""
+    changed: set[str] = set()
+    for pubend, part in batch.by_pubend().items():
+        changed |= registry.apply(pubend, part.ticks.tolist(), part.columns)
+    return changed
+
+
+async def registry_changes(client: Client) -> AsyncIterator[tuple[Registry, set[str]]]:
+    """The registry as it is, and again whenever it changes, with the names of what has changed. Never ends.
+
+    The topic is created when there is none, so that one may wait for the first view.
+    """
+    if REGISTRY_TOPIC not in await client.topics():
+        await client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
+    registry = Registry()
+    async with client.subscribe(REGISTRY_TOPIC, start="earliest") as rows:
+        ends = await client.ends(REGISTRY_TOPIC)
+        while not reached(rows.positions, ends):
+            batch = await rows.next_batch()
+            if batch is None:
+                return
+            apply(registry, batch)
+        yield registry, set(registry.definitions)
+        async for batch in rows.batches():
+            changed = apply(registry, batch)
+            if changed:
+                yield registry, changed
+
+
+async def client_schemas(client: Client) -> dict[str, Schema]:
+    """The columns of all topics."""
+    return {name: topic.schema for name, topic in (await client.topics()).items()}
+
+
+def named_views(schemas: Mapping[str, Schema], registry: Registry) -> Views:
+    """The relations of all views, by name."""
+    from gapless.views.definitions import Views, base_topics  # noqa: PLC0415
+
+    return Views(registry.texts(), base_topics(schemas))
+
+
+def read_view(sql: str, schemas: Mapping[str, Schema], registry: Registry) -> tuple[Relation, Plan]:
+    """What a text means, and how it would be computed. Raises ViewError, with the place in the text."""
+    from gapless.views.definitions import base_topics, relation_of  # noqa: PLC0415
+    from gapless.views.plan import plan  # noqa: PLC0415
+
+    relation = relation_of(sql, base_topics(schemas), named_views(schemas, registry))
+    try:
+        return relation, plan(relation)
+    except ViewError as error:
+        error.text = error.text or sql
+        raise
+
+
+def found(definitions: Mapping[str, Definition], name: str) -> Definition:
+    """The view of that name. Raises UsageError E173."""
+    there = definitions.get(name)
+    if there is None:
+        raise UsageError("E173", f"there is no view '{name}'{_hint(name, definitions)}")
+    return there
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return f": did you mean '{close[0]}'?"
+    return f": there are {', '.join(sorted(known))}" if known else ": nobody has created any"
