@@ -245,7 +245,12 @@ def _joined(draw: Draw, left: Relation, right: Relation) -> Relation | None:
     if not pairs:
         return None
     by_keys = bool(keys) and draw(st.integers(0, 3)) > 0
-    on = tuple(keys) if by_keys else (draw(st.sampled_from(pairs)),)
+    alike = [pair for pair in pairs if "key" in pair[0] and "key" in pair[1]]
+    on = (
+        tuple(keys)
+        if by_keys
+        else (draw(st.sampled_from(alike if alike and draw(st.booleans()) else pairs)),)
+    )
     kind = draw(st.sampled_from(["inner", "left", "full"])) if by_keys else "inner"
     return Join(left, right, kind, on)
 

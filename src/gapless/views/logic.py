@@ -47,7 +47,7 @@ def is_positive(number: Expression) -> Expression:
 
 def is_not_null(value: Expression) -> Expression:
     """Whether there is a value; never null."""
-    return Call("not", (Call("is_null", (value,), "bool", nullable=False),), "bool", nullable=False)
+    return Call("is_not_null", (value,), "bool", nullable=False)
 
 
 def only_if(condition: Expression | None, value: Expression) -> Expression:
@@ -74,5 +74,7 @@ def substitute(expression: Expression, columns: Mapping[str, Expression]) -> Exp
                 return expression
             # What could not be null may be so now, and what is made of it.
             pairs = zip(operands, expression.operands, strict=True)
-            more = expression.function != "is_null" and any(new.nullable > old.nullable for new, old in pairs)
-            return replace(expression, operands=operands, nullable=expression.nullable or more)
+            more = any(new.nullable > old.nullable for new, old in pairs)
+            sees_null = expression.function in ("is_null", "is_not_null")
+            nullable = expression.nullable or (more and not sees_null)
+            return replace(expression, operands=operands, nullable=nullable)

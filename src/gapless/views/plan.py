@@ -12,7 +12,7 @@ rows in which both branches are present (inner), the left one (left), or any (fu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn, TypeAlias
 
@@ -44,6 +44,7 @@ from gapless.views.relation import (
     Where,
     columns,
 )
+from gapless.views.rewrite import RULES, Rule, rewrite
 from gapless.views.stages import GROUP_EVENTS, Events, Paired, Plan, Reduced, Shown, Top
 
 
@@ -92,11 +93,12 @@ class _Pair:
 _Rows: TypeAlias = _Flat | _Keyed | _Other | _Pair
 
 
-def plan(relation: Relation) -> Plan:
-    """How a view is computed.
+def plan(relation: Relation, rules: Sequence[Rule] = RULES) -> Plan:
+    """How a view is computed, once these rules have rewritten it.
 
     Raises ViewError E168 for what no stage can do, naming the operator and the reason.
     """
+    relation = rewrite(relation, rules)
     top: Top | None = None
     if isinstance(relation, TopK):
         top = Top(relation.k, relation.order, relation.per)

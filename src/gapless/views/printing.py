@@ -2,6 +2,7 @@
 
 >>> from gapless.model.ids import TopicId
 >>> from gapless.model.schema import Column
+>>> from gapless.views.expressions import Call, Literal
 >>> buys = Scan(TopicId("buys"), (Column("item", "int"), Column("qty", "int")))
 >>> condition = Call(">", (ColumnRef("qty", "int"), Literal(0, "int")), "bool")
 >>> print(relation_text(Where(buys, condition)))
@@ -11,8 +12,7 @@ where qty > 0
 
 from __future__ import annotations
 
-from gapless.content.values import literal
-from gapless.views.expressions import Call, ColumnRef, Expression, Literal
+from gapless.views.expressions import ColumnRef, Expression
 from gapless.views.relation import (
     Aggregate,
     GroupBy,
@@ -24,16 +24,7 @@ from gapless.views.relation import (
     TopK,
     Where,
 )
-
-#: Operators between their operands, and how tightly they bind.
-_INFIX = {
-    "or": 1,
-    "and": 2,
-    **dict.fromkeys(("=", "<>", "<", "<=", ">", ">="), 4),
-    **dict.fromkeys(("+", "-"), 5),
-    **dict.fromkeys(("*", "/", "%"), 6),
-}
-_NOT, _IS, _NEGATIVE, _TIGHTEST = 3, 4, 7, 8
+from gapless.views.sql_text import expression_sql
 
 
 def relation_text(relation: Relation) -> str:
@@ -41,22 +32,17 @@ def relation_text(relation: Relation) -> str:
     return "\n".join(_lines(relation))
 
 
-def expression_text(expression: Expression) -> str:
-    """An expression as SQL has it."""
-    return _text(expression)[0]
-
-
 def outputs_text(outputs: tuple[tuple[str, Expression], ...]) -> str:
     """Columns with what computes them; a column that keeps its name is told once."""
     return ", ".join(
-        name if isinstance(each, ColumnRef) and each.name == name else f"{expression_text(each)} AS {name}"
+        name if isinstance(each, ColumnRef) and each.name == name else f"{expression_sql(each)} AS {name}"
         for name, each in outputs
     )
 
 
 def aggregate_text(aggregate: Aggregate) -> str:
     """An aggregate without its name."""
-    operand = "*" if aggregate.operand is None else expression_text(aggregate.operand)
+    operand = "*" if aggregate.operand is None else expression_sql(aggregate.operand)
     return f"{aggregate.function}({operand})"
 
 
@@ -71,7 +57,7 @@ def _lines(relation: Relation) -> list[str]:
         case Scan():
             return [f"{relation.topic}({', '.join(column.name for column in relation.columns)})"]
         case Where():
-            return [f"where {expression_text(relation.condition)}", *_below(relation.input)]
+            return [f"where {expression_sql(relation.condition)}", *_below(relation.input)]
         case Project():
             return [f"project {outputs_text(relation.outputs)}", *_below(relation.input)]
         case Merge():
@@ -89,66 +75,3 @@ def _lines(relation: Relation) -> list[str]:
 
 def _below(relation: Relation) -> list[str]:
     return [f"  {line}" for line in _lines(relation)]
-
-
-def _text(expression: Expression) -> tuple[str, int]:
-    """The text, and how tightly its outermost operator binds."""
-    match expression:
-        case ColumnRef():
-            return expression.name, _TIGHTEST
-        case Literal(value=None):
-            return "NULL", _TIGHTEST
-        case Literal(value=float() as number):
-            return repr(number), _TIGHTEST
-        case Literal(value=value):
-            assert value is not None
-            return literal(value), _TIGHTEST
-        case Call():
-            return _call(expression)
-
-
-def _within(expression: Expression, tightness: int) -> str:
-    text, here = _text(expression)
-    return text if here >= tightness else f"({text})"
-
-
-def _call(call: Call) -> tuple[str, int]:
-    function, operands = call.function, call.operands
-    if function in _INFIX:
-        tightness = _INFIX[function]
-        first, *others = operands
-        # Chains of AND, OR, + and * need no brackets; everything else is read from the left.
-        right = tightness if function in ("and", "or") else tightness + 1
-        left = tightness if tightness != _INFIX["="] else tightness + 1
-        texts = [_within(first, left), *(_within(each, right) for each in others)]
-        return f" {function.upper()} ".join(texts), tightness
-    match function:
-        case "not":
-            inner = operands[0]
-            if isinstance(inner, Call) and inner.function == "is_null":
-                return f"{_within(inner.operands[0], _IS + 1)} IS NOT NULL", _IS
-            return f"NOT {_within(inner, _NOT)}", _NOT
-        case "is_null":
-            return f"{_within(operands[0], _IS + 1)} IS NULL", _IS
-        case "neg":
-            return f"-{_within(operands[0], _TIGHTEST)}", _NEGATIVE
-        case "in":
-            values = ", ".join(expression_text(each) for each in operands[1:])
-            return f"{_within(operands[0], _IS + 1)} IN ({values})", _IS
-        case "like":
-            escape = f" ESCAPE {expression_text(operands[2])}" if len(operands) == 3 else ""
-            return f"{_within(operands[0], _IS + 1)} LIKE {expression_text(operands[1])}{escape}", _IS
-        case "case":
-            return _case(operands), _TIGHTEST
-        case "cast":
-            return f"CAST({expression_text(operands[0])} AS {call.kind})", _TIGHTEST
-        case _:
-            return f"{function.upper()}({', '.join(expression_text(each) for each in operands)})", _TIGHTEST
-
-
-def _case(operands: tuple[Expression, ...]) -> str:
-    texts = [expression_text(each) for each in operands]
-    pairs = zip(texts[:-1:2], texts[1:-1:2], strict=True)
-    branches = " ".join(f"WHEN {condition} THEN {value}" for condition, value in pairs)
-    otherwise = "" if texts[-1] == "NULL" else f" ELSE {texts[-1]}"
-    return f"CASE {branches}{otherwise} END"

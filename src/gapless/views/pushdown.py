@@ -67,6 +67,8 @@ def _text(condition: Expression) -> str | None:
             return None if text is None else f"NOT ({text})"
         case Call(function="is_null", operands=(ColumnRef() as column,)):
             return f"{column.name} IS NULL"
+        case Call(function="is_not_null", operands=(ColumnRef() as column,)):
+            return f"{column.name} IS NOT NULL"
         case Call(function="in", operands=(ColumnRef() as column, *values)):
             return _membership(column, values)
         case Call(function="like", operands=(ColumnRef() as column, Literal(value=str() as pattern))):
@@ -110,11 +112,14 @@ def _comparison(left: Expression, operator: str, right: Expression) -> str | Non
 def _fits(left: Expression, right: Expression) -> bool:
     """Whether both sides compare these types alike.
 
-    Brokers compare an integer with a float constant exactly, Spark as floats.
+    Brokers compare a number with a float constant exactly, Spark as floats. For integers that is the same,
+    unless the constant is so large that integers beside it become the same float.
     """
     if left.kind == right.kind:
         return left.kind != "xml"
-    return not (isinstance(right, Literal) and right.kind == "float")
+    if isinstance(right, Literal) and isinstance(right.value, float):
+        return left.kind == "int" and abs(right.value) < 2**53
+    return True
 
 
 def _value(value: Expression) -> str | None:

@@ -146,6 +146,7 @@ _WITH_NULLS: dict[str, Callable[[list[Value]], Value]] = {
     "and": _and,
     "or": _or,
     "is_null": lambda values: values[0] is None,
+    "is_not_null": lambda values: values[0] is not None,
     "in": _in,
     "coalesce": _coalesce,
     "nullif": _nullif,

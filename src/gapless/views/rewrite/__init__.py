@@ -23,7 +23,6 @@ from gapless.views.rewrite.push_where_through_group_keys import push_where_throu
 from gapless.views.rewrite.push_where_through_join import push_where_through_join
 from gapless.views.rewrite.push_where_through_merge import push_where_through_merge
 from gapless.views.rewrite.push_where_through_project import push_where_through_project
-from gapless.views.rewrite.push_where_through_top_k import push_where_through_top_k
 
 __all__ = ["KEEPING_STAGES", "RULES", "Rule", "rewrite"]
 
@@ -39,7 +38,6 @@ RULES: tuple[Rule, ...] = (
     merge_adjacent_projects,
     push_where_through_project,
     push_where_through_merge,
-    push_where_through_top_k,
     push_where_through_group_keys,
     push_where_through_join,
     prune_columns,

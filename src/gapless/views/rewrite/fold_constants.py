@@ -58,8 +58,8 @@ def _decided(call: Call) -> Expression:
             return any_of(operand for operand in call.operands if operand != _FALSE) or _FALSE
         case "not" if isinstance(call.operands[0], Call) and call.operands[0].function == "not":
             return call.operands[0].operands[0]
-        case "is_null" if not call.operands[0].nullable:
-            return _FALSE
+        case "is_null" | "is_not_null" if not call.operands[0].nullable:
+            return _FALSE if call.function == "is_null" else TRUE
         case "coalesce":
             return _coalesced(call)
         case _:
