@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gapless.client import sync
 from gapless.client.options import Options
-from gapless.errors import GaplessError, PipelineError
+from gapless.errors import GaplessError, PipelineError, UsageError
 from gapless.spark import register
 from gapless.spark.pipeline import Pipeline
 from gapless.spark.running import Network, Runner
@@ -23,6 +23,8 @@ log = logging.getLogger("gapless.pipeline")
 
 #: The name that one pipeline has at a time.
 LEASE = "gapless.pipeline"
+#: What a node says that keeps everything in memory.
+_NO_FOLDER = "E136"
 
 
 class Lease:
@@ -34,15 +36,23 @@ class Lease:
         for each in client.status()["subscriptions"].get("list", ()):
             if each.get("name") == LEASE and each.get("client"):
                 raise _taken()
-        self._client = client
         self.lost = threading.Event()
-        threading.Thread(target=self._hold, name="gapless lease", daemon=True).start()
-
-    def _hold(self) -> None:
+        #: Whether the node can keep names; one without a folder cannot, and has no other pipeline after it.
+        self.has_names = True
+        rows = client.subscribe(REGISTRY_TOPIC, name=LEASE)
         try:
-            with self._client.subscribe(REGISTRY_TOPIC, name=LEASE) as rows:
-                for _ in rows.batches():
-                    pass
+            rows.__enter__()
+        except UsageError as error:
+            if error.code != _NO_FOLDER:
+                raise
+            self.has_names = False
+            return
+        threading.Thread(target=self._hold, args=[rows], name="gapless lease", daemon=True).start()
+
+    def _hold(self, rows: sync.Subscription) -> None:
+        try:
+            for _ in rows.batches():
+                pass
         except (GaplessError, RuntimeError) as error:
             log.warning("%s", error)
         self.lost.set()
@@ -78,7 +88,8 @@ def run(
         try:
             register(spark)
             log.info("Spark %s runs the views of %s", spark.version, address)
-            made = Pipeline(client, Runner(spark, Network(address, options), checkpoints, rows_max=rows_max))
+            network = Network(address, options, has_names=lease.has_names)
+            made = Pipeline(client, Runner(spark, network, checkpoints, rows_max=rows_max))
             made.run(stop, lost=lease.lost)
         finally:
             spark.stop()

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gapless.model.schema import COLUMN_TYPES
-from gapless.spark.state import Delta, KeyedRows, combined
+from gapless.spark.state import Delta, KeyedRows, codes, combined, normal
 from gapless.spark.top import touched
 from gapless.views.registry import KEY
 from gapless.views.relation import Aggregate
@@ -70,7 +70,8 @@ class Reduction:
             return self.rows.schema.empty_table()
         # Each aggregate has a column of its own, in the type in which it is computed.
         operands = {f"{at}": _operand(members, each) for at, each in enumerate(self.stage.aggregates)}
-        table = pa.table({**{name: members.column(name) for name in names}, **operands})
+        keys = {name: normal(combined(members.column(name))) for name in names}
+        table = pa.table({**keys, **operands})
         asked = [(f"{at}", *_function(each)) for at, each in enumerate(self.stage.aggregates)]
         grouped = table.group_by(list(names)).aggregate([*asked, ([], "count_all")])
         columns = {name: grouped.column(name) for name in names}
@@ -117,7 +118,7 @@ def key_texts(columns: list[pa.ChunkedArray], count: int) -> pa.Array:
         return pa.array(["[]"] * count)
     parts = []
     for column in columns:
-        values = combined(column)
+        values = normal(combined(column))
         if pa.types.is_binary(values.type):
             texts = pa.array(
                 [None if each is None else each.hex() for each in values.to_pylist()], pa.string()
@@ -153,17 +154,13 @@ class Pairing:
 
     def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
         """Found as row numbers first, so that each column is copied once and keeps its name."""
+        ons = [side.select([pair[at] for pair in self.stage.on]) for at, side in enumerate((left, right))]
+        numbers = codes(*_alike(*ons))
         first, second = (
-            pa.table(
-                {
-                    **{f"on{at}": side.column(pair[which]) for at, pair in enumerate(self.stage.on)},
-                    f"row{which}": pa.array(np.arange(side.num_rows)),
-                }
-            )
-            for which, side in enumerate((left, right))
+            pa.table({"on": own, f"row{at}": np.arange(len(own))}).filter(_whole(on))
+            for at, (own, on) in enumerate(zip(numbers, ons, strict=True))
         )
-        names = [f"on{at}" for at in range(len(self.stage.on))]
-        found = first.join(second, keys=names, join_type="inner")
+        found = first.join(second, keys="on", join_type="inner")
         left, right = left.take(found.column("row0")), right.take(found.column("row1"))
         columns = {
             _LEFT_KEY: left.column(KEY),
@@ -173,6 +170,25 @@ class Pairing:
         }
         columns[KEY] = key_texts([columns[_LEFT_KEY], columns[_RIGHT_KEY]], left.num_rows)
         return pa.table(columns).select(self.rows.schema.names)
+
+
+def _whole(table: pa.Table) -> pa.Array:
+    """Of each row, whether none of its values is null."""
+    mask = np.ones(table.num_rows, np.bool_)
+    for column in table.columns:
+        mask &= combined(column).is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(mask)
+
+
+def _alike(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Both with the same names, and numbers of different types in one: as floats if one is, else exactly."""
+    names = [f"{at}" for at in range(left.num_columns)]
+    types = []
+    for one, other in zip(left.schema.types, right.schema.types, strict=True):
+        floats = pa.types.is_floating(one) or pa.types.is_floating(other)
+        types.append(one if one == other else pa.float64() if floats else COLUMN_TYPES["decimal"])
+    schema = pa.schema(list(zip(names, types, strict=True)))
+    return left.rename_columns(names).cast(schema), right.rename_columns(names).cast(schema)
 
 
 def made(stage: Reduced | Paired) -> Derived:

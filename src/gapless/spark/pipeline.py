@@ -22,9 +22,10 @@ from gapless.client.sync import Client
 from gapless.errors import GaplessError, LinkError, PipelineError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.spark.graph import View, view_columns
+from gapless.spark.compile import leaves
+from gapless.spark.graph import Root, View, view_columns
 from gapless.spark.relations import Relation
-from gapless.spark.running import Runner, Running
+from gapless.spark.running import Runner, Running, hold_name
 from gapless.views.definitions import Views, base_topics
 from gapless.views.plan import plan
 from gapless.views.registry import (
@@ -46,7 +47,7 @@ from gapless.views.registry import (
     relation_columns,
     status_rows,
 )
-from gapless.views.stages import Events, Plan
+from gapless.views.stages import Events, Plan, stage_name
 
 log = logging.getLogger("gapless.pipeline")
 
@@ -141,6 +142,18 @@ class Pipeline:
         if name in self._runner.graph.views:
             for root in self._runner.graph.remove(name):
                 self._runner.drop(root)
+                self._release(root)
+
+    def _release(self, root: Root) -> None:
+        """A stage is needed no more: the network need not keep anything for it."""
+        if not self._runner.network.has_names:
+            return
+        for number, leaf in enumerate(leaves(root.stage)):
+            try:
+                with self._client.hold(leaf.topic, hold_name(stage_name(root.stage), number), {}) as hold:
+                    hold.forget()
+            except GaplessError as error:
+                log.warning("%s", error)
 
     def _take_up(self, due: list[_Entry], definitions: Mapping[str, Definition], now: float) -> None:
         """Start views, together with those that have to begin again because of them."""

@@ -7,6 +7,7 @@ Spark commits. A crash at any place between repeats the batch, which then change
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from gapless.errors import GaplessError, PipelineError
 from gapless.model.ids import TopicId
 from gapless.spark.checkpoints import Checkpoint
-from gapless.spark.compile import PUBEND, TICK, compiled, leaves, shown, state_columns
+from gapless.spark.compile import PUBEND, TICK, Read, compiled, leaves, shown, state_columns
 from gapless.spark.expressions import named
 from gapless.spark.graph import Graph, Root, View
 from gapless.spark.relations import ROWS_MAX, covers
@@ -43,6 +44,8 @@ class Network:
     brokers: str
     #: Further options of `format("gapless")`, such as the token.
     options: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the nodes can keep names, which hold the log for stages that have not read it.
+    has_names: bool = True
 
 
 class Running:
@@ -92,7 +95,7 @@ class Running:
 
     def start(self) -> None:
         """Begin to compute."""
-        frame = compiled(self.root.stage, self._runner.read)
+        frame = compiled(self.root.stage, self._runner.reader(self.name))
         self.query = (
             frame.writeStream.queryName(self.name)
             .outputMode("update")
@@ -157,8 +160,12 @@ class Runner:
         self.running: dict[Keyed | Events, Running] = {}
         self._pool = ThreadPoolExecutor(PUBLISHERS_MAX, "gapless-publish")
 
-    def read(self, leaf: Leaf) -> DataFrame:
-        """The events of a leaf, as a stream, from the beginning."""
+    def reader(self, stage: str) -> Read:
+        """Reads the leaves of a stage, one after the other, as streams from the beginning."""
+        numbers = itertools.count()
+        return lambda leaf: self._read(leaf, hold_name(stage, next(numbers)))
+
+    def _read(self, leaf: Leaf, name: str) -> DataFrame:
         options = {
             **self.network.options,
             "brokers": self.network.brokers,
@@ -170,6 +177,8 @@ class Runner:
         }
         if leaf.where:
             options["where"] = leaf.where
+        if self.network.has_names:
+            options["name"] = name
         frame = self.spark.readStream.format("gapless").options(**options).load()
         places = [named("tick").alias(TICK), named("pubend").alias(PUBEND)]
         return frame.select(*(named(_read_name(name)).alias(name) for name in leaf.columns), *places)
@@ -218,6 +227,11 @@ class Runner:
         for each in self.running.values():
             each.stop()
         self._pool.shutdown()
+
+
+def hold_name(stage: str, number: int) -> str:
+    """The durable subscription that keeps the log for one leaf of a stage until it has been read."""
+    return f"gapless.views.{stage}.{number}"
 
 
 def _topics(stage: Keyed | Events) -> list[TopicId]:

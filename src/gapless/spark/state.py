@@ -149,3 +149,21 @@ def where_mask(column: pa.ChunkedArray) -> Mask:
     """A column of truth values as a mask."""
     mask: Mask = combined(column).to_numpy(zero_copy_only=False).astype(np.bool_)
     return mask
+
+
+def codes(*tables: pa.Table) -> list[Places]:
+    """One number per row, equal where the rows are, in whichever table; nulls are equal to nulls here."""
+    whole = pa.concat_tables(tables)
+    numbers: Places = np.zeros(whole.num_rows, np.int64)
+    for name in whole.schema.names:
+        encoded = pc.dictionary_encode(normal(combined(whole.column(name))), null_encoding="encode")
+        numbers = numbers * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy(zero_copy_only=False)
+        # Kept small, so that any number of columns fits.
+        numbers = np.unique(numbers, return_inverse=True)[1].astype(np.int64)
+    edges = np.cumsum([table.num_rows for table in tables])[:-1]
+    return np.split(numbers, edges)
+
+
+def normal(values: pa.Array) -> pa.Array:
+    """The same values, with minus zero as zero: they are equal, and shall be one key."""
+    return pc.add(values, 0.0) if pa.types.is_floating(values.type) else values

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gapless.spark.state import Delta, Mask, same_values
+from gapless.spark.state import Delta, Mask, codes, combined, same_values
 from gapless.views.registry import KEY
 from gapless.views.stages import Top
 
@@ -25,18 +25,30 @@ def first_rows(rows: pa.Table, top: Top) -> pa.Table:
     ordered = {name for name, _ in top.order}
     others = [name for name in rows.schema.names if name not in (*ordered, *top.per, KEY)]
     keys = [
-        *((name, "ascending", "at_end") for name in top.per),
-        *(
-            (name, "descending" if down else "ascending", "at_end")
-            for name, down in top.order
-            if name not in top.per
-        ),
-        *((name, "ascending", "at_end") for name in (*others, KEY)),
+        *((name, False) for name in top.per),
+        *((name, down) for name, down in top.order if name not in top.per),
+        *((name, False) for name in (*others, KEY)),
     ]
-    in_order = rows.take(pc.sort_indices(rows, sort_keys=keys))
+    in_order = rows.take(_order(rows, keys))
     if not top.per:
         return in_order.slice(0, top.k)
     return in_order.filter(pa.array(_ranks(in_order, top.per) < top.k))
+
+
+def _order(rows: pa.Table, keys: list[tuple[str, bool]]) -> pa.Array:
+    """The places of the rows in an order: of columns, each with whether it descends."""
+    columns: dict[str, pa.Array] = {}
+    sort_keys = []
+    for name, down in keys:
+        direction = "descending" if down else "ascending"
+        values = combined(rows.column(name))
+        if pa.types.is_floating(values.type):
+            # NaN is above all numbers, as in SQL; by itself it would be among the nulls.
+            columns[f"nan {name}"] = pc.is_nan(values)
+            sort_keys.append((f"nan {name}", direction, "at_end"))
+        columns[name] = values
+        sort_keys.append((name, direction, "at_end"))
+    return pc.sort_indices(pa.table(columns), sort_keys=sort_keys)
 
 
 def touched(rows: pa.Table, delta: Delta, per: tuple[str, ...]) -> Mask:
@@ -44,7 +56,7 @@ def touched(rows: pa.Table, delta: Delta, per: tuple[str, ...]) -> Mask:
     if not per:
         return np.ones(rows.num_rows, np.bool_)
     groups = pa.concat_tables([delta.old.select(per), delta.new.select(per)])
-    own, changed = _codes(rows.select(per), groups)
+    own, changed = codes(rows.select(per), groups)
     mask: Mask = np.isin(own, changed)
     return mask
 
@@ -60,17 +72,3 @@ def _ranks(rows: pa.Table, per: tuple[str, ...]) -> np.ndarray:
         begins[1:] |= ~same_values(column.slice(1), column.slice(0, len(column) - 1))
     starts = np.flatnonzero(begins)
     return np.arange(rows.num_rows) - np.repeat(starts, np.diff([*starts, rows.num_rows]))
-
-
-def _codes(*tables: pa.Table) -> list[np.ndarray]:
-    """One number per row, equal where the rows of any of the tables are."""
-    whole = pa.concat_tables(tables)
-    codes = np.zeros(whole.num_rows, np.int64)
-    for name in whole.schema.names:
-        column = whole.column(name).combine_chunks()
-        encoded = pc.dictionary_encode(column, null_encoding="encode")
-        codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy(zero_copy_only=False)
-        # Kept small, so that any number of columns fits.
-        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    edges = np.cumsum([table.num_rows for table in tables])[:-1]
-    return np.split(codes, edges)
