@@ -1,0 +1,93 @@
+"""What do all views together compute? The transform graph: each distinct stage once, whoever uses it.
+
+A graph is a value. A view that is added or dropped gives another graph and says which stages begin and which
+end by that; all others go on. A new view is planned so that it can use stages that are there: a selection by
+the keys of an aggregation is pushed below it, into the brokers, unless the whole aggregation is computed
+already, for then the selection costs nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gapless.errors import ViewError
+from gapless.views.plan import plan
+from gapless.views.relation import Relation
+from gapless.views.rewrite import KEEPING_STAGES
+from gapless.views.stages import Events, Keyed, Paired, Plan, Reduced, Shown, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChange:
+    """What begins and what ends when the set of views changes; inputs before those that use them."""
+
+    added: tuple[Stage, ...] = ()
+    removed: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransformGraph:
+    """The plans of all views, by name, in the order in which they were added."""
+
+    plans: Mapping[str, Plan] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Every distinct stage, inputs before those that use them."""
+        return tuple(dict.fromkeys(stage for each in self.plans.values() for stage in stages_of(each)))
+
+    def users(self, stage: Stage) -> tuple[str, ...]:
+        """The views that need a stage, directly or through other stages."""
+        return tuple(name for name, each in self.plans.items() if stage in stages_of(each))
+
+    def planned(self, relation: Relation) -> Plan:
+        """How a new view would be computed in this graph. Raises ViewError as `plan` does."""
+        try:
+            shared = plan(relation, KEEPING_STAGES)
+        except ViewError:
+            return plan(relation)
+        return shared if set(stages_of(shared)) <= set(self.stages) else plan(relation)
+
+    def with_view(self, name: str, relation: Relation) -> tuple[TransformGraph, GraphChange]:
+        """The graph with one view more, or with another in place of the one of that name."""
+        others = {each: made for each, made in self.plans.items() if each != name}
+        made = TransformGraph(MappingProxyType(others)).planned(relation)
+        return self._changed({**others, name: made})
+
+    def without_view(self, name: str) -> tuple[TransformGraph, GraphChange]:
+        """The graph without a view that is in it."""
+        assert name in self.plans, f"no view {name!r} in the graph"
+        return self._changed({each: made for each, made in self.plans.items() if each != name})
+
+    def _changed(self, plans: dict[str, Plan]) -> tuple[TransformGraph, GraphChange]:
+        graph = TransformGraph(MappingProxyType(plans))
+        before, after = self.stages, graph.stages
+        added = tuple(stage for stage in after if stage not in set(before))
+        removed = tuple(stage for stage in before if stage not in set(after))
+        return graph, GraphChange(added, removed)
+
+
+def inputs_of(stage: Stage) -> tuple[Shown, ...]:
+    """What a stage takes from other stages."""
+    match stage:
+        case Events() | Keyed():
+            return ()
+        case Reduced():
+            return (stage.input,)
+        case Paired():
+            return (stage.left, stage.right)
+
+
+def stages_of(made: Plan) -> tuple[Stage, ...]:
+    """All stages of one view, inputs before those that use them."""
+    found: dict[Stage, None] = {}
+
+    def visit(stage: Stage) -> None:
+        for each in inputs_of(stage):
+            visit(each.stage)
+        found[stage] = None
+
+    visit(made.shown.stage)
+    return tuple(found)
