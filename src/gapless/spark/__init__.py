@@ -24,6 +24,4 @@ def register(spark: SparkSession) -> None:
     """Let a session know `format("gapless")`. Repeating is harmless."""
     from gapless.spark.source import GaplessSource  # noqa: PLC0415  # PySpark is loaded by whoever needs it
 
-    # Filters of batch reads are evaluated in the repository; Spark wants to be asked for that.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(GaplessSource)

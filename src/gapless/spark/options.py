@@ -13,6 +13,7 @@
 | `max_rows` | a micro-batch has no more rows than this |
 | `gone` | `allow` to begin later when the beginning is no longer kept; otherwise that is an error |
 | `history` | `false` to read what a new subscription would get: of a compacted topic the newest rows |
+| `pushdown` | `true` to evaluate filters of a batch query where the events are; see `PushingReader` |
 | `token`, `ca` | as for every client |
 
 A stream begins with `now` unless it is told otherwise, and a batch with `earliest`.
@@ -44,9 +45,11 @@ _KNOWN = (
     "max_rows",
     "gone",
     "history",
+    "pushdown",
     "token",
     "ca",
 )
+_BOOLEANS = {"true": True, "false": False}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -66,6 +69,7 @@ class SourceOptions:
     max_rows: int | None = None
     gone: bool = False
     history: bool = True
+    pushdown: bool = False
     token: str | None = field(default=None, repr=False)
     ca: str | None = None
 
@@ -100,7 +104,8 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
         rows_per_partition=_count("rows_per_partition", found.get("rows_per_partition"), ROWS_PER_PARTITION),
         max_rows=_count("max_rows", found["max_rows"], 1) if found.get("max_rows") else None,
         gone=_choice("gone", found.get("gone", "error"), {"allow": True, "error": False}),
-        history=_choice("history", found.get("history", "true").lower(), {"true": True, "false": False}),
+        history=_choice("history", found.get("history", "true").lower(), _BOOLEANS),
+        pushdown=_choice("pushdown", found.get("pushdown", "false").lower(), _BOOLEANS),
         token=found.get("token") or None,
         ca=found.get("ca") or None,
     )

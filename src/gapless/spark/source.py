@@ -77,7 +77,8 @@ class GaplessSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # it is what `schema` gives
         """For `spark.read`."""
-        return BatchReader(parse_options(self.options))
+        options = parse_options(self.options)
+        return PushingReader(options) if options.pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # Spark's name
         """For `spark.readStream`."""
@@ -91,13 +92,6 @@ class BatchReader(DataSourceReader):
         self._options = options
         #: What the filters of Spark come to.
         self._pushed = Pushed()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Take the filters that the repository can evaluate; the others are left to Spark."""
-        with _opened(self._options) as bulk:
-            self._pushed, rest = pushed(filters, bulk.schema)
-        self._options = replace(self._options, where=joined(self._options.where, self._pushed.where))
-        return rest
 
     def partitions(self) -> Sequence[InputPartition]:
         """The range in tasks."""
@@ -113,6 +107,22 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         return _read(partition, self._options)
+
+
+class PushingReader(BatchReader):
+    """One read of a range, with filters of Spark evaluated where the events are.
+
+    Spark plans the read of a DataFrame once and keeps that: a second query of the same DataFrame, without
+    filters, gets the rows of the first (Spark 4.3). So this is for those who ask for it, and who know that
+    the DataFrame is for one query.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        """Take the filters that the repository can evaluate; the others are left to Spark."""
+        with _opened(self._options) as bulk:
+            self._pushed, rest = pushed(filters, bulk.schema)
+        self._options = replace(self._options, where=joined(self._options.where, self._pushed.where))
+        return rest
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
