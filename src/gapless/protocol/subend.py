@@ -58,7 +58,9 @@ HEAP_STALE_MAX = 64
 #: So many members are asked one by one.
 FEW_MAX = 4
 _WINDOW_MIN = 1_000
-_WINDOW_MAX = 2**50
+#: More than all time since ticks began: a window that ended before now would have to be moved on with every
+#: part of an answer, and each time be asked for in ever smaller parts.
+_WINDOW_MAX = 2**52
 
 
 @dataclass(slots=True)
