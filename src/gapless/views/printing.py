@@ -64,7 +64,8 @@ def _lines(relation: Relation) -> list[str]:
             return ["merge", *(line for each in relation.inputs for line in _below(each))]
         case GroupBy():
             made = ", ".join(f"{aggregate_text(each)} AS {each.name}" for each in relation.aggregates)
-            return [f"group by {outputs_text(relation.keys)}: {made}".rstrip(": "), *_below(relation.input)]
+            by = f"group by {outputs_text(relation.keys)}" if relation.keys else "one group"
+            return [f"{by}: {made}" if made else by, *_below(relation.input)]
         case Join():
             on = " and ".join(f"{left} = {right}" for left, right in relation.on)
             return [f"{relation.kind} join on {on}", *_below(relation.left), *_below(relation.right)]

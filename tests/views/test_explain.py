@@ -1,0 +1,48 @@
+"""What `gapless view explain` prints, and the drawing of the transform graph."""
+
+from pathlib import Path
+
+import pytest
+
+from gapless.views.explain import explain
+from gapless.views.graph import TransformGraph
+from tests.views.test_plan import AVAILABLE, PAIRED, PRICES, parsed
+
+GOLDEN = Path(__file__).parent / "golden" / "explain"
+
+VIEWS = {
+    "available": AVAILABLE,
+    "cheapest": f"SELECT * FROM ({AVAILABLE}) AS a WHERE item < 100 ORDER BY price LIMIT 3",
+    "summary": f"SELECT COUNT(*) AS items, AVG(price) AS average FROM ({AVAILABLE}) AS a",
+    "rated": PAIRED,
+    "dear": "SELECT item, qty * 2 AS twice FROM sellers WHERE price > 3 AND LENGTH(CAST(qty AS string)) = 2",
+    "one_price": f"{PRICES} HAVING item = 7",
+}
+
+
+def graph_of(views: dict[str, str]) -> TransformGraph:
+    graph = TransformGraph()
+    for name, sql in views.items():
+        graph, _ = graph.with_view(name, parsed(sql))
+    return graph
+
+
+@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_a_view_is_explained_as_the_golden_file_shows(name: str, rewrite_golden: bool) -> None:
+    path = GOLDEN / f"{name}.txt"
+    found = explain(name, parsed(VIEWS[name]), graph_of(VIEWS))
+    if rewrite_golden:
+        path.write_text(found, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == found
+
+
+def test_a_view_that_is_new_is_explained_without_a_graph() -> None:
+    text = explain("dear", parsed(VIEWS["dear"]))
+    assert "brokers select price > 3\n" in text
+    assert "used by this view alone" in text
+
+
+def test_many_other_views_are_counted() -> None:
+    views = {f"v{at}": f"{PRICES} HAVING LAST(price) > {at}" for at in range(9)}
+    text = explain("v0", parsed(views["v0"]), graph_of(views))
+    assert "shared with v1, v2, v3, v4, v5 and 3 more" in text
