@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from gapless.model.ids import TopicId
 from gapless.spark.pipeline import Pipeline
 from gapless.spark.relations import covers
 from gapless.spark.running import Network, Runner
-from gapless.views.definitions import Views, base_topics
 from gapless.views.registry import (
     AS_OF,
     GONE,
@@ -25,26 +23,15 @@ from gapless.views.registry import (
     KIND,
     MARKER,
     OWN_COLUMNS,
-    REGISTRY_COLUMNS,
-    REGISTRY_RETENTION,
-    REGISTRY_TOPIC,
-    RELATION_RETENTION,
     SHOWN,
     AsOf,
-    Definition,
-    definition_rows,
-    dropping_rows,
     parsed_as_of,
-    relation_columns,
 )
-from gapless.views.relation import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Row = tuple[Any, ...]
-#: What the views of the running test are.
-_TEXTS: dict[str, str] = {}
 
 
 @contextmanager
@@ -71,22 +58,6 @@ def node(folder: Path, *topics: str) -> Iterator[str]:
 def _kinds(columns: str) -> str:
     pairs = (each.partition("=") for each in columns.split(","))
     return ", ".join(f"{name} = '{kind}'" for name, _, kind in pairs)
-
-
-def create(client: sync.Client, name: str, sql: str, topic: str | None = None) -> None:
-    """Put a view into the registry."""
-    client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
-    definition = Definition(name, sql, TopicId(topic or f"view.{name}"), datetime.now(UTC))
-    topics = {each: known.schema for each, known in client.topics().items()}
-    _TEXTS[name] = sql
-    relation = Views(_TEXTS, base_topics(topics))[name]
-    client.create_topic(definition.topic, relation_columns(columns(relation)), retention=RELATION_RETENTION)
-    client.publish_batch(REGISTRY_TOPIC, definition_rows(definition))
-
-
-def drop(client: sync.Client, name: str) -> None:
-    """Take a view out of the registry."""
-    client.publish_batch(REGISTRY_TOPIC, dropping_rows(name))
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def test_every_batch_gives_what_the_view_means(
     relation: Relation, events: dict[str, list[Event]], data: st.DataObject
 ) -> None:
     made = planned(relation)
-    graph = Graph(lambda rows, feeds: evaluated(rows, feeds))
+    graph = Graph(evaluated)
     view = View("v", made, Published("v", view_columns(made)), Topic())
     graph.add(view, make_root)
     run(graph, view, {})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless.client import sync
-from tests.spark.stories import create, drop, node, pipeline, published, state_at
+from tests.spark.stories import node, pipeline, published, state_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +34,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_views_come_and_go_and_a_restart_goes_on(spark: SparkSession, address: str, tmp_path: Path) -> None:
     with sync.connect(address) as client:
-        create(client, "total", "SELECT item, sum(qty) AS offered, count(*) AS sales FROM sell GROUP BY item")
-        create(client, "available", AVAILABLE)
+        client.create_view(
+            "total", "SELECT item, sum(qty) AS offered, count(*) AS sales FROM sell GROUP BY item"
+        )
+        client.create_view("available", AVAILABLE)
         offered = {"item": ["a", "b", "c"], "qty": [10, 20, 30], "price": [1.0, 2.0, 3.0]}
         sold = published(client, "sell", offered)
         with pipeline(spark, address, tmp_path):
@@ -44,9 +46,9 @@ def test_views_come_and_go_and_a_restart_goes_on(spark: SparkSession, address: s
             west = published(client, "west", {"item": ["a"], "qty": [5]})
             assert state_at(client, "view.available", {**sold, **east, **west}) == {("a", 1, 1.0)}
             # Another view of the same stage is computed from what the stage has.
-            create(client, "large", "SELECT item FROM total WHERE offered > 15")
+            client.create_view("large", "SELECT item FROM total WHERE offered > 15")
             assert state_at(client, "view.large", sold) == {("b",), ("c",)}
-            drop(client, "large")
+            client.drop_view("large")
         west = published(client, "west", {"item": ["c", "a"], "qty": [1, 1]})
         with pipeline(spark, address, tmp_path):
             assert state_at(client, "view.available", {**sold, **west}) == {("c", 29, 3.0)}

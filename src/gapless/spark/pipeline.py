@@ -81,7 +81,7 @@ class Pipeline:
 
     def __init__(self, client: Client, runner: Runner) -> None:
         self._client = client
-        self._runner = runner
+        self.runner = runner
         self._registry = Registry()
         #: Set when the registry has changed.
         self._changed = threading.Event()
@@ -106,7 +106,7 @@ class Pipeline:
             for entry in self._entries.values():
                 entry.state = STOPPED if entry.state != FAILED else FAILED
             self._say(force=True)
-            self._runner.close()
+            self.runner.close()
 
     def _follow(self) -> None:
         """In a thread of its own: what the registry says."""
@@ -139,14 +139,14 @@ class Pipeline:
     def _forget(self, name: str) -> None:
         """A view was dropped."""
         del self._entries[name]
-        if name in self._runner.graph.views:
-            for root in self._runner.graph.remove(name):
-                self._runner.drop(root)
+        if name in self.runner.graph.views:
+            for root in self.runner.graph.remove(name):
+                self.runner.drop(root)
                 self._release(root)
 
     def _release(self, root: Root) -> None:
         """A stage is needed no more: the network need not keep anything for it."""
-        if not self._runner.network.has_names:
+        if not self.runner.network.has_names:
             return
         for number, leaf in enumerate(leaves(root.stage)):
             try:
@@ -157,7 +157,7 @@ class Pipeline:
 
     def _take_up(self, due: list[_Entry], definitions: Mapping[str, Definition], now: float) -> None:
         """Start views, together with those that have to begin again because of them."""
-        graph, runner = self._runner.graph, self._runner
+        graph, runner = self.runner.graph, self.runner
         try:
             topics = {name: topic.schema for name, topic in self._client.topics().items()}
         except LinkError as error:
@@ -194,18 +194,18 @@ class Pipeline:
             if definition.topic not in topics:
                 told = relation_columns(columns)
                 self._client.create_topic(definition.topic, told, retention=RELATION_RETENTION)
-            relation = Relation(definition.name, columns, self._runner.rows_max)
+            relation = Relation(definition.name, columns, self.runner.rows_max)
             relation.restore(self._snapshot(definition.topic, relation))
         except GaplessError as error:
             self._fail(entry, error, now)
             return
         view = View(definition.name, made, relation, self._client.publisher(definition.topic))
-        self._runner.graph.add(view, self._runner.make_root)
+        self.runner.graph.add(view, self.runner.make_root)
         entry.state, entry.message, entry.retry_at = RUNNING, "", None
 
     def _snapshot(self, topic: TopicId, relation: Relation) -> pa.Table:
         """What the topic of a view has."""
-        network = self._runner.network
+        network = self.runner.network
         options = network.options
         with open_bulk(network.brokers, topic, token=options.get("token"), tls=options.get("ca")) as bulk:
             return newest_rows(bulk, relation)
@@ -214,26 +214,26 @@ class Pipeline:
 
     def _look_after(self, now: float) -> None:
         """Queries that have ended: their views, and those that share stages with them, begin again."""
-        for running in list(self._runner.running.values()):
+        for running in list(self.runner.running.values()):
             error = running.failure()
             if error is not None:
                 self._restart(running, error, now)
 
     def _restart(self, running: Running, error: GaplessError, now: float) -> None:
         log.warning("%s", error)
-        graph = self._runner.graph
+        graph = self.runner.graph
         for view in graph.above(running.root):
             if view.name in graph.views:
                 entry = self._entries[view.name]
                 self._let_go(view.name)
                 self._fail(entry, error, now, again=error.code != "E502")
-        if running.root.stage in self._runner.running:
-            self._runner.running.pop(running.root.stage).stop()
+        if running.root.stage in self.runner.running:
+            self.runner.running.pop(running.root.stage).stop()
 
     def _let_go(self, name: str) -> None:
         """Stop what only this view needs; what is on the disk stays."""
-        for root in self._runner.graph.remove(name):
-            self._runner.running.pop(root.stage).stop()
+        for root in self.runner.graph.remove(name):
+            self.runner.running.pop(root.stage).stop()
 
     def _fail(self, entry: _Entry, error: Exception, now: float, *, again: bool = True) -> None:
         if now - entry.failed_at > RECOVERED_SECONDS:
@@ -266,11 +266,11 @@ class Pipeline:
                 log.warning("%s", error)
 
     def _status(self, entry: _Entry) -> Status:
-        view = self._runner.graph.views.get(entry.definition.name)
+        view = self.runner.graph.views.get(entry.definition.name)
         batch_ms = None
         if view is not None:
-            roots = self._runner.graph.roots_of(view.plan.shown.stage)
-            times = [self._runner.running[each].batch_ms for each in roots if each in self._runner.running]
+            roots = self.runner.graph.roots_of(view.plan.shown.stage)
+            times = [self.runner.running[each].batch_ms for each in roots if each in self.runner.running]
             batch_ms = max((each for each in times if each is not None), default=None)
         return Status(
             name=entry.definition.name,

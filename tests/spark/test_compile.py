@@ -1,0 +1,106 @@
+"""What Spark computes is what views mean: random expressions and random stages against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gapless.spark.compile import PUBEND, TICK, compiled, shown
+from gapless.spark.expressions import column
+from gapless.views.evaluate import Event
+from gapless.views.expressions import Expression
+from gapless.views.registry import KEY
+from gapless.views.relation import Relation
+from gapless.views.scalars import value_of
+from gapless.views.stages import Leaf, Reduced, Shown
+from tests.views.drawn import KINDS, SCHEMAS, exact, expression, histories, scan, views
+from tests.views.interpret import Interpreter
+from tests.views.rows import bag
+from tests.views.test_plan_meaning import planned
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FEW = settings(
+    max_examples=8,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.data_too_large,
+        HealthCheck.too_slow,
+    ],
+)
+
+
+@st.composite
+def expressions(draw: Any) -> list[tuple[str, Expression]]:
+    """Many expressions over the columns of all topics: one job of Spark computes them all."""
+    found = []
+    for at in range(80):
+        topic = draw(st.sampled_from(sorted(SCHEMAS)))
+        kind = draw(st.sampled_from(KINDS))
+        found.append((topic, expression(draw, exact(scan(topic)), kind, depth=1 + at % 3)))
+    return found
+
+
+@FEW
+@given(expressions(), histories())
+def test_expressions_mean_the_same(
+    spark: SparkSession, drawn: list[tuple[str, Expression]], events: Mapping[str, Sequence[Event]]
+) -> None:
+    for topic, schema in SCHEMAS.items():
+        rows = [event.row for event in events[topic]]
+        mine = [each for name, each in drawn if name == topic]
+        if not rows or not mine:
+            continue
+        frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema.arrow())).coalesce(1)
+        table = frame.select(*(column(each).alias(f"c{at}") for at, each in enumerate(mine))).toArrow()
+        for at, each in enumerate(mine):
+            found = [{"value": value} for value in table.column(f"c{at}").to_pylist()]
+            wanted = [{"value": value_of(each, row)} for row in rows]
+            assert bag(found) == bag(wanted), each
+
+
+def reader(spark: SparkSession, interpreter: Interpreter) -> Any:
+    """Reads the events of a leaf as a table: what the brokers leave, and the columns that are read."""
+
+    def read(leaf: Leaf) -> DataFrame:
+        schema = interpreter.schemas[leaf.topic].arrow()
+        plain = Leaf(leaf.topic, leaf.where, tuple(schema.names), None, ())
+        kept = {(event.pubend, event.tick) for event in interpreter.leaf(plain)}
+        events = [e for e in interpreter.events.get(leaf.topic, ()) if (e.pubend, e.tick) in kept]
+        table = pa.Table.from_pylist([event.row for event in events], schema=schema).select(leaf.columns)
+        table = table.append_column(TICK, pa.array([event.tick for event in events], pa.int64()))
+        table = table.append_column(PUBEND, pa.array([event.pubend for event in events], pa.string()))
+        return spark.createDataFrame(table)
+
+    return read
+
+
+def roots(plan_shown: Shown) -> list[Shown]:
+    stage = plan_shown.stage
+    if isinstance(stage, Reduced):
+        return roots(stage.input)
+    if hasattr(stage, "left"):
+        return [*roots(stage.left), *roots(stage.right)]
+    return [plan_shown]
+
+
+@FEW
+@given(views(), histories())
+def test_stages_mean_the_same(
+    spark: SparkSession, relation: Relation, events: Mapping[str, Sequence[Event]]
+) -> None:
+    interpreter = Interpreter(SCHEMAS, events)
+    for each in roots(planned(relation).shown):
+        frame = compiled(each.stage, reader(spark, interpreter))  # type: ignore[arg-type]
+        table = shown(frame, [("0", each)], [KEY]).toArrow()
+        keys = table.column(KEY).to_pylist()
+        assert len(set(keys)) == len(keys)
+        found = [
+            {name: row[f"0.{name}"] for name, _ in each.outputs} for row in table.to_pylist() if row["0."]
+        ]
+        assert bag(found) == bag(interpreter.shown(each))
