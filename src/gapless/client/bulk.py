@@ -17,6 +17,7 @@ read goes on behind the last tick that it gave.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,7 +156,6 @@ class Bulk:
         place = self.place
         with sync.connect(place.brokers, token=place.token, tls=place.tls, name="bulk") as client:
             topic, doors = client.bulk(place.topic)
-        self.close()
         self._schema = None
         self.place = BulkPlace(
             brokers=place.brokers,
@@ -273,11 +273,10 @@ class Bulk:
         if not error.retry or time.monotonic() - since + pause_s > self.patience_s:
             raise error
         time.sleep(pause_s)
-        try:
+        # Nobody answers yet, perhaps: the next try will tell.
+        with contextlib.suppress(LinkError):
             self.find()
-        except LinkError:
-            # Nobody answers yet: the next try will tell.
-            self.close()
+        self.close()
         return min(2 * pause_s, _PAUSE_SECONDS_MAX)
 
     def _door(self, pubend: str) -> str:

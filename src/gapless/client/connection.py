@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
-from typing import Any, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
 
 from gapless.client import views
 from gapless.client.address import is_tls, parse_addresses
@@ -43,11 +43,14 @@ from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
 from gapless.views.registry import Definition
-from gapless.views.relation import Relation
 from gapless.wire.client_codec import CREDIT_ROWS_MAX
 from gapless.wire.client_messages import AskStatus, CreateTopic, ListTopics, Mode, Start, StatusReport, Topics
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
 from gapless.wire.handshake import Hello, Role
+
+if TYPE_CHECKING:
+    from gapless.views.fluent import Table
+    from gapless.views.relation import Relation
 
 #: Where ticks are counted from.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -390,8 +393,8 @@ class Client:
 
     # Views.
 
-    async def create_view(self, name: str, view: str | Relation) -> Definition:
-        """Create a view: an SQL text, or a relation of `gapless.views`, over topics and other views.
+    async def create_view(self, name: str, view: str | Relation | Table) -> Definition:
+        """Create a view: an SQL text, or a table of `gapless.views.fluent`, over topics and other views.
 
         It is checked at once: raises ViewError with the place in the text, or UsageError E173 when there is
         another view of that name. Creating the very same view again is no error. What computes it is the

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gapless.client import connection
 from gapless.client.connection import Topic
@@ -44,8 +44,11 @@ from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
 from gapless.views.registry import Definition
-from gapless.views.relation import Relation
 from gapless.wire.client_messages import Mode, Start
+
+if TYPE_CHECKING:
+    from gapless.views.fluent import Table
+    from gapless.views.relation import Relation
 
 Made = TypeVar("Made")
 
@@ -264,8 +267,8 @@ class Client:
         loop = self._running()
         return Hold(loop, loop.run(make()))
 
-    def create_view(self, name: str, view: str | Relation) -> Definition:
-        """Create a view: an SQL text, or a relation of `gapless.views`, over topics and other views."""
+    def create_view(self, name: str, view: str | Relation | Table) -> Definition:
+        """Create a view: an SQL text, or a table of `gapless.views.fluent`, over topics and other views."""
         return self._running().run(self._client.create_view(name, view))
 
     def views(self) -> dict[str, ViewInfo]:

@@ -40,6 +40,7 @@ from gapless.views.registry import (
 if TYPE_CHECKING:
     from gapless.client.connection import Client
     from gapless.views.definitions import Views
+    from gapless.views.fluent import Table
     from gapless.views.relation import Relation
     from gapless.views.stages import Plan
 
@@ -62,13 +63,12 @@ class ViewInfo:
         return self.definition.sql
 
 
-async def create_view(client: Client, name: str, view: str | Relation) -> Definition:
+async def create_view(client: Client, name: str, view: str | Relation | Table) -> Definition:
     """See `Client.create_view`."""
-    from gapless.views.definitions import text_of  # noqa: PLC0415  # the parser is loaded by whoever needs it
     from gapless.views.relation import columns  # noqa: PLC0415
 
     checked_name(name)
-    sql = view if isinstance(view, str) else text_of(view)
+    sql = view if isinstance(view, str) else _text_of(view)
     topics = await client.topics()
     for topic, told, kept in (
         (REGISTRY_TOPIC, REGISTRY_COLUMNS, REGISTRY_RETENTION),
@@ -189,6 +189,7 @@ async def client_schemas(client: Client) -> dict[str, Schema]:
 
 def named_views(schemas: Mapping[str, Schema], registry: Registry) -> Views:
     """The relations of all views, by name."""
+    # The parser is half of what a client would have to load otherwise.
     from gapless.views.definitions import Views, base_topics  # noqa: PLC0415
 
     return Views(registry.texts(), base_topics(schemas))
@@ -196,15 +197,23 @@ def named_views(schemas: Mapping[str, Schema], registry: Registry) -> Views:
 
 def read_view(sql: str, schemas: Mapping[str, Schema], registry: Registry) -> tuple[Relation, Plan]:
     """What a text means, and how it would be computed. Raises ViewError, with the place in the text."""
-    from gapless.views.definitions import base_topics, relation_of  # noqa: PLC0415
-    from gapless.views.plan import plan  # noqa: PLC0415
+    from gapless.views.definitions import base_topics  # noqa: PLC0415
+    from gapless.views.graph import TransformGraph  # noqa: PLC0415
+    from gapless.views.parse import parse_view  # noqa: PLC0415
 
-    relation = relation_of(sql, base_topics(schemas), named_views(schemas, registry))
+    relation = parse_view(sql, base_topics(schemas), named_views(schemas, registry))
     try:
-        return relation, plan(relation)
+        return relation, TransformGraph().planned(relation)
     except ViewError as error:
         error.text = error.text or sql
         raise
+
+
+def _text_of(view: Relation | Table) -> str:
+    from gapless.views.fluent import Table  # noqa: PLC0415
+    from gapless.views.sql_text import view_sql  # noqa: PLC0415
+
+    return view_sql(view.relation if isinstance(view, Table) else view)
 
 
 def found(definitions: Mapping[str, Definition], name: str) -> Definition:
