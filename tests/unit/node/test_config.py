@@ -105,6 +105,18 @@ def test_every_section_is_documented() -> None:
             "E131 network.toml: retention.trades: must be 'acknowledged', 'forever'",
         ),
         ("retention.trades = 7", "E131 network.toml: retention.trades: must be 'acknowledged', 'forever'"),
+        (
+            "retention.trades = 'newest(pric)'",
+            "E131 network.toml: retention.trades: topic 'trades' has no column 'pric': did you mean 'price'?",
+        ),
+        (
+            "retention.trades = 'newest(price, price)'",
+            "E131 network.toml: retention.trades: newest(...) names different columns, got 'price, price'",
+        ),
+        (
+            "retention.trades = 'relation(price)'",
+            "E131 network.toml: retention.trades: a relation has a column 'gapless_kind' of type int",
+        ),
         ("archive.trades = 'yes'", "E131 network.toml: archive.trades: must be true or false"),
         ("limits.clients_max = 0", "E131 network.toml: limits.clients_max: must be a whole number from 1"),
         ("limits.free_bytes_min = '1 parsec'", "E131 network.toml: limits.free_bytes_min: must be a size"),
@@ -129,13 +141,19 @@ def test_a_mistake_is_named_with_its_place_and_the_way_out(line: str, reason: st
         ("1.5d", Retention(keep=Keep.TIME, keep_ms=129_600_000)),
         ("90min", Retention(keep=Keep.TIME, keep_ms=5_400_000)),
         ("64 MiB", Retention(keep=Keep.SIZE, keep_bytes=64 * 2**20)),
+        ("newest(user)", Retention(keep=Keep.NEWEST, columns=("user",))),
+        ("newest( user,item )", Retention(keep=Keep.NEWEST, columns=("user", "item"))),
+        ("relation(gapless_key)", Retention(keep=Keep.RELATION, columns=("gapless_key",))),
     ],
 )
 def test_retention_is_written_as_people_write_it(text: str, retention: Retention) -> None:
     assert parse_retention(text) == retention
+    assert parse_retention(str(retention)) == retention
 
 
-@pytest.mark.parametrize("text", ["", "0d", "-1d", "7", "d", "7D", "1e9GB", "nan d", "7d "])
+@pytest.mark.parametrize(
+    "text", ["", "0d", "-1d", "7", "d", "7D", "1e9GB", "nan d", "7d ", "newest()", "newest"]
+)
 def test_what_is_no_retention_is_refused(text: str) -> None:
     with pytest.raises(GaplessError, match="E131 retention: must be"):
         parse_retention(text)
