@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -36,19 +37,24 @@ TYPES = {
 _PLACE = ("gapless_tick", "gapless_pubend")
 
 
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """One for all views: to connect takes longer than to answer."""
+    return duckdb.connect()
+
+
 def answer(
     relation: Relation, schemas: Mapping[str, Schema], events: Mapping[str, Sequence[Event]]
 ) -> list[dict[str, Any]]:
     """The rows of the view as DuckDB computes them."""
-    with duckdb.connect() as connection:
-        for topic, schema in schemas.items():
-            rows = [
-                {**event.row, _PLACE[0]: event.tick, _PLACE[1]: event.pubend}
-                for event in events.get(topic, ())
-            ]
-            fields = [*schema.arrow(), pa.field(_PLACE[0], pa.int64()), pa.field(_PLACE[1], pa.string())]
-            connection.register(topic, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
-        found = connection.sql(sql(relation)).to_arrow_table().to_pylist()
+    connection = _connection()
+    for topic, schema in schemas.items():
+        rows = [
+            {**event.row, _PLACE[0]: event.tick, _PLACE[1]: event.pubend} for event in events.get(topic, ())
+        ]
+        fields = [*schema.arrow(), pa.field(_PLACE[0], pa.int64()), pa.field(_PLACE[1], pa.string())]
+        connection.register(topic, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
+    found = connection.sql(sql(relation)).to_arrow_table().to_pylist()
     names = [column.name for column in columns(relation)]
     return [{name: row[name] for name in names} for row in found]
 
@@ -165,6 +171,7 @@ def _literal(value: object) -> str:
 _FORMS = {
     "not": "(NOT {0})",
     "is_null": "({0} IS NULL)",
+    "is_not_null": "({0} IS NOT NULL)",
     "like": "({0} LIKE {1})",
     "/": "(CAST({0} AS DOUBLE) / nullif(CAST({1} AS DOUBLE), 0))",
     "neg": "(-{0})",

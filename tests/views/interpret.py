@@ -11,7 +11,8 @@ import pyarrow as pa
 from gapless.content.evaluate import mask
 from gapless.content.language import parse_condition
 from gapless.content.rows import Rows
-from gapless.model.schema import Schema
+from gapless.model.ids import TopicId
+from gapless.model.schema import Column, Schema
 from gapless.views.evaluate import Event, Row, evaluate
 from gapless.views.expressions import Expression
 from gapless.views.relation import Aggregate, GroupBy, Join, Relation, Scan, TopK
@@ -31,11 +32,9 @@ class Interpreter:
         shown = self.shown(plan.shown)
         if plan.top is None:
             return shown
-        names = [name for name, _ in plan.shown.outputs]
         kinds = {name: each.kind for name, each in plan.shown.outputs}
-        table = _table("shown", names, kinds)
-        top = TopK(table, plan.top.k, plan.top.order, plan.top.per)
-        return evaluate(top, {"shown": _numbered(shown)})
+        top = TopK(table("shown", kinds), plan.top.k, plan.top.order, plan.top.per)
+        return evaluate(top, {"shown": numbered(shown)})
 
     def shown(self, shown: Shown) -> list[Row]:
         """What is seen of a stage."""
@@ -99,16 +98,16 @@ class Interpreter:
         )
 
     def _reduced(self, stage: Reduced) -> list[Row]:
-        rows = _numbered(self.shown(stage.input))
+        rows = numbered(self.shown(stage.input))
         return _grouped("input", list(stage.keys), stage.aggregates, stage.events, rows)
 
     def _paired(self, stage: Paired) -> list[Row]:
         sides: dict[str, list[Event]] = {}
         tables: list[Relation] = []
         for name, side in (("left", stage.left), ("right", stage.right)):
-            sides[name] = _numbered(self.shown(side))
+            sides[name] = numbered(self.shown(side))
             kinds = {output: each.kind for output, each in side.outputs}
-            tables.append(_table(name, list(kinds), kinds))
+            tables.append(table(name, kinds))
         return evaluate(Join(tables[0], tables[1], "inner", stage.on), sides)
 
 
@@ -120,15 +119,15 @@ def _grouped(
     events: Sequence[Event],
 ) -> list[Row]:
     counted = (*aggregates, Aggregate(count, "count", None, "int", nullable=False))
-    names = list(events[0].row) if events else []
-    table = _table(name, names, dict.fromkeys(names, "int"))
-    return evaluate(GroupBy(table, tuple(keys), counted), {name: events})
+    kinds = dict.fromkeys(events[0].row if events else (), "int")
+    return evaluate(GroupBy(table(name, kinds), tuple(keys), counted), {name: events})
 
 
-def _table(name: str, names: Sequence[str], kinds: Mapping[str, str]) -> Scan:
-    described = {each: f"{kinds[each]}?" for each in names}
-    return Scan(name, Schema.parse(name, described).columns if described else ())  # type: ignore[arg-type]
+def table(name: str, kinds: Mapping[str, str]) -> Scan:
+    """A table of rows, as a topic for the oracle."""
+    return Scan(TopicId(name), tuple(Column(each, kind, nullable=True) for each, kind in kinds.items()))
 
 
-def _numbered(rows: Sequence[Row]) -> list[Event]:
+def numbered(rows: Sequence[Row]) -> list[Event]:
+    """Rows as events, each with a tick of its own."""
     return [Event("rows", at, row) for at, row in enumerate(rows)]

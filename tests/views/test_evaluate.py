@@ -11,7 +11,7 @@ from tests.views.duck import answer
 from tests.views.rows import bag
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(views(), histories())
 def test_a_view_shows_what_duckdb_answers(relation: Relation, events: Mapping[str, Sequence[Event]]) -> None:
     assert bag(evaluate(relation, events)) == bag(answer(relation, SCHEMAS, events))
