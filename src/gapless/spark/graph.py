@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gapless.errors import PipelineError
 from gapless.model.schema import COLUMN_TYPES, Column
 from gapless.spark.derived import Derived, fields_of, made
 from gapless.spark.relations import Publishes, Relation, covers, met
@@ -44,9 +45,17 @@ class View:
         self.publisher = publisher
         #: Whether the relation has the rows as of the newest batch; before, all of them are needed once.
         self.is_level = False
+        #: Why it is computed no more, while others go on.
+        self.error: PipelineError | None = None
 
     def take(self, rows: pa.Table, visible: Mask, delta: Delta | None, every: KeyedRows | None) -> None:
         """Changed rows of the feed; with the change and all rows, where they are kept."""
+        try:
+            self._take(rows, visible, delta, every)
+        except PipelineError as error:
+            self.error, self.is_level = error, False
+
+    def _take(self, rows: pa.Table, visible: Mask, delta: Delta | None, every: KeyedRows | None) -> None:
         top = self.plan.top
         if top is None:
             self.relation.apply(rows, visible)
@@ -75,7 +84,11 @@ class View:
         if self.plan.top is not None:
             rows = first_rows(rows.filter(pa.array(visible)), self.plan.top)
             visible = np.ones(rows.num_rows, np.bool_)
-        self.relation.replace(rows, visible)
+        try:
+            self.relation.replace(rows, visible)
+        except PipelineError as error:
+            self.error = error
+            return
         self.is_level = True
 
 
@@ -195,7 +208,7 @@ class Graph:
         """Make views current that can be: those of these whose relation is not ahead of what is computed."""
         with self.lock:
             for view in views:
-                if not view.is_level and covers(self.as_of(view), view.relation.as_of):
+                if view.error is None and not view.is_level and covers(self.as_of(view), view.relation.as_of):
                     feed = self._feed_of(view)
                     if isinstance(feed.shown.stage, Events):
                         view.is_level = True  # Rows of events are the same whenever they come.
@@ -206,7 +219,7 @@ class Graph:
 
     def _deliver(self, feed: Feed, rows: pa.Table, visible: Mask) -> None:
         delta = None if feed.rows is None else feed.rows.apply(rows, visible)
-        for view in feed.views:
+        for view in [each for each in feed.views if each.error is None]:
             if view.is_level or isinstance(feed.shown.stage, Events):
                 view.take(rows, visible, delta, feed.rows)
         if delta:

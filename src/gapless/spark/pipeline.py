@@ -214,6 +214,11 @@ class Pipeline:
 
     def _look_after(self, now: float) -> None:
         """Queries that have ended: their views, and those that share stages with them, begin again."""
+        for view in [each for each in self.runner.graph.views.values() if each.error is not None]:
+            assert view.error is not None
+            log.warning("%s", view.error)
+            self._let_go(view.name)
+            self._fail(self._entries[view.name], view.error, now, again=False)
         for running in list(self.runner.running.values()):
             error = running.failure()
             if error is not None:

@@ -60,6 +60,7 @@ class Running:
         #: Why a batch failed, if it was not Spark's fault.
         self.error: GaplessError | None = None
         self.batch_ms: float | None = None
+        self._stopped = False
 
     def restore(self) -> None:
         """Take up what an earlier run has left, or begin at the beginning."""
@@ -94,9 +95,15 @@ class Running:
             root.as_of = as_of
 
     def start(self) -> None:
-        """Begin to compute."""
+        """Begin to compute. What prevents it is told by `failure`."""
+        try:
+            self.query = self._started()
+        except Exception as error:  # noqa: BLE001  # whatever Spark says of it, other stages go on
+            self.error = self._ended(error)
+
+    def _started(self) -> StreamingQuery:
         frame = compiled(self.root.stage, self._runner.reader(self.name))
-        self.query = (
+        return (
             frame.writeStream.queryName(self.name)
             .outputMode("update")
             .option("checkpointLocation", str(self.checkpoint.spark))
@@ -107,16 +114,23 @@ class Running:
 
     def stop(self) -> None:
         """Compute no more. What was computed stays."""
+        with self._runner.graph.lock:
+            self._stopped = True
         if self.query is not None:
-            self.query.stop()
+            try:
+                self.query.stop()
+            except Exception as error:  # noqa: BLE001  # it is of no use any more, however it ends
+                log.warning("%s", self._ended(error))
 
-    def failure(self) -> PipelineError | GaplessError | None:
+    def failure(self) -> GaplessError | None:
         """Why the query has ended by itself; None while it has not."""
-        if self.query is None or self.query.isActive:
-            return None
-        reason = self.query.exception()
+        if self.error is not None or self.query is None or self.query.isActive:
+            return self.error
+        return self._ended(self.query.exception())
+
+    def _ended(self, reason: Exception | None) -> PipelineError:
         lines = [line for line in str(reason or "it ended without a reason").splitlines() if line.strip()]
-        return self.error or PipelineError("E501", f"Spark ended stage {self.name}: {lines[0]:.300}")
+        return PipelineError("E501", f"Spark ended stage {self.name}: {' '.join(lines)[:300]}")
 
     def _batch(self, frame: DataFrame, batch: int) -> None:
         try:
@@ -133,6 +147,8 @@ class Running:
         table = shown(frame, [(prefix, feed.shown) for prefix, feed in feeds], keep).toArrow()
         as_of = self.checkpoint.as_of(batch, _topics(root.stage))
         with graph.lock:
+            if self._stopped:
+                return  # Somebody else may have taken over what this would publish.
             graph.take(root, table, feeds, as_of)
             if root.rows is not None and len(root.rows) > self._runner.rows_max:
                 raise PipelineError(

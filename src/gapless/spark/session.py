@@ -43,6 +43,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
     "spark.python.worker.reuse": "true",
+    # A busy machine may take long to start a worker.
+    "spark.python.authenticate.socketTimeout": "60s",
     f"{_STREAMING}.noDataMicroBatches.enabled": "false",
     f"{_STREAMING}.stopTimeout": "20s",
     f"{_STREAMING}.minBatchesToRetain": "4",
