@@ -55,6 +55,8 @@ log = logging.getLogger("gapless.pipeline")
 TICK_SECONDS = 0.2
 #: How often it says how the views are, when nothing else changes.
 STATUS_SECONDS = 2.0
+#: How long an application that ends tries to say so.
+LAST_WORDS_SECONDS = 3.0
 #: A query that failed is started again after a pause, which doubles from the one to the other.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
 #: A query that ran for so long has recovered: its next failure is a first one.
@@ -105,7 +107,10 @@ class Pipeline:
         finally:
             for entry in self._entries.values():
                 entry.state = STOPPED if entry.state != FAILED else FAILED
-            self._say(force=True)
+            # The node may be away, and nobody shall wait for it to come back now.
+            last = threading.Thread(target=self._say, kwargs={"force": True}, daemon=True)
+            last.start()
+            last.join(LAST_WORDS_SECONDS)
             self.runner.close()
 
     def _follow(self) -> None:

@@ -114,8 +114,8 @@ class Running:
 
     def stop(self) -> None:
         """Compute no more. What was computed stays."""
-        with self._runner.graph.lock:
-            self._stopped = True
+        # Without the lock: a batch may hold it while it waits for a node that is away.
+        self._stopped = True
         if self.query is not None:
             try:
                 self.query.stop()
@@ -242,7 +242,7 @@ class Runner:
         """Stop all queries."""
         for each in self.running.values():
             each.stop()
-        self._pool.shutdown()
+        self._pool.shutdown(wait=False)
 
 
 def hold_name(stage: str, number: int) -> str:
