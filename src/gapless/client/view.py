@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from gapless.views.stages import Plan
 
 #: What `wait_until` takes: a horizon as `as_of` gives it, a tick per pubend, a receipt, or several of these.
+#: Names may be plain texts.
 Horizon: TypeAlias = (
-    Mapping[PubendId, Tick]
-    | Mapping[TopicId, Mapping[PubendId, Tick]]
+    Mapping[Any, Tick]
+    | Mapping[Any, Mapping[Any, Tick]]
     | Receipt
     | BatchReceipt
     | Iterable[Receipt | BatchReceipt]
