@@ -5,7 +5,7 @@ import pytest
 from gapless.errors import ViewError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.views.evaluate import Event, evaluate
+from gapless.views.evaluate import Event, Row, evaluate
 from gapless.views.expressions import ColumnRef, Literal
 from gapless.views.parse import parse_view
 from gapless.views.plan import plan
@@ -13,6 +13,7 @@ from gapless.views.printing import outputs_text
 from gapless.views.relation import Join, Merge, Project, Relation, TopK, Where, columns
 from gapless.views.sql_text import expression_sql
 from gapless.views.stages import Events, Keyed, Paired, Plan, Reduced, stage_name
+from tests.views.incremental_twin import Twin
 from tests.views.interpret import Interpreter
 from tests.views.rows import bag
 
@@ -182,6 +183,63 @@ def test_a_paired_join_pairs_rows() -> None:
     found = Interpreter(SCHEMAS, events).rows(plan(relation))
     assert bag(found) == bag(evaluate(relation, events))
     assert len(found) == 3
+
+
+RATED_A = "SELECT item, MAX(stars) AS best, COUNT(*) AS n FROM ratings WHERE category = 'a' GROUP BY item"
+RATED_B = "SELECT item, MAX(stars) AS best, COUNT(*) AS n FROM ratings WHERE category = 'b' GROUP BY item"
+GOOD_B = f"SELECT * FROM ({RATED_B}) AS x WHERE best > 2"
+RATINGS = [
+    *[(0, "a", 3), (1, "b", 5), (1, "a", 2), (None, "a", 4)],
+    *[(None, "b", 4), (2, "b", 1), (3, "a", 1), (3, "b", 2)],
+]
+
+
+@pytest.mark.parametrize("right", [RATED_B, GOOD_B])
+@pytest.mark.parametrize(
+    ("left", "kind", "count"),
+    [
+        # One of the items is null on both sides: those are no pair.
+        (RATED_A, "JOIN", {RATED_B: 2, GOOD_B: 1}),
+        (RATED_A, "LEFT JOIN", {RATED_B: 4, GOOD_B: 4}),
+        (f"SELECT * FROM ({RATED_A}) AS y WHERE best < 3", "LEFT JOIN", {RATED_B: 2, GOOD_B: 2}),
+    ],
+)
+def test_joins_by_key_show_the_pairs_and_those_without_a_partner(
+    left: str, kind: str, count: dict[str, int], right: str
+) -> None:
+    columns_shown = "l.item, l.best, r.item AS other, r.best AS more, r.n"
+    sql = f"SELECT {columns_shown} FROM ({left}) AS l {kind} ({right}) AS r ON l.item = r.item"
+    assert len(shown_everywhere(sql)) == count[right]
+
+
+def test_a_full_join_by_key_shows_both_sides() -> None:
+    a = "SELECT COALESCE(item, -1) AS item, MAX(stars) AS best FROM ratings WHERE category = 'a' GROUP BY 1"
+    b = "SELECT COALESCE(item, -1) AS item, COUNT(*) AS n FROM ratings WHERE category = 'b' GROUP BY 1"
+    columns_shown = "l.item, l.best, r.item AS other, r.n"
+    rows = shown_everywhere(f"SELECT {columns_shown} FROM ({a}) AS l FULL JOIN ({b}) AS r ON l.item = r.item")
+    assert len(rows) == 5
+    assert {"item": None, "best": None, "other": 2, "n": 1} in rows
+    assert {"item": 0, "best": 3, "other": None, "n": None} in rows
+
+
+def shown_everywhere(sql: str) -> list[Row]:
+    """What a view shows of the ratings: by its meaning, by its plan, and by its plan event by event."""
+    events = {
+        "ratings": [
+            Event("r", at, {"item": item, "stars": stars, "category": category})
+            for at, (item, category, stars) in enumerate(RATINGS)
+        ]
+    }
+    relation = parsed(sql)
+    made = plan(relation)
+    assert isinstance(made.shown.stage, Keyed)
+    rows = evaluate(relation, events)
+    assert bag(Interpreter(SCHEMAS, events).rows(made)) == bag(rows)
+    twin = Twin(made, SCHEMAS)
+    for event in reversed(events["ratings"]):
+        twin.apply({"ratings": [event]})
+    assert bag(twin.rows()) == bag(rows)
+    return rows
 
 
 def test_a_selection_of_a_topic_keeps_no_state() -> None:
