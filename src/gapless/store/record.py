@@ -144,7 +144,7 @@ def batch_payload(batch: EventBatch, notes: Sequence[tuple[Tick, bytes]] = ()) -
     flags = _NO_GAPS if last - first == len(batch) - 1 else 0
     if not flags:
         parts.append(np.ascontiguousarray(batch.ticks, dtype=_TICKS).view(np.uint8).data)
-    parts.append(memoryview(batch.columns.serialize()))
+    parts.append(memoryview(batch.columns.serialize()) if batch.encoded is None else batch.encoded)
     return Payload(Kind.BATCH, first, last, parts, len(batch), flags, note_bytes)
 
 
