@@ -21,6 +21,9 @@ Data: TypeAlias = bytes | bytearray | memoryview
 #: So many bytes at the end of a file that is written stay in the system's cache.
 CACHED_BYTES = 8 * 2**20
 
+#: A write of so many bytes is begun at once, and not with the sync.
+BEGIN_BYTES = 256 * 2**10
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -123,6 +126,9 @@ class DiskFile:
         """See `File.write`."""
         written = os.pwrite(self._fd, data, offset)
         self._end = offset + written
+        if written >= BEGIN_BYTES:
+            # The disk begins while the next part of the group is made ready, and the sync waits for less.
+            self._advise(offset, written)
         return written
 
     def sync(self) -> None:
@@ -150,9 +156,13 @@ class DiskFile:
     def _drop(self, stop: int) -> None:
         """Empty the system's cache of everything below that is on the disk."""
         self._dropped = stop
+        self._advise(0, stop)
+
+    def _advise(self, offset: int, size: int) -> None:
+        """Say that these bytes are not read soon: Linux begins to write them, and drops what is written."""
         with suppress(OSError):
             # It is advice: a system that cannot follow it is none the worse for it.
-            os.posix_fadvise(self._fd, 0, stop, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 class DiskFiles:
