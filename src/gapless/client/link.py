@@ -29,7 +29,6 @@ from gapless.wire.handshake import (
     encode_link,
 )
 
-
 #: How much is read at once, unless it is the rest of a large frame.
 READ_BYTES = 64 * 2**10
 

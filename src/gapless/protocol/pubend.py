@@ -194,7 +194,8 @@ class Pubend:
     ) -> list[Effect]:
         """Give the rows their ticks and log them. Nobody hears of them before they are durable.
 
-        `encoded` are the rows as an Arrow message, when they came as one. Refused while the log is too far behind: what waits for the disk is held in memory.
+        `encoded` are the rows as an Arrow message, when they came as one. Refused while the log is too far
+        behind: what waits for the disk is held in memory.
         """
         waiting = sum(p.record.batch.nbytes for p in self.pending if isinstance(p.record, BatchRecord))
         if waiting > self.parameters.stream_bytes_max:

@@ -114,7 +114,7 @@ def encode_columns(columns: pa.RecordBatch) -> memoryview:
 
 
 def encode_batch(batch: EventBatch) -> memoryview:
-    """The rows of a batch as `encode_columns` gives them; the bytes that they came in, where those are kept."""
+    """The rows of a batch as an Arrow message: the one that they came in, where that was kept."""
     return encode_columns(batch.columns) if batch.encoded is None else batch.encoded
 
 

@@ -175,7 +175,11 @@ class FrameReader:
         """
         if self._have < HEADER_BYTES or self._broken is not None:
             return None
-        size = self._size(self._partial, 0)
+        try:
+            size = self._size(self._partial, 0)
+        except PeerError:
+            # It may not come any more since the last `allow`: `feed` refuses it.
+            return None
         if size - self._have < ROOM_BYTES_MIN:
             return None
         self._reserve(min(self._have + ROOM_BYTES_MIN, size), size)
@@ -247,7 +251,7 @@ class FrameReader:
     def _reserve(self, wanted: int, size: int) -> None:
         """Have space for `wanted` bytes of a frame of `size`, and for no more than a few times that many."""
         if wanted > len(self._partial):
-            grown = memoryview(np.empty(min(size, RESERVE_TIMES * wanted), dtype=np.uint8))
+            grown = np.empty(min(size, RESERVE_TIMES * wanted), dtype=np.uint8).data
             grown[: self._have] = self._partial[: self._have]
             self._partial = grown
 
