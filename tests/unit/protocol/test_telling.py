@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 
 from gapless.model.ids import PubendId
@@ -27,7 +29,7 @@ def told(*counts: int) -> list[int]:
         token = effect.token
     _, knowledge, _ = pubend.durable(token, NOW)
     runs = [run for message in knowledge for run in message.runs]
-    assert all(before[1] == after[0] for before, after in zip(runs, runs[1:], strict=False)), "no gaps"
+    assert all(before[1] == after[0] for before, after in pairwise(runs)), "no gaps"
     assert pubend.told == runs[-1][1]
     return [len(message.batch) for message in knowledge if message.batch is not None]
 
