@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -18,6 +19,20 @@ from gapless.wire.handshake import Refuse, encode_link
 
 #: The transport says stop above this many unsent bytes, and go on below a quarter of it.
 WRITE_BYTES_HIGH = 1 * 2**20
+
+
+#: How much is read at once, unless it is the rest of a large frame.
+READ_BYTES = 256 * 2**10
+
+
+class _Scratch(threading.local):
+    """What all connections of a thread read into, one after the other: what they keep, they copy."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_scratch = _Scratch()
 
 
 class Owner(Protocol):
@@ -33,7 +48,7 @@ class Owner(Protocol):
         """The connection is gone."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection. `made` is called with it when it stands, and gives its owner."""
 
     def __init__(
@@ -56,6 +71,8 @@ class Connection(asyncio.Protocol):
         #: Whether the peer reads so slowly that much waits here; `backlog_bytes` tells how much.
         self.is_congested = False
         self.peer = ""
+        #: Where bytes are being received, when that is the middle of a frame.
+        self._room: memoryview | None = None
 
     @property
     def backlog_bytes(self) -> int:
@@ -141,10 +158,19 @@ class Connection(asyncio.Protocol):
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         self._owner = self._made(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the reader knows better
+        """Where the next bytes are to be put."""
+        self._room = self.reader.room()
+        return _scratch.view if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
         try:
-            frames = self.reader.feed(data)
+            if self._room is None:
+                frames = self.reader.feed(_scratch.view[:nbytes])
+            else:
+                self._room = None
+                frames = self.reader.filled(nbytes)
             for frame in frames:
                 if self._transport is None or self._transport.is_closing():
                     return

@@ -373,7 +373,8 @@ class Broker:
             none = np.zeros(0, dtype=np.int64)
             step.effects.append(AcceptPublish(pubend=event.pubend, token=event.token, ticks=none))
             return
-        step.effects += pubend.publish(rows, event.token, step.now)
+        encoded = event.encoded if rows is event.rows else None
+        step.effects += pubend.publish(rows, event.token, step.now, encoded)
 
     def _received(self, sender: BrokerId, message: Message, step: _Step) -> None:
         match message:

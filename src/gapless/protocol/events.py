@@ -53,6 +53,8 @@ class PublishRequested:
     pubend: PubendId
     token: int
     rows: pa.RecordBatch
+    #: The rows as an Arrow message, when they came as one.
+    encoded: memoryview | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

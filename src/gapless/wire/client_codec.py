@@ -311,10 +311,10 @@ class ClientDecoder:
     def _publish(self, frame: Frame) -> Publish:
         head = decode_head(_publish, frame, parts=1)
         topic = TopicId(head.topic)
-        rows = None
+        rows = encoded = None
         known = self._known(topic)
         if known is not None and known[1] == head.schema:
-            rows = known[0].decode(frame.parts[0])
+            rows, encoded = known[0].decode_kept(frame.parts[0])
             if not rows.num_rows:
                 raise unreadable(frame, "no rows")
         return Publish(
@@ -326,6 +326,7 @@ class ClientDecoder:
             rows=rows,
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
             given_up=head.given_up,
+            encoded=encoded,
         )
 
     def _known(self, topic: TopicId) -> tuple[ColumnsFormat, int] | None:
