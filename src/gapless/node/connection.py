@@ -26,6 +26,9 @@ class Owner(Protocol):
     def received(self, frame: Frame) -> None:
         """A frame has come. Raises PeerError to cut the peer off."""
 
+    def settled(self) -> None:
+        """All frames that came together have been handed over. Raises PeerError to cut the peer off."""
+
     def drained(self) -> None:
         """What was sent has left, or nearly all of it."""
 
@@ -150,6 +153,8 @@ class Connection(asyncio.Protocol):
                     return
                 assert self._owner is not None
                 self._owner.received(frame)
+            if frames and self._owner is not None:
+                self._owner.settled()
         except PeerError as error:
             self.refuse(error)
 
