@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ GapMode: TypeAlias = Literal["report", "raise"]
 
 #: A node that sends so many more rows than it has credit for is left: it would fill our memory.
 EXCESS_ROWS_MAX = 2**20
+#: An acknowledgement waits for at least this part of the time that it may wait.
+ACK_SPREAD_MIN = 0.5
 
 
 class Gap(NamedTuple):
@@ -277,6 +280,8 @@ class Subscription:
         if self._ack_timer is None:
             options = self._session.options
             delay = options.ack_s if self._wish.name is None else options.ack_named_s
+            # Thousands who got the same event must not all answer in the same moment.
+            delay *= random.uniform(ACK_SPREAD_MIN, 1.0)
             self._ack_timer = asyncio.get_running_loop().call_later(delay, self._ack_at_once)
 
     def _has_taken_all(self) -> bool:
