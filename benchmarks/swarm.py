@@ -27,7 +27,7 @@ from collections import defaultdict
 from benchmarks.machine import raise_limits
 from benchmarks.report import percentile
 from gapless.client.options import DEFAULTS
-from gapless.client.subscription import ACK_SPREAD_MIN
+from gapless.client.subscription import ACK_SHARE_MIN, FIRST_ACK_SHARE_MIN
 from gapless.model.ids import PubendId, TopicId
 from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.client_messages import (
@@ -64,7 +64,7 @@ PAUSE_S = 0.001
 class Member:
     """One subscriber."""
 
-    __slots__ = ("due", "last", "number", "partial", "pubend", "regrant", "socket")
+    __slots__ = ("ack_share_min", "due", "last", "number", "partial", "pubend", "regrant", "socket")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -75,6 +75,7 @@ class Member:
         #: The newest delivery, while it is not acknowledged; or the tick itself.
         self.last: bytes | int | None = None
         self.due = False
+        self.ack_share_min = FIRST_ACK_SHARE_MIN
         self.regrant = 0
 
 
@@ -218,7 +219,8 @@ class Swarm:
     def _owe(self, member: Member, rows: int) -> None:
         if not member.due and self._given.mode == "guaranteed":
             member.due = True
-            wait_s = self._ack_s * random.uniform(ACK_SPREAD_MIN, 1.0)
+            wait_s = self._ack_s * random.uniform(member.ack_share_min, 1.0)
+            member.ack_share_min = ACK_SHARE_MIN
             self._dues[int((time.monotonic() + wait_s) / DUE_S)].append(member)
         member.regrant += rows
         if 2 * member.regrant >= DEFAULTS.credit_rows:
