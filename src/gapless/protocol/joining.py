@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import pyarrow as pa
-
 from gapless.model.batch import EventBatch
 from gapless.model.stream import Run
 from gapless.protocol.marks import mark, reached
@@ -57,12 +54,10 @@ def _follows(before: KnowledgeMessage, after: KnowledgeMessage) -> bool:
 
 def _one(group: list[KnowledgeMessage]) -> KnowledgeMessage:
     reached(KNOWLEDGE_JOINED)
-    batches = [message.batch for message in group if message.batch is not None]
-    ticks = np.concatenate([batch.ticks for batch in batches])
     return KnowledgeMessage(
         pubend=group[0].pubend,
         runs=_united([run for message in group for run in message.runs]),
-        batch=EventBatch(ticks, pa.concat_batches([batch.columns for batch in batches])),
+        batch=EventBatch.joined([message.batch for message in group if message.batch is not None]),
         first_time=True,
         final_before=max(message.final_before for message in group),
     )
