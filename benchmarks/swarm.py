@@ -103,7 +103,7 @@ class Swarm:
         self._poll = select.epoll()
         self._members: dict[int, Member] = {}
         self._decoder = NodeDecoder()
-        #: Who has to acknowledge, by the moment when it is due; and the moment up to which this was looked at.
+        #: Who has to acknowledge, by the moment when it is due; and the next moment to look at.
         self._dues: defaultdict[int, list[Member]] = defaultdict(list)
         self._looked = int(time.monotonic() / DUE_S)
         self._ack_s = DEFAULTS.ack_named_s if given.named else DEFAULTS.ack_s

@@ -1,7 +1,7 @@
 """How do bytes become frames, and frames bytes? One TCP connection, of a client or of a broker.
 
-What is sent during one turn of the event loop goes out as one write: natural batching, without a timer. But for
-single deliveries, of which a turn has one for each of thousands of connections: they are written at once.
+What is sent during one turn of the event loop goes out as one write: natural batching, without a timer.
+Only single deliveries, of which a turn has one for each of thousands of connections, are written at once.
 A peer that sends what is no frame hears why and is cut off. A peer that does not read is not waited for:
 its owner looks at `backlog_bytes` and decides.
 """
