@@ -29,7 +29,7 @@ import uvloop
 
 from benchmarks.machine import Process
 from benchmarks.report import percentile
-from gapless.cli.main import GC_OBJECTS
+from gapless.cli.main import GC_THRESHOLDS
 from gapless.client import connect
 from gapless.client.connection import Client
 
@@ -154,7 +154,7 @@ def ticking(seconds: float) -> int:
 
 async def publish(given: argparse.Namespace) -> None:
     """Be a publisher, with the settings of the garbage collector that `gapless pub` has."""
-    gc.set_threshold(GC_OBJECTS, 20, 50)
+    gc.set_threshold(*GC_THRESHOLDS)
     async with connect(given.address) as client:
         await client.publish(TOPIC, event(0))
         say(ready=True)
