@@ -17,7 +17,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import Tick, TickRange
 from gapless.protocol.creations import Creation
-from gapless.protocol.messages import Message
+from gapless.protocol.messages import KnowledgeMessage, Message
 
 if TYPE_CHECKING:
     from gapless.protocol.pubend import Recovered
@@ -97,6 +97,8 @@ class MessageReceived:
 
     sender: BrokerId
     message: Message
+    #: Knowledge that came right behind it, when it is knowledge itself. All of it is taken in one step.
+    also: tuple[KnowledgeMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,6 +276,12 @@ class ClientDecoder:
         match frame.kind:
             case Kind.PUBLISH:
                 return self._publish(frame)
+            case Kind.ACKNOWLEDGE:
+                done = decode_head(_acknowledge, frame)
+                return Acknowledge(subscription=done.subscription, positions=_positions(done.positions))
+            case Kind.CREDIT:
+                credit = decode_head(_credit, frame)
+                return Credit(subscription=credit.subscription, rows=credit.rows)
             case Kind.SUBSCRIBE:
                 return _decode_subscribe(frame)
             case Kind.CHANGE_FILTER:
@@ -286,12 +292,6 @@ class ClientDecoder:
             case Kind.UNSUBSCRIBE:
                 gone = decode_head(_unsubscribe, frame)
                 return Unsubscribe(request=gone.request, subscription=gone.subscription, forget=gone.forget)
-            case Kind.CREDIT:
-                credit = decode_head(_credit, frame)
-                return Credit(subscription=credit.subscription, rows=credit.rows)
-            case Kind.ACKNOWLEDGE:
-                done = decode_head(_acknowledge, frame)
-                return Acknowledge(subscription=done.subscription, positions=_positions(done.positions))
             case Kind.LIST_TOPICS:
                 listed = decode_head(_list_topics, frame)
                 return ListTopics(request=listed.request, bulk=listed.bulk)
