@@ -5,7 +5,9 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 
+from gapless.errors import ViewError
 from gapless.views import parse_view
+from gapless.views.check import check
 from gapless.views.evaluate import Event, evaluate
 from gapless.views.expressions import Call, ColumnRef, Literal
 from gapless.views.relation import GroupBy, Join, Merge, Project, Relation, Scan, TopK, Where, columns
@@ -90,10 +92,11 @@ def test_distinct_is_a_group_of_all_columns() -> None:
     [
         "SELECT item, qty FROM east QUALIFY ROW_NUMBER() OVER (PARTITION BY item ORDER BY qty DESC) <= 3",
         "SELECT item, qty FROM east QUALIFY 4 > row_number() OVER (PARTITION BY item ORDER BY qty DESC)",
-        "SELECT item, qty FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY item ORDER BY qty DESC) AS rn"
-        " FROM east) WHERE rn <= 3",
-        "WITH r AS (SELECT item, qty, ROW_NUMBER() OVER (PARTITION BY item ORDER BY qty DESC) AS rn FROM east)"
-        " SELECT r.item, r.qty FROM r WHERE (rn < 4)",
+        """SELECT item, qty
+           FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY item ORDER BY qty DESC) AS rn FROM east)
+           WHERE rn <= 3""",
+        """WITH r AS (SELECT *, ROW_NUMBER() OVER (PARTITION BY item ORDER BY qty DESC) AS rn FROM east)
+           SELECT r.item, r.qty FROM r WHERE (rn < 4)""",
     ],
 )
 def test_the_first_rows_of_each_group_may_be_written_in_several_ways(text: str) -> None:
@@ -230,10 +233,11 @@ def test_numbers_keep_their_exact_value() -> None:
         FIGURE_1,
         f"SELECT * FROM {OFFERED} FULL JOIN sums USING (item)",
         f"SELECT price, total FROM {OFFERED} RIGHT JOIN sums ON o.item = sums.item",
-        "SELECT CAST(NULL AS int) AS a, CASE WHEN flag THEN NULL ELSE doc END AS b, X'0a' AS c FROM news",
-        "SELECT TIMESTAMP '2026-01-31 00:00:00.5' AS \"order\", -1.5 AS a, -2e-9 AS b, 'it''s' AS c FROM east",
-        "SELECT item AS \"values\", -(qty) AS b, NOT qty IN (1, -2) AS c FROM east WHERE item LIKE 'a!%' ESCAPE '!'",
-        "SELECT category, score FROM news QUALIFY ROW_NUMBER() OVER (PARTITION BY category ORDER BY score) = 1",
+        "SELECT CAST(NULL AS int) AS a, CASE WHEN flag THEN NULL ELSE doc END AS b FROM news",
+        "SELECT TIMESTAMP '2026-01-31 00:00:00.5' AS t, -1.5 AS \"order\", -2e-9 AS b FROM east",
+        "SELECT item AS \"values\", -(qty) AS b, 'it''s' AS c FROM east WHERE item LIKE 'a!%' ESCAPE '!'",
+        "SELECT X'0a' AS a, NOT qty IN (1, -2) AS b FROM east",
+        "SELECT item, qty FROM east QUALIFY ROW_NUMBER() OVER (PARTITION BY item ORDER BY qty) = 1",
         "SELECT 'x' AS k, count(*) AS n FROM east GROUP BY k ORDER BY n LIMIT 1",
     ],
 )
@@ -253,13 +257,10 @@ def test_a_text_avoids_names_of_topics() -> None:
 @given(drawn.views(), drawn.histories())
 @settings(max_examples=60, deadline=None)
 def test_the_text_of_any_view_means_the_same(relation: Relation, events: dict[str, list[Event]]) -> None:
-    from gapless.errors import ViewError
-
-    text = view_sql(relation)
     try:
-        again = parse_view(text, drawn.SCHEMAS, {})
-    except ViewError as error:
-        assert error.code == "E169", error
+        check(relation)
+    except ViewError:
         return
+    again = parse_view(view_sql(relation), drawn.SCHEMAS, {})
     assert bag(evaluate(again, events)) == bag(evaluate(relation, events))
     assert parse_view(view_sql(again), drawn.SCHEMAS, {}) == again

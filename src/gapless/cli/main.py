@@ -28,6 +28,7 @@ COMMANDS: tuple[Entry, ...] = (
         "Print events as lines of JSON, each exactly once, until stopped.",
     ),
     Entry("topic", "gapless.cli.topic:app", "Create topics, and see which there are."),
+    Entry("view", "gapless.cli.view:app", "Create live views of topics, and see what they show."),
     Entry(
         "status",
         "gapless.cli.status:status",

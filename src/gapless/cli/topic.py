@@ -39,7 +39,9 @@ def create(
     retention: Annotated[
         str,
         typer.Option(
-            "--retention", metavar="7d|10GB|forever", help="Keep events for so long that everybody has."
+            "--retention",
+            metavar="7d|10GB|forever|newest(COLUMN)",
+            help="Keep events for so long that everybody has, or the newest of each key.",
         ),
     ] = "",
     to: To = ADDRESS,

@@ -35,6 +35,7 @@ from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
 from gapless.node.pipeline import Spark
 from gapless.protocol.network import Network
+from gapless.store.retention import Retention
 from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
@@ -140,7 +141,7 @@ def configured(
             addresses,
             data / SOLE_BROKER,
             SOFTWARE,
-            retention_else=parse_retention(retention or SOLE_RETENTION, "--retention"),
+            retention_else=_for_all(parse_retention(retention or SOLE_RETENTION, "--retention")),
             spark=Spark(broker=SOLE_BROKER),
         )
     else:
@@ -182,6 +183,12 @@ def alone(topics: list[str]) -> Network:
             raise ParameterError("E150", f"--topic names {name!r} twice")
         columns[name] = {column: kind for column, _, kind in pairs}
     return sole_network(columns)
+
+
+def _for_all(retention: Retention) -> Retention:
+    if retention.columns:
+        raise ParameterError("E151", f"{retention} is for one topic: create it with that --retention")
+    return retention
 
 
 def _chosen(network: Network, broker: str | None) -> BrokerId:

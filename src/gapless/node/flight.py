@@ -181,6 +181,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                         ArchivedFile(file=each.path.name, start=each.start, stop=each.stop)
                         for each in kept.files
                     ),
+                    folder=str(kept.files[0].path.parent.absolute()) if kept.files else "",
                 )
             )
         schema = next(iter(found.values())).schema

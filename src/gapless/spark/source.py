@@ -10,8 +10,11 @@ node that keeps what it reads, and once per Python worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +35,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from gapless.client import sync
-from gapless.client.bulk import Bulk, BulkPlace, open_bulk
+from gapless.client.bulk import Bulk, BulkPlace, Part, open_bulk
+from gapless.errors import LinkError, UsageError
 from gapless.model.ticks import Tick
 from gapless.spark.options import EARLIEST, NOW, SourceOptions, parse_options
 from gapless.spark.pushdown import Pushed, joined, pushed
@@ -41,6 +45,8 @@ from gapless.spark.pushdown import Pushed, joined, pushed
 Offset = dict[str, Tick]
 #: A pubend that has appeared since an offset was made: all of it is new.
 _BEGINNING: Tick = 0
+#: So often a stream asks whether the topic has got more pubends.
+FIND_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,10 @@ class GaplessSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # Spark's name
         """For `spark.readStream`."""
-        return StreamReader(parse_options(self.options))
+        options = parse_options(self.options)
+        if isinstance(options.stop, str):
+            raise UsageError("E178", "option 'to': a stream ends at a tick or at a time, or not at all")
+        return StreamReader(options)
 
 
 class BatchReader(DataSourceReader):
@@ -131,6 +140,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._bulk: Bulk | None = None
+        #: When the brokers were asked last where the pubends are: there may be new ones.
+        self._found = 0.0
+        #: The parts of the next micro-batch, if they were looked at when its end was chosen.
+        self._planned: dict[Piece, list[Part]] = {}
         #: The durable subscription that keeps the log for this query, if it has a name.
         self._hold: tuple[sync.Client, sync.Hold] | None = None
         #: With Trigger.AvailableNow: where it ends.
@@ -138,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks read by themselves: they need to know what, not what the driver has open.
-        return {"_options": self._options, "_bulk": None, "_hold": None, "_target": None}
+        return StreamReader(self._options).__dict__
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Where a new query begins."""
@@ -154,6 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
         """Where the next micro-batch ends: `start` itself when there is nothing new."""
         self._held(start)
+        self._find_again()
         end = dict(start)
         for pubend, stop in self._ends().items():
             end[pubend] = max(stop, start.get(pubend, _BEGINNING))
@@ -171,7 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """A micro-batch in tasks."""
-        return _tasks(self._opened, start, end, self._options)
+        planned, self._planned = self._planned, {}
+        return _tasks(self._opened, start, end, self._options, planned)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -201,6 +216,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._bulk = _opened(self._options)
         return self._bulk
 
+    def _find_again(self) -> None:
+        """Look for new pubends of the topic, now and then."""
+        now = time.monotonic()
+        if now - self._found > FIND_SECONDS:
+            if self._found:
+                # The old ones do, when nobody answers.
+                with contextlib.suppress(LinkError):
+                    self._opened.find()
+            self._found = now
+
     def _held(self, start: Offset) -> sync.Hold | None:
         """The hold of a query that has a name; when it is new, from `start` on."""
         options = self._options
@@ -227,14 +252,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nearer than `end`, so that there are no more rows than these; every pubend gets its share."""
         behind = [pubend for pubend in sorted(end) if end[pubend] > start.get(pubend, _BEGINNING)]
         limited = dict(start)
+        self._planned = {}
         room = rows_max
         for at, pubend in enumerate(behind):
             share = max(1, room // (len(behind) - at))
             if room <= 0:
                 break
             begin = start.get(pubend, _BEGINNING)
-            parts = self._opened.plan(pubend, begin, end[pubend], rows=share, rows_max=share)
+            rows = min(share, self._options.rows_per_partition)
+            parts = self._opened.plan(pubend, begin, end[pubend], rows=rows, rows_max=share)
             limited[pubend] = parts[-1].stop if parts else begin
+            self._planned[Piece(pubend, begin, limited[pubend])] = parts
             room -= sum(part.rows for part in parts)
         return limited
 
@@ -254,7 +282,13 @@ def _resolved(bulk: Bulk, place: str | Tick | None, otherwise: str) -> Offset:
     return dict.fromkeys(bulk.pubends, place)
 
 
-def _tasks(bulk: Bulk, start: Offset, stop: Offset, options: SourceOptions) -> list[Ranges]:
+def _tasks(
+    bulk: Bulk,
+    start: Offset,
+    stop: Offset,
+    options: SourceOptions,
+    planned: Mapping[Piece, list[Part]] = MappingProxyType({}),
+) -> list[Ranges]:
     """Ranges in tasks of about equal size; what is small of several pubends is one task."""
     rows = options.rows_per_partition
     tasks: list[Ranges] = []
@@ -264,7 +298,10 @@ def _tasks(bulk: Bulk, start: Offset, stop: Offset, options: SourceOptions) -> l
         begin = start.get(pubend, _BEGINNING)
         if begin >= stop[pubend]:
             continue
-        for part in bulk.plan(pubend, begin, stop[pubend], rows=rows):
+        parts = planned.get(Piece(pubend, begin, stop[pubend]))
+        if parts is None:
+            parts = bulk.plan(pubend, begin, stop[pubend], rows=rows)
+        for part in parts:
             if pieces and count + part.rows > rows:
                 tasks.append(Ranges(pieces, bulk.place))
                 pieces, count = [], 0

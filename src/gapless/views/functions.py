@@ -402,8 +402,10 @@ def _alike(row: Function, operands: tuple[Expression, ...], text: str) -> tuple[
     for each in operands:
         kind = common_kind([first.kind, each.kind])
         if kind is None:
-            way_out = "put the value in quotes" if first.kind == "string" else "cast one of them"
-            if each.kind == "string" and isinstance(each, Literal) and first.kind in NUMBERS:
+            way_out = "cast one of them"
+            if isinstance(each, Literal) and first.kind == "string":
+                way_out = "put the value in quotes"
+            elif isinstance(each, Literal) and each.kind == "string" and first.kind in NUMBERS:
                 way_out = "leave out the quotes"
             _refuse(f"{described(first)} and {described(each)} do not go together: {way_out}", text, each.at)
         first = first if first.kind != NULL else each
@@ -492,7 +494,7 @@ def _check_constants(row: Function, operands: tuple[Expression, ...], text: str)
                 _refuse(message, text, rest[0].at)
         case "like":
             if any(not isinstance(each, Literal) or not isinstance(each.value, str) for each in rest):
-                _refuse(f"the pattern of {row.form} is a text in quotes", text, rest[0].at)
+                _refuse("the pattern of LIKE is a text in quotes", text, rest[0].at)
             values = [
                 each.value for each in rest if isinstance(each, Literal) and isinstance(each.value, str)
             ]

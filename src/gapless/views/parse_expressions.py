@@ -110,14 +110,24 @@ class Reader:
 
     def leaf(self, word: Any) -> Leaf:
         """What a name, function or literal of the tree stands for."""
-        return self._leaves[int(str(word).lstrip("nf"))]
+        found = self._found(word)
+        if found is None:
+            # sqlglot takes some words of SQL for names.
+            at = next((token.start for token in self._tokens if token.text == word), 0)
+            self.refuse("E165", f'{word} cannot stand here: a column of that name is written "{word}"', at)
+        return found
+
+    def _found(self, word: Any) -> Leaf | None:
+        digits = str(word).lstrip("nf")
+        return self._leaves[int(digits)] if digits.isdigit() else None
 
     def at(self, node: Node | None) -> int:
         """Where the first name or literal of a node stands."""
         places = []
         for each in node.walk() if node is not None else ():
-            if isinstance(each, exp.Identifier | exp.Literal | exp.Anonymous):
-                places.append(self.leaf(each.this).at)
+            is_leaf = isinstance(each, exp.Identifier | exp.Literal | exp.Anonymous)
+            if is_leaf and (found := self._found(each.this)) is not None:
+                places.append(found.at)
         return min(places, default=0)
 
     def keyword(self, node: Node | None, *kinds: TokenType) -> int:

@@ -68,8 +68,8 @@ class Shown:
                 expression = self.position(inner, "ORDER BY")
             else:
                 expression = self.expression(inner)
-            if expression.kind not in OPERANDS["ordered"]:
-                message = f"ORDER BY takes a number, string, timestamp or binary, not {described(expression)}"
+            if expression.kind not in OPERANDS["value"]:
+                message = f"ORDER BY takes anything but xml, not {described(expression)}"
                 self.reader.refuse("E167", message, expression.at)
             found.append((expression, descends))
         return tuple(found)

@@ -3,7 +3,8 @@
 A stage keeps one *state row* per key. What a view shows of a key is computed from its state row: whether it
 is `visible`, and its columns. So a select or a project above a stage costs no state, and views share stages.
 
-- `Events`: no state; every event of the inputs is a row, and its key is (pubend, tick), with the leaf if there are several.
+- `Events`: no state; every event of the inputs is a row, and its key is (pubend, tick), with the number of
+  the leaf if there are several.
 - `Keyed`: the inputs are tagged, united and aggregated once by the key. A join of aggregations by the same
   key is one such stage: each side is a *branch*, and one without events has `<branch>_events` 0 or null.
 - `Reduced`: an aggregation of what another stage shows, maintained with its weighted changes (+1, -1).

@@ -104,7 +104,9 @@ class PubendPast(msgspec.Struct, frozen=True, kw_only=True):
     stop: Tick
     known: Tick
     retention: str
+    #: The files of the archive, oldest first, and the folder that they are in at the node.
     archive: tuple[ArchivedFile, ...] = ()
+    folder: str = ""
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,355 @@
+"""`gapless view`: create views, see what they show, and watch them change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Json, Key, Tls, To, Token, notice, run
+from gapless.cli.readers import seconds, whole_number
+from gapless.errors import PipelineError, UsageError
+
+if TYPE_CHECKING:
+    from gapless.client import Client
+    from gapless.client.views import ViewInfo
+    from gapless.views.graph import TransformGraph
+    from gapless.views.registry import Definition, Status
+
+app = typer.Typer(
+    name="view",
+    help="""Create live views of topics, and see what they show.
+
+    gapless view create stock "SELECT item, sum(qty) AS total FROM sales GROUP BY item"
+    gapless view watch stock
+    """,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+#: So long a view that was created is waited for.
+WAIT_SECONDS = 120.0
+#: When nobody has taken it up for so long, people are told that somebody should.
+HINT_SECONDS = 5.0
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="What the view is called.")]
+_Where = Annotated[str, typer.Option("--where", metavar="SQL", help="Only rows that this condition accepts.")]
+_File = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="Read the SQL from a file; - for standard input."),
+]
+
+
+@app.command("create")
+def create(
+    name: _Name,
+    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="A SELECT over topics and views.")] = None,
+    *,
+    file: _File = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is computed.")] = False,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", parser=seconds("--wait"), help="How long to wait for it."),
+    ] = WAIT_SECONDS,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Create a view: a table that is always up to date.
+
+    \b
+    Examples:
+      gapless view create stock "SELECT item, sum(qty) AS total FROM sales GROUP BY item"
+      gapless view create low "SELECT item FROM stock WHERE total < 10"
+      gapless view create busiest --file busiest.sql --no-wait
+
+    Views have SELECT with expressions, WHERE, GROUP BY with sum, count, min, max, avg, HAVING, joins by equal
+    columns, UNION ALL, and ORDER BY with LIMIT last. What cannot be kept up to date is refused at once, with
+    the reason and the place. Creating the very same view again is no error. The pipeline computes it; the
+    command waits until that says that the view is running.
+    """
+    text = _sql(sql, file)
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> tuple[Definition, Status | None, bool]:
+        async with door.client(to) as client:
+            before = await client.views()
+            made = await client.create_view(name, text)
+            status = None if no_wait else await _running(client, made, wait)
+            return made, status, name not in before
+
+    made, status, is_new = run(story())
+    if as_json:
+        told = {"view": made.name, "sql": made.sql, "topic": made.topic, "created": is_new}
+        typer.echo(json.dumps({**told, "state": None if status is None else status.state}))
+    else:
+        there = "created" if is_new else "was there already:"
+        typer.echo(f"{there} {name}{'' if status is None else f', {_state(status)}'}")
+
+
+@app.command("list")
+def list_views(
+    *,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """List all views, and what the pipeline says of them.
+
+    gapless view list --json
+    """
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> dict[str, ViewInfo]:
+        async with door.client(to) as client:
+            return await client.views()
+
+    views = run(story())
+    if as_json:
+        typer.echo(json.dumps([_told(view) for view in views.values()]))
+        return
+    if not views:
+        typer.echo("no views: make one with gapless view create", err=True)
+        return
+    lines = [("VIEW", "STATE", "SQL")]
+    lines += [(name, _state(view.status), " ".join(view.sql.split())) for name, view in views.items()]
+    widths = [max(len(line[at]) for line in lines) for at in range(2)]
+    for line in lines:
+        typer.echo(f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]}")
+
+
+@app.command("show")
+def show(
+    name: _Name,
+    *,
+    where: _Where = "",
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="At most so many rows."),
+    ] = None,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Print the rows that a view shows now.
+
+    \b
+    Examples:
+      gapless view show stock --where "total < 10" --limit 20
+      gapless view show stock --json | jq .item
+
+    With --json each row is a line. Without, a line on standard error says as of when they are.
+    """
+    from gapless.cli.view_watch import as_of_time, print_rows, row_text  # noqa: PLC0415
+
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> tuple[Any, int, str]:
+        async with door.client(to) as client, client.view(name, where) as table:
+            rows = table.to_arrow()
+            return rows if limit is None else rows.slice(0, limit), rows.num_rows, as_of_time(table.as_of)
+
+    rows, count, as_of = run(story())
+    if as_json:
+        for row in rows.to_pylist():
+            typer.echo(row_text(row))
+    else:
+        print_rows(rows)
+        typer.echo(f"{rows.num_rows} of {count} rows, {as_of}", err=True)
+
+
+@app.command("watch")
+def watch(
+    name: _Name,
+    *,
+    where: _Where = "",
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="End after N changes."),
+    ] = None,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Watch a view change, as a table in the terminal; Ctrl-C ends.
+
+    \b
+    Examples:
+      gapless view watch stock --where "total < 10"
+      gapless view watch stock --json | jq 'select(.weight > 0).row'
+
+    With --json, or without a terminal, each changed row is a line: its weight is -1 for what was shown before
+    and 1 for what is shown now. All rows that there are come first.
+    """
+    from gapless.cli.view_watch import watched  # noqa: PLC0415
+
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> None:
+        async with door.client(to) as client, client.view(name, where) as table:
+            await watched(table, as_json=as_json, limit=limit)
+
+    run(story())
+
+
+@app.command("explain")
+def explain(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A view that there is.")] = None,
+    *,
+    sql: Annotated[
+        str | None, typer.Option("--sql", metavar="SQL", help="Explain this text, without creating a view.")
+    ] = None,
+    file: _File = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw the graph of all views into this file.")
+    ] = None,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+) -> None:
+    """Say how a view is computed: what brokers select, what Spark keeps, what it shares with others.
+
+    \b
+    Examples:
+      gapless view explain stock
+      gapless view explain --sql "SELECT item, max(qty) AS most FROM sales GROUP BY item"
+      gapless view explain stock --svg stock.svg
+    """
+    if (name is None) == (sql is None and file is None):
+        raise UsageError("E151", "name a view, or give its text with --sql or --file")
+    from gapless.cli.view_explain import explained, write_drawing  # noqa: PLC0415
+
+    text = None if name is not None else _sql(sql, file)
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> tuple[str, TransformGraph]:
+        async with door.client(to) as client:
+            return await explained(client, name, text)
+
+    told, graph = run(story())
+    if svg is not None:
+        write_drawing(graph, svg)
+    typer.echo(told, nl=False)
+
+
+@app.command("drop")
+def drop(
+    name: _Name,
+    *,
+    to: To = ADDRESS,
+    token: Token = None,
+    tls: Tls = False,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+) -> None:
+    """Drop a view. One that other views use stays until they are dropped.
+
+    gapless view drop stock
+    """
+    door = Door(token, tls, ca, certificate, key)
+
+    async def story() -> None:
+        async with door.client(to) as client:
+            await client.drop_view(name)
+
+    run(story())
+    typer.echo(f"dropped {name}")
+
+
+def _sql(sql: str | None, file: Path | None) -> str:
+    if (sql is None) == (file is None):
+        raise UsageError("E151", "give the text of the view, or --file: one of them")
+    if file is None:
+        assert sql is not None
+        return sql
+    try:
+        if str(file) == "-":
+            return typer.get_text_stream("stdin").read()
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "E156", f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
+        ) from error
+
+
+async def _running(client: Client, made: Definition, wait_s: float) -> Status:
+    """Wait until the pipeline says that the view is running, and tell what it says meanwhile."""
+    from gapless.views.registry import FAILED, RUNNING, STATUS_TOPIC, statuses_of  # noqa: PLC0415
+
+    said: Status | None = None
+    loop = asyncio.get_running_loop()
+    hint = loop.call_later(
+        HINT_SECONDS,
+        lambda: notice(f"nobody computes view '{made.name}' yet: a node does by itself, or gapless pipeline"),
+    )
+    try:
+        async with asyncio.timeout(wait_s), client.subscribe(STATUS_TOPIC, start="earliest") as statuses:
+            async for batch in statuses.batches():
+                for status in statuses_of(batch.columns):
+                    if (status.name, status.topic) != (made.name, made.topic) or status == said:
+                        continue
+                    hint.cancel()
+                    if status.state == RUNNING:
+                        return status
+                    if status.state == FAILED:
+                        raise PipelineError(
+                            "E505", f"view '{made.name}' was created and failed: {status.message}"
+                        )
+                    said = status
+                    notice(f"{made.name}: {_state(status)}")
+    except TimeoutError:
+        pass
+    finally:
+        hint.cancel()
+    raise PipelineError(
+        "E505",
+        f"view '{made.name}' was created and does not run after {wait_s:g} seconds: see gapless view list",
+        retry=True,
+    )
+
+
+def _state(status: Status | None) -> str:
+    if status is None:
+        return "waiting"
+    rows = "" if status.rows is None else f", {status.rows} row{'' if status.rows == 1 else 's'}"
+    return f"{status.state}{rows}{f': {status.message}' if status.message else ''}"
+
+
+def _told(view: ViewInfo) -> dict[str, Any]:
+    """A view for programs."""
+    status = view.status
+    return {
+        "view": view.name,
+        "sql": view.sql,
+        "topic": view.definition.topic,
+        "made": None if view.definition.made is None else view.definition.made.isoformat(),
+        "state": None if status is None else status.state,
+        "message": None if status is None else status.message or None,
+        "rows": None if status is None else status.rows,
+        "as_of": None if status is None or status.as_of is None else json.loads(status.as_of),
+    }

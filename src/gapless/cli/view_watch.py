@@ -1,0 +1,150 @@
+"""How are the rows of a view shown in a terminal? A table that moves; what has just changed is bright."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import typer
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gapless.cli.match_cells import shown
+
+if TYPE_CHECKING:
+    from gapless.client.table import Change
+    from gapless.client.view import View
+
+#: Lines of the terminal that the table needs beside its rows.
+FRAME_LINES = 5
+#: How wide a table is where there is no terminal.
+PLAIN_WIDTH = 120
+#: What has changed stays in colour for so long.
+BRIGHT_SECONDS = 2.0
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """A row as a line of JSON."""
+    return json.dumps(row, default=_plain, ensure_ascii=False)
+
+
+def as_of_time(as_of: Mapping[Any, Mapping[Any, int]]) -> str:
+    """As of when a state is: the lowest of its horizons, as a time.
+
+    >>> as_of_time({"sales": {"sales-p1": 1769860800000000}})
+    'as of 2026-01-31 12:00:00.000'
+    >>> as_of_time({})
+    'not computed yet'
+    """
+    ticks = [tick for ticks in as_of.values() for tick in ticks.values()]
+    if not ticks:
+        return "not computed yet"
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(ticks))
+    return f"as of {moment.replace(tzinfo=None).isoformat(sep=' ', timespec='milliseconds')}"
+
+
+def print_rows(rows: pa.Table) -> None:
+    """All rows, as a table."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH, file=console.file)
+    console.print(_table(rows, set()))
+
+
+async def watched(table: View, *, as_json: bool, limit: int | None) -> None:
+    """Show what a view shows until Ctrl-C, or until it has changed so many times."""
+    console = Console(highlight=False)
+    if as_json or not console.is_terminal:
+        await _printed(table, limit)
+    else:
+        await _drawn(table, console, limit)
+
+
+async def _printed(table: View, limit: int | None) -> None:
+    count = 0
+    async for change in table.changes():
+        for weight, row in change.rows():
+            typer.echo(f'{{"weight": {weight}, "row": {row_text(row)}}}')
+        as_of = json.dumps(change.as_of)
+        typer.echo(f'{{"as_of": {as_of}}}')
+        sys.stdout.flush()
+        count += 1
+        if limit is not None and count >= limit:
+            return
+
+
+async def _drawn(table: View, console: Console, limit: int | None) -> None:
+    count = 0
+    #: Rows that have just changed, and until when they are bright.
+    bright: dict[str, float] = {}
+    with Live(console=console, screen=False, auto_refresh=False) as live:
+        live.update(_frame(table, bright, console, count), refresh=True)
+        try:
+            async for change in table.changes():
+                count += 1
+                _brighten(bright, change, first=count == 1)
+                live.update(_frame(table, bright, console, count), refresh=True)
+                if limit is not None and count >= limit:
+                    return
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+
+
+def _brighten(bright: dict[str, float], change: Change, *, first: bool) -> None:
+    now = monotonic()
+    for row in [row for row, until in bright.items() if until < now]:
+        del bright[row]
+    if not first:
+        bright.update(
+            (row_text(row), now + BRIGHT_SECONDS) for row in change.added.slice(0, 1_000).to_pylist()
+        )
+
+
+def _frame(table: View, bright: Mapping[str, float], console: Console, count: int) -> Group:
+    rows = table.to_arrow()
+    height = max(3, console.height - FRAME_LINES)
+    noun = "change" if count == 1 else "changes"
+    told = f"{table.name}: {rows.num_rows:,} rows, {count:,} {noun}, {as_of_time(table.as_of)}"
+    return Group(_table(rows.slice(0, height), set(bright)), Text(told, style="dim"))
+
+
+def _table(rows: pa.Table, bright: set[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for each in rows.schema:
+        is_number = (
+            pa.types.is_integer(each.type)
+            or pa.types.is_floating(each.type)
+            or pa.types.is_decimal(each.type)
+        )
+        table.add_column(each.name, justify="right" if is_number else "left", no_wrap=True)
+    for row in rows.to_pylist():
+        style = "bold green" if bright and row_text(row) in bright else ""
+        table.add_row(*(Text(_cell(value), overflow="ellipsis") for value in row.values()), style=style)
+    return table
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bytes():
+            return value.decode(errors="replace")
+        case _:
+            return shown(value).strip('"')
+
+
+def _plain(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else _cell(value)

@@ -1,0 +1,141 @@
+"""`gapless view` against a node, with rows that the test publishes in the place of the pipeline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gapless.sync
+from gapless.views.registry import STATUS_TOPIC, Status, status_rows
+from tests.integration.relations import STOCK
+
+COMMAND = [sys.executable, "-m", "gapless"]
+PATIENCE_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node with a topic, and where it listens."""
+    folder = tmp_path_factory.mktemp("data")
+    network = folder / "network.toml"
+    network.write_text(
+        'cells = {all = ["node"]}\nedges = ["node"]\nrepositories = ["node"]\n'
+        'topics.sales = {item = "string", qty = "int"}\n'
+        'pubends.sales-node = {topic = "sales", broker = "node"}\n'
+    )
+    arguments = ["up", str(network), "--broker", "node", "--data", str(folder / "data")]
+    arguments += ["--listen", "127.0.0.1:0"]
+    node = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    assert node.stdout is not None
+    try:
+        yield json.loads(node.stdout.readline())["listens"]
+    finally:
+        node.terminate()
+        assert node.wait(timeout=60) == 0
+        node.stdout.close()
+
+
+def gapless_view(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "view", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def test_a_view_from_its_creation_to_its_end(address: str, tmp_path: Path) -> None:
+    there = ("--to", address)
+    empty = gapless_view("list", *there)
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert "gapless view create" in empty.stderr
+    made = gapless_view("create", "stock", "--file", "-", "--no-wait", *there, text=STOCK)
+    assert (made.returncode, made.stdout) == (0, "created stock\n"), made.stderr
+    again = json.loads(gapless_view("create", "stock", STOCK, "--no-wait", "--json", *there).stdout)
+    assert (again["created"], again["topic"]) == (False, "view.stock")
+    assert gapless_view("list", *there).stdout.splitlines() == [
+        "VIEW   STATE    SQL",
+        f"stock  waiting  {STOCK}",
+    ]
+    with gapless.sync.connect(address) as client:
+        rows = [
+            {"gapless_kind": 1, "gapless_key": '["b"]', "item": "b", "total": 2},
+            {"gapless_kind": 1, "gapless_key": '["a"]', "item": "a", "total": 1},
+            {"gapless_kind": 2, "gapless_as_of": '{"sales": {"sales-node": 1769860800000000}}'},
+        ]
+        client.publish_batch("view.stock", rows)
+        said = Status("stock", again["topic"], "running", rows=2, as_of='{"sales": {"sales-node": 5}}')
+        client.publish_batch(STATUS_TOPIC, status_rows([said]))
+    waited = gapless_view("create", "stock", STOCK, *there)
+    assert (waited.returncode, waited.stdout) == (0, "was there already: stock, running, 2 rows\n")
+    [listed] = json.loads(gapless_view("list", "--json", *there).stdout)
+    assert (listed["state"], listed["rows"], listed["as_of"]) == ("running", 2, {"sales": {"sales-node": 5}})
+    shown = gapless_view("show", "stock", *there)
+    assert [line.split() for line in shown.stdout.splitlines() if line.strip(" ─")] == [
+        ["item", "total"],
+        ["a", "1"],
+        ["b", "2"],
+    ]
+    assert shown.stderr == "2 of 2 rows, as of 2026-01-31 12:00:00.000\n"
+    low = gapless_view("show", "stock", "--where", "total < 2", "--json", *there)
+    assert [json.loads(line) for line in low.stdout.splitlines()] == [{"item": "a", "total": 1}]
+    watched = gapless_view("watch", "stock", "--json", "--limit", "1", *there)
+    assert [json.loads(line) for line in watched.stdout.splitlines()] == [
+        {"weight": 1, "row": {"item": "b", "total": 2}},
+        {"weight": 1, "row": {"item": "a", "total": 1}},
+        {"as_of": {"sales": {"sales-node": 1769860800000000}}},
+    ]
+    picture = tmp_path / "stock.svg"
+    explained = gapless_view("explain", "stock", "--svg", str(picture), *there)
+    assert explained.stdout.startswith("view stock\n"), explained.stderr
+    assert picture.read_text().lstrip().startswith("<svg")
+    assert gapless_view("drop", "stock", *there).stdout == "dropped stock\n"
+    assert gapless_view("list", "--json", *there).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["show", "nothing"], "error: E173 there is no view 'nothing'"),
+        (["create", "a b", "SELECT item FROM sales"], "error: E173 'a b' is no name for a view"),
+        (["create", "v", "SELECT thing FROM sales"], "error: E166 at 8: "),
+        (["create", "v", "SELEC item"], "error: E165 at 1: "),
+        (["create", "v"], "error: E151 give the text of the view, or --file"),
+        (["explain"], "error: E151 name a view, or give its text"),
+        (["explain", "--sql", "SELECT item FROM sale"], "error: E166 at 18: "),
+        (["create", "v", "--file", "/no/such/file"], "error: E156 /no/such/file: cannot be read"),
+        (["drop", "nothing"], "error: E173 there is no view 'nothing'"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_what_cannot_be_done_is_one_line_and_status_2(address: str, arguments: list[str], line: str) -> None:
+    done = gapless_view(*arguments, "--to", address)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(line), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_view_that_nobody_computes_is_not_waited_for_without_end(address: str) -> None:
+    done = gapless_view("create", "idle", STOCK, "--wait", "0.5", "--to", address)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: E505 view 'idle' was created and does not run after 0.5 seconds")
+
+
+def test_a_view_that_fails_says_why(address: str) -> None:
+    made = json.loads(gapless_view("create", "bad", STOCK, "--no-wait", "--json", "--to", address).stdout)
+    with gapless.sync.connect(address) as client:
+        said = Status("bad", made["topic"], "failed", message="E502 view 'bad' shows 3 rows, at most 2")
+        client.publish_batch(STATUS_TOPIC, status_rows([said]))
+    done = gapless_view("create", "bad", STOCK, "--to", address)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: E505 view 'bad' was created and failed: E502 view 'bad' shows 3 rows, at most 2\n"
+    )
