@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import select
 import socket
 import struct
 import sys
 import time
-from collections import deque
+from collections import defaultdict
 
 from benchmarks.machine import raise_limits
 from benchmarks.report import percentile
 from gapless.client.options import DEFAULTS
+from gapless.client.subscription import ACK_SHARE_MIN, FIRST_ACK_SHARE_MIN
 from gapless.model.ids import PubendId, TopicId
 from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.client_messages import (
@@ -41,6 +43,8 @@ from gapless.wire.frames import FROM_DIALED_NODE, HEADER_BYTES, FrameReader, Kin
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, Refuse, Role, decode_link, encode_link
 
 READ_BYTES = 256 * 2**10
+#: So many connections are looked at between two looks for acknowledgements that are due.
+EVENTS_MAX = 4_096
 #: So many may be between their hello and the welcome, or between asking and the confirmation, at a time.
 GREETING_MAX = 64
 ASKING_MAX = 512
@@ -48,17 +52,36 @@ _HEADER = struct.Struct("<HBBI")
 _COUNTS = struct.Struct("<II")
 _ENTRY = struct.Struct("<qII")
 #: A row begins with its length as a list of four, and the time at which it was sent.
-_ROW = struct.Struct(">BBQ")
-_ROW_BEGINS = (0x94, 0xCF)
+_ROW = struct.Struct("<2s8s")
+_ROW_BEGINS = b"\x94\xcf"
+_ROWS = int(Kind.ROWS)
+#: A delivery of one row: kind, length and pairs; its pair is left out; its tick and its beginning.
+_LONE = struct.Struct("<3xBI8xI4x8xq8x2s8s")
+#: Acknowledgements are due at moments of so many seconds.
+DUE_S = 0.05
+#: After a turn the swarm sleeps so long. A process that is woken for every message costs those who send them
+#: as much as it costs itself, and thousands of subscribers elsewhere would not. Latencies are longer by that.
+PAUSE_S = 0.001
 
 
 class Member:
     """One subscriber."""
 
-    __slots__ = ("due", "last", "number", "partial", "pubend", "regrant", "socket")
+    __slots__ = (
+        "ack_share_min",
+        "due",
+        "last",
+        "number",
+        "partial",
+        "pubend",
+        "receive",
+        "regrant",
+        "socket",
+    )
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
+        self.receive = connection.recv_into
         self.number = 0
         self.pubend = PubendId("")
         #: The beginning of a frame whose end has not come.
@@ -66,6 +89,7 @@ class Member:
         #: The newest delivery, while it is not acknowledged; or the tick itself.
         self.last: bytes | int | None = None
         self.due = False
+        self.ack_share_min = FIRST_ACK_SHARE_MIN
         self.regrant = 0
 
 
@@ -79,10 +103,13 @@ class Swarm:
         self._poll = select.epoll()
         self._members: dict[int, Member] = {}
         self._decoder = NodeDecoder()
-        #: Acknowledgements and when they are due; in order, as all wait equally long.
-        self._dues: deque[tuple[float, Member]] = deque()
+        #: Who has to acknowledge, by the moment when it is due; and the next moment to look at.
+        self._dues: defaultdict[int, list[Member]] = defaultdict(list)
+        self._looked = int(time.monotonic() / DUE_S)
         self._ack_s = DEFAULTS.ack_named_s if given.named else DEFAULTS.ack_s
-        self._outbox: list[tuple[Member, bytes]] = []
+        self._is_guaranteed = given.mode == "guaranteed"
+        self._credit_rows = DEFAULTS.credit_rows // 2
+        self._room = memoryview(bytearray(READ_BYTES))
         self._greeting = self._confirmed = 0
         self.rows = self.frames = self.reads = self.acks = 0
         self.latencies_ns: list[int] = []
@@ -140,25 +167,37 @@ class Swarm:
 
     def turn(self, patience_s: float, also: int | None = None) -> bool:
         """Handle what has come; says whether `also` can be read."""
-        wait_s = patience_s
-        if self._dues:
-            wait_s = max(0.0, min(wait_s, self._dues[0][0] - time.monotonic()))
         ready = False
-        for fd, _ in self._poll.poll(wait_s, 4_096):
+        members, room = self._members, self._room
+        for fd, _ in self._poll.poll(min(patience_s, DUE_S) if self._dues else patience_s, EVENTS_MAX):
             if fd == also:
                 ready = True
                 continue
-            member = self._members[fd]
+            member = members[fd]
             try:
-                data = member.socket.recv(READ_BYTES)
+                size = member.receive(room)
             except BlockingIOError:
                 continue
-            if not data:
+            if not size:
                 raise ConnectionError(f"the node hung up on {member.number}")
             self.reads += 1
-            self._take(member, data)
+            if size < _LONE.size or member.partial or not self._take_lone(member, size):
+                self._take(member, room[:size].tobytes())
         self._acknowledge_due()
         return ready
+
+    def _take_lone(self, member: Member, size: int) -> bool:
+        """Take what was read if it is one delivery of one row, as nearly always; says whether it is."""
+        kind, length, pairs, tick, begins, sent_ns = _LONE.unpack_from(self._room)
+        if kind != _ROWS or pairs != 1 or HEADER_BYTES + length != size:
+            return False
+        self.frames += 1
+        self.rows += 1
+        if self.counting and begins == _ROW_BEGINS:
+            self.latencies_ns.append(time.monotonic_ns() - int.from_bytes(sent_ns, "big"))
+        member.last = tick
+        self._owe(member, 1)
+        return True
 
     def watch(self, fd: int) -> None:
         """Have `turn` look at a file descriptor that is no subscriber's."""
@@ -188,18 +227,20 @@ class Swarm:
         self.rows += pairs
         if self.counting:
             first = at + HEADER_BYTES + 8 + 8 * pairs + _ENTRY.size
-            *begins, sent_ns = _ROW.unpack_from(data, first)
-            if tuple(begins) == _ROW_BEGINS:
-                self.latencies_ns.append(time.monotonic_ns() - sent_ns)
+            begins, sent_ns = _ROW.unpack_from(data, first)
+            if begins == _ROW_BEGINS:
+                self.latencies_ns.append(time.monotonic_ns() - int.from_bytes(sent_ns, "big"))
         member.last = data if not at and end == len(data) else data[at:end]
         self._owe(member, pairs)
 
     def _owe(self, member: Member, rows: int) -> None:
-        if not member.due and self._given.mode == "guaranteed":
+        if not member.due and self._is_guaranteed:
             member.due = True
-            self._dues.append((time.monotonic() + self._ack_s, member))
+            wait_s = self._ack_s * random.uniform(member.ack_share_min, 1.0)
+            member.ack_share_min = ACK_SHARE_MIN
+            self._dues[int((time.monotonic() + wait_s) / DUE_S)].append(member)
         member.regrant += rows
-        if 2 * member.regrant >= DEFAULTS.credit_rows:
+        if member.regrant >= self._credit_rows:
             frames = encode_client(Credit(subscription=member.number, rows=member.regrant))
             member.socket.sendall(b"".join(frames))
             member.regrant = 0
@@ -234,11 +275,12 @@ class Swarm:
                 raise ConnectionError(f"the node says {other}")
 
     def _acknowledge_due(self) -> None:
-        now = time.monotonic()
-        while self._dues and self._dues[0][0] <= now:
-            _, member = self._dues.popleft()
-            member.due = False
-            self._acknowledge(member)
+        now = int(time.monotonic() / DUE_S)
+        for moment in range(self._looked, now):
+            for member in self._dues.pop(moment, ()):
+                member.due = False
+                self._acknowledge(member)
+        self._looked = now
 
     def _acknowledge(self, member: Member) -> None:
         if member.last is None:
@@ -305,6 +347,7 @@ def main() -> None:
     swarm.watch(stdin)
     while True:
         if not swarm.turn(1.0, stdin):
+            time.sleep(PAUSE_S)
             continue
         match sys.stdin.readline().strip():
             case "begin":

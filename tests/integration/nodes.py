@@ -133,6 +133,9 @@ class WireClient:
         is_link = frame.kind in LINK_KINDS
         self._heard.put_nowait(decode_link(frame) if is_link else self._decoder.decode(frame))
 
+    def settled(self) -> None:
+        pass
+
     def drained(self) -> None:
         pass
 

@@ -149,6 +149,9 @@ def test_a_broker_of_another_network_is_refused(tmp_path: Path) -> None:
                 def received(self, frame) -> None:  # type: ignore[no-untyped-def]
                     heard.set_result(decode_link(frame))
 
+                def settled(self) -> None:
+                    pass
+
                 def drained(self) -> None:
                     pass
 

@@ -176,6 +176,9 @@ def test_a_broker_with_the_certificate_of_another_is_refused(tmp_path: Path) -> 
                 def received(self, frame) -> None:  # type: ignore[no-untyped-def]
                     heard.put_nowait(decode_link(frame))
 
+                def settled(self) -> None:
+                    pass
+
                 def drained(self) -> None:
                     pass
 

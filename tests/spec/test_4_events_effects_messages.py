@@ -8,10 +8,11 @@ import pytest
 
 from gapless.content.condition import EVERYTHING
 from gapless.errors import PeerError, UsageError
+from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, TickRange
-from gapless.protocol.effects import AcceptPublish, AppendRecord, Effect, Record, StartTimer
+from gapless.protocol.effects import AcceptPublish, AppendRecord, Deliver, Effect, Record, StartTimer
 from gapless.protocol.events import (
     DeliveryTaken,
     Event,
@@ -257,6 +258,21 @@ def test_the_story_of_a_tick_has_every_line_about_it() -> None:
         "knowledge nyse 10000..10001 data 10000 first-time final ..0",
         "deliver nyse 10000 -> alice",
     ]
+
+
+def test_knowledge_that_comes_together_is_taken_as_one() -> None:
+    """Clause 4.15."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.loses = lambda sender, *_: sender == "b"
+    for count in (1, 2, 3):
+        hand.publish(count)
+    first, *also = hand.sent(KnowledgeMessage, sender="b", to="s")[-3:]
+    event = MessageReceived(sender=BrokerId("b"), message=first, also=tuple(also))
+    (deliver,) = [each for each in hand.step("s", event) if isinstance(each, Deliver)]
+    assert len(deliver.batch) == len(deliver.rows) == 3
+    assert deliver.batch == EventBatch.joined([each.batch for each in (first, *also) if each.batch])
+    assert not [each for each in hand.step("s", event) if isinstance(each, Deliver)]
 
 
 def test_the_time_is_an_argument() -> None:

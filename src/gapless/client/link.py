@@ -29,6 +29,9 @@ from gapless.wire.handshake import (
     encode_link,
 )
 
+#: How much is read at once, unless it is the rest of a large frame.
+READ_BYTES = 64 * 2**10
+
 
 class Receiver(Protocol):
     """Whoever uses a link."""
@@ -40,7 +43,7 @@ class Receiver(Protocol):
         """The socket takes more."""
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """One connection to a node."""
 
     def __init__(self, receiver: Receiver, hello: Hello, ping_s: float, *, is_tls: bool = False) -> None:
@@ -49,6 +52,9 @@ class Link(asyncio.Protocol):
         self._hello = hello
         self._reader = FrameReader(FROM_DIALED_NODE)
         self._decoder = NodeDecoder()
+        #: What is read into, and where instead when that is the middle of a frame.
+        self._scratch = memoryview(bytearray(READ_BYTES))
+        self._room: memoryview | None = None
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._ping_s = ping_s
@@ -95,13 +101,20 @@ class Link(asyncio.Protocol):
         self._transport.writelines(encode_link(self._hello))
         self._timer = self._loop.call_later(self._ping_s, self._beat)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the reader knows better
+        self._room = self._reader.room()
+        return self._scratch if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
-        if not self.welcomed.done() and data.startswith(ALERT):
+        data = self._scratch[:nbytes]
+        if not self.welcomed.done() and bytes(data[: len(ALERT)]) == ALERT:
             self.fail(needs_tls())
             return
         try:
-            for frame in self._reader.feed(data):
+            frames = self._reader.feed(data) if self._room is None else self._reader.filled(nbytes)
+            self._room = None
+            for frame in frames:
                 self._take(frame)
                 if self.error is not None:
                     return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +52,10 @@ GapMode: TypeAlias = Literal["report", "raise"]
 
 #: A node that sends so many more rows than it has credit for is left: it would fill our memory.
 EXCESS_ROWS_MAX = 2**20
+#: An acknowledgement waits for at least this part of the time that it may wait; the first one, which
+#: decides when the others are due, for this part.
+ACK_SHARE_MIN = 0.8
+FIRST_ACK_SHARE_MIN = 0.1
 
 
 class Gap(NamedTuple):
@@ -122,6 +127,7 @@ class Subscription:
         self._ack_due = False
         self._ack_now = False
         self._ack_timer: asyncio.TimerHandle | None = None
+        self._ack_share_min = FIRST_ACK_SHARE_MIN
         self._arrived = Signal()
         self._error: GaplessError | None = None
         self._ended = False
@@ -277,6 +283,9 @@ class Subscription:
         if self._ack_timer is None:
             options = self._session.options
             delay = options.ack_s if self._wish.name is None else options.ack_named_s
+            # Thousands who got the same event must not all answer in the same moment.
+            delay *= random.uniform(self._ack_share_min, 1.0)
+            self._ack_share_min = ACK_SHARE_MIN
             self._ack_timer = asyncio.get_running_loop().call_later(delay, self._ack_at_once)
 
     def _has_taken_all(self) -> bool:

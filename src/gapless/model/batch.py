@@ -23,14 +23,22 @@ Made = TypeVar("Made")
 class EventBatch:
     """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`."""
 
-    __slots__ = ("_arrays", "_derived", "_nbytes", "columns", "ticks")
+    __slots__ = ("_arrays", "_derived", "_nbytes", "columns", "encoded", "ticks")
 
-    def __init__(self, ticks: TickArray, columns: pa.RecordBatch, nbytes: int | None = None) -> None:
-        """`nbytes` is what it weighs, when that is known already."""
+    def __init__(
+        self,
+        ticks: TickArray,
+        columns: pa.RecordBatch,
+        nbytes: int | None = None,
+        encoded: memoryview | None = None,
+    ) -> None:
+        """`nbytes` is what it weighs, and `encoded` the columns as an Arrow message, when known already."""
         assert len(ticks) == columns.num_rows, f"{len(ticks)} ticks for {columns.num_rows} rows"
         #: Strictly ascending.
         self.ticks = ticks
         self.columns = columns
+        #: What the columns were read from: logs and links take these bytes as they are. None: not at hand.
+        self.encoded = encoded
         self._nbytes = nbytes
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._derived: dict[Callable[[pa.RecordBatch], Any], Any] = {}

@@ -78,7 +78,8 @@ class Counters:
         """An event reached the broker."""
         self.steps += 1
         if isinstance(event, MessageReceived):
-            self._message(event.message, _RECEIVED)
+            for message in (event.message, *event.also):
+                self._message(message, _RECEIVED)
         elif isinstance(event, PublishRequested):
             self.events_published += event.rows.num_rows
         elif isinstance(event, SubscriberSlow):

@@ -189,6 +189,9 @@ class _Stranger:
         self._forget()
         self._connection.hand_over(owner)
 
+    def settled(self) -> None:
+        """Nobody waits for that."""
+
     def drained(self) -> None:
         """Nobody waits for that."""
 

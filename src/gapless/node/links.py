@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gapless.errors import PeerError
 from gapless.model.ids import BrokerId
@@ -22,6 +22,7 @@ from gapless.node.logs import event_log
 from gapless.node.security import check_broker, trouble
 from gapless.protocol.effects import SendMessage
 from gapless.protocol.events import Event, LinkDown, LinkUp, MessageReceived
+from gapless.protocol.messages import KnowledgeMessage
 from gapless.protocol.network import Network
 from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
 from gapless.wire.frames import FROM_BROKER, FROM_DIALED_BROKER, Frame, Kind
@@ -69,6 +70,8 @@ class _Neighbour:
     dropped: int = 0
     #: The number and time of the last ping, and how long the last pong took.
     ping: tuple[int, float] = (0, 0.0)
+    #: Knowledge that came with the frames that are being read, and was not handed over yet.
+    told: list[KnowledgeMessage] = field(default_factory=list)
     round_trip_ms: float | None = None
 
 
@@ -178,6 +181,7 @@ class Links:
         if neighbour.connection is not None:
             # The other side came back before we saw that it was gone.
             old, neighbour.connection = neighbour.connection, None
+            neighbour.told.clear()
             old.abort("the neighbour connected again")
             self._feed(LinkDown(neighbour=neighbour.name))
         neighbour.connection = connection
@@ -190,6 +194,7 @@ class Links:
         """A connection is gone."""
         if neighbour.connection is connection:
             neighbour.connection = None
+            neighbour.told.clear()
             neighbour.since, neighbour.round_trip_ms = self._loop.time(), None
             tell = log.info if self._stopping else log.warning
             tell("link_down", neighbour=neighbour.name, reason=reason)
@@ -210,9 +215,19 @@ class Links:
                 raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return
         told = self._decoder.decode(frame)
-        # What is not known here yet cannot be understood: it will be asked for when it is.
-        if told is not None:
+        if isinstance(told, KnowledgeMessage):
+            neighbour.told.append(told)
+        elif told is not None:
+            self.settled(neighbour)
             self._feed(MessageReceived(sender=neighbour.name, message=told))
+        # What is not known here yet cannot be understood: it will be asked for when it is.
+
+    def settled(self, neighbour: _Neighbour) -> None:
+        """Hand over all knowledge that came together, as one: a step for each message would cost more."""
+        if neighbour.told:
+            first, *also = neighbour.told
+            neighbour.told.clear()
+            self._feed(MessageReceived(sender=neighbour.name, message=first, also=tuple(also)))
 
     async def _dial(self, neighbour: _Neighbour) -> None:
         """Keep one link up for ever."""
@@ -294,6 +309,9 @@ class _Link:
     def received(self, frame: Frame) -> None:
         self._links.received(self._neighbour, frame)
 
+    def settled(self) -> None:
+        self._links.settled(self._neighbour)
+
     def drained(self) -> None:
         """Nobody waits for that."""
 
@@ -344,6 +362,9 @@ class _Dialled:
         self._links.check(message, self._neighbour)
         self._welcomed = True
         self._links._connected(self._neighbour, self._connection)
+
+    def settled(self) -> None:
+        self._links.settled(self._neighbour)
 
     def drained(self) -> None:
         """Nobody waits for that."""

@@ -52,6 +52,8 @@ class _Request:
     last: int
     #: None when they were handed over.
     rows: pa.RecordBatch | None
+    #: The rows as they came, when they can be passed on like that.
+    encoded: memoryview | None
 
 
 class Publishing:
@@ -108,10 +110,11 @@ class Publishing:
             if known:
                 # A publisher that was restarted may cut its events into other batches than before.
                 self._repeat(client, message, pubend, message.first_catenation + known - 1)
-            rows = schema.checked(message.rows.slice(known))
+            rows = schema.checked(message.rows.slice(known) if known else message.rows)
             first = message.first_catenation + known
             publishers.accept(message.publisher, last)
-            self._take(_Request(client, pubend, message.publisher, first, last, rows))
+            encoded = None if known else message.encoded
+            self._take(_Request(client, pubend, message.publisher, first, last, rows, encoded))
         except UsageError as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
 
@@ -135,14 +138,15 @@ class Publishing:
             return
         parts = [request.rows for request in requests]
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        encoded = requests[0].encoded if len(parts) == 1 else None
         # The step that stores the rows asks for their note before it is over.
         self._note = note({request.publisher: request.last for request in requests})
         token = next(self._tokens)
         self._requests[token] = requests
         for request in requests:
-            request.rows = None
+            request.rows = request.encoded = None
         try:
-            self._feed(PublishRequested(pubend=pubend, token=token, rows=rows))
+            self._feed(PublishRequested(pubend=pubend, token=token, rows=rows, encoded=encoded))
         except UsageError as error:
             for request in self._requests.pop(token):
                 if error.retry:

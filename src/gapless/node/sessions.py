@@ -252,6 +252,9 @@ class Session:
         """A frame has come."""
         self._sessions.received(self, frame)
 
+    def settled(self) -> None:
+        """What clients say is answered at once."""
+
     def drained(self) -> None:
         """The client reads: there may be more for it."""
         self._sessions.delivery.drained(self.connection)

@@ -51,6 +51,7 @@ from gapless.protocol.events import (
     UnsubscribeRequested,
 )
 from gapless.protocol.istream import Istream
+from gapless.protocol.joining import joined
 from gapless.protocol.links import Links
 from gapless.protocol.marks import mark, reached
 from gapless.protocol.messages import (
@@ -239,13 +240,18 @@ class Broker:
                 assert_never(event)
 
     def _heard(self, event: MessageReceived, step: _Step) -> None:
-        understood = self._peers.check(event.sender, event.message)
+        messages: Sequence[Message] = (event.message,)
+        if event.also and isinstance(event.message, KnowledgeMessage):
+            rows_max = self.network.parameters.message_rows_max
+            messages = joined((event.message, *event.also), rows_max, self._is_news)
+        understood = [self._peers.check(event.sender, message) for message in messages]
         self._links.heard(event.sender, step.now)
-        if understood:
-            self._received(event.sender, event.message, step)
-        else:
-            # It has overtaken the news of a creation. Whatever it said will be said again.
-            reached(TOPICS_OVERTAKEN)
+        for message, is_understood in zip(messages, understood, strict=True):
+            if is_understood:
+                self._received(event.sender, message, step)
+            else:
+                # It has overtaken the news of a creation. Whatever it said will be said again.
+                reached(TOPICS_OVERTAKEN)
 
     def _link_up(self, neighbour: BrokerId, step: _Step) -> None:
         if neighbour not in self.network.neighbours(self.broker):
@@ -373,7 +379,8 @@ class Broker:
             none = np.zeros(0, dtype=np.int64)
             step.effects.append(AcceptPublish(pubend=event.pubend, token=event.token, ticks=none))
             return
-        step.effects += pubend.publish(rows, event.token, step.now)
+        encoded = event.encoded if rows is event.rows else None
+        step.effects += pubend.publish(rows, event.token, step.now, encoded)
 
     def _received(self, sender: BrokerId, message: Message, step: _Step) -> None:
         match message:
@@ -425,6 +432,10 @@ class Broker:
                 route = self._links.route(pubend, cell, path.tree.children[cell])
                 for telling in ostream.pass_on(fresh, rows, wants, first_time=first_time, route=route):
                     self._send_knowledge(path, cell, telling, step)
+
+    def _is_news(self, message: KnowledgeMessage) -> bool:
+        path = self._paths.get(message.pubend)
+        return path is not None and not self._known_before(path, message.batch)
 
     def _known_before(self, path: _Path, batch: EventBatch | None) -> bool:
         return batch is not None and bool(path.istream.stream.known.runs(batch.first, batch.last + 1))

@@ -17,7 +17,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import Tick, TickRange
 from gapless.protocol.creations import Creation
-from gapless.protocol.messages import Message
+from gapless.protocol.messages import KnowledgeMessage, Message
 
 if TYPE_CHECKING:
     from gapless.protocol.pubend import Recovered
@@ -53,6 +53,8 @@ class PublishRequested:
     pubend: PubendId
     token: int
     rows: pa.RecordBatch
+    #: The rows as an Arrow message, when they came as one.
+    encoded: memoryview | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,8 @@ class MessageReceived:
 
     sender: BrokerId
     message: Message
+    #: Knowledge that came right behind it, when it is knowledge itself. All of it is taken in one step.
+    also: tuple[KnowledgeMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

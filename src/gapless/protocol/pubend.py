@@ -62,6 +62,8 @@ RECOVERED = mark("pubend_recovered", "a pubend started from a log with history")
 STARTS_MAX = 64
 #: Grants remembered per edge for repeated requests.
 GRANTS_MAX = 256
+#: So many events are worth a message of their own: putting them together with others would copy them.
+TELL_ROWS_WORTH = 512
 #: Start requests that wait for their advertisement; beyond, they are dropped and the edge repeats them.
 EARLY_MAX = 256
 
@@ -187,10 +189,13 @@ class Pubend:
             reached(RECOVERED)
         return self
 
-    def publish(self, rows: pa.RecordBatch, publish_token: int, now: Now) -> list[Effect]:
+    def publish(
+        self, rows: pa.RecordBatch, publish_token: int, now: Now, encoded: memoryview | None = None
+    ) -> list[Effect]:
         """Give the rows their ticks and log them. Nobody hears of them before they are durable.
 
-        Refused while the log is too far behind: what waits for the disk is held in memory.
+        `encoded` are the rows as an Arrow message, when they came as one. Refused while the log is too far
+        behind: what waits for the disk is held in memory.
         """
         waiting = sum(p.record.batch.nbytes for p in self.pending if isinstance(p.record, BatchRecord))
         if waiting > self.parameters.stream_bytes_max:
@@ -201,7 +206,7 @@ class Pubend:
             reached(CLOCK_HELD)
         ticks = np.arange(first, first + rows.num_rows, dtype=np.int64)
         self.next_tick = first + rows.num_rows
-        record = BatchRecord(batch=EventBatch(ticks, rows))
+        record = BatchRecord(batch=EventBatch(ticks, rows, encoded=encoded))
         return [self._append(record, publish_token)]
 
     def durable(
@@ -232,7 +237,7 @@ class Pubend:
                     effects += self._release()
                 case _:
                     assert_never(done.record)
-        knowledge = [self._first_time(EventBatch.joined(batches), now)] if batches else []
+        knowledge = [self._first_time(batch, now) for batch in _told_together(batches)]
         if self.curious_until > self.told:
             knowledge += self._silence(now)
         if self.released > released:
@@ -486,3 +491,18 @@ class Pubend:
 
 def _key(record: StartRecord) -> tuple[BrokerId, Epoch, Tick | None]:
     return (record.edge, record.epoch, record.wanted)
+
+
+def _told_together(batches: list[EventBatch]) -> list[EventBatch]:
+    """The same events in order: small batches that follow each other as one, larger ones as they are."""
+    told: list[EventBatch] = []
+    small: list[EventBatch] = []
+    for batch in batches:
+        if len(batch) < TELL_ROWS_WORTH:
+            small.append(batch)
+            continue
+        if small:
+            told.append(EventBatch.joined(small))
+            small = []
+        told.append(batch)
+    return [*told, EventBatch.joined(small)] if small else told

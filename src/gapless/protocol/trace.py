@@ -230,6 +230,10 @@ def _effect_text(effect: Effect, names: SlotNames) -> str:
             assert_never(effect)
 
 
+def _received_text(event: MessageReceived) -> str:
+    return " and ".join(_message_text(message) for message in (event.message, *event.also))
+
+
 def _event_text(event: Event) -> str:
     match event:
         case BrokerStarted():
@@ -238,8 +242,8 @@ def _event_text(event: Event) -> str:
             return f"publish {pubend} #{token} {rows.num_rows} rows"
         case RecordDurable() | RecordFailed() | RecordsRead() | RetentionMoved():
             return _log_event_text(event)
-        case MessageReceived(sender=sender, message=message):
-            return f"<- {sender}  {_message_text(message)}"
+        case MessageReceived(sender=sender):
+            return f"<- {sender}  {_received_text(event)}"
         case LinkUp(neighbour=neighbour):
             return f"link to {neighbour} is up"
         case LinkDown(neighbour=neighbour):
@@ -441,8 +445,8 @@ def _effect_mentions(effect: Effect, pubend: PubendId, tick: Tick) -> bool:
 
 def _event_mentions(event: Event, pubend: PubendId, tick: Tick) -> bool:
     match event:
-        case MessageReceived(message=message):
-            return _message_mentions(message, pubend, tick)
+        case MessageReceived(message=message, also=also):
+            return any(_message_mentions(each, pubend, tick) for each in (message, *also))
         case RecordsRead(ticks=ticks):
             return event.pubend == pubend and tick in ticks
         case SubscriberSlow(positions=positions):
@@ -484,7 +488,7 @@ def _delivers(effect: Deliver, pubend: PubendId, tick: Tick) -> bool:
 def _columns(item: Item, names: SlotNames) -> tuple[str, str]:
     """The neighbour that a message comes from or goes to, with an arrow, and the text."""
     if isinstance(item, MessageReceived):
-        return f"<- {item.sender}", _message_text(item.message)
+        return f"<- {item.sender}", _received_text(item)
     if isinstance(item, SendMessage):
         return f"-> {item.to}", _message_text(item.message)
     return "", describe(item, names)
@@ -557,7 +561,7 @@ def _gist(item: Item, tick: Tick) -> tuple[object, ...] | None:
         case SendMessage(to=to, message=message):
             inner = _gist(message, tick)
             return None if inner is None else ("to", to, *inner)
-        case MessageReceived(sender=sender, message=message):
+        case MessageReceived(sender=sender, message=message, also=()):
             inner = _gist(message, tick)
             return None if inner is None else ("from", sender, *inner)
         case SidewaysMessage(cell=cell, message=message):

@@ -406,8 +406,8 @@ class World:
         link = self.links[ends(one, other)]
         link.stalled = False
         held, link.held = link.held, []
-        for receiver, message in held:
-            self._forward(link, receiver, message)
+        for receiver, message, also in _together(held):
+            self._forward(link, receiver, message, *also)
 
     def _refresh(self, link: Link) -> None:
         up = not link.cut and all(self.nodes[end].broker is not None for end in link.ends)
@@ -433,18 +433,22 @@ class World:
         else:
             self._forward(link, to, message)
 
-    def _forward(self, link: Link, to: BrokerId, message: Message) -> None:
+    def _forward(self, link: Link, to: BrokerId, message: Message, *also: KnowledgeMessage) -> None:
         for at_us in link.arrivals(to, self.time_us, self.weather, self.random, self.faults):
-            self.after(at_us - self.time_us, partial(self._arrive, link, link.generation, to, message))
+            arrive = partial(self._arrive, link, link.generation, to, message, *also)
+            self.after(at_us - self.time_us, arrive)
 
-    def _arrive(self, link: Link, generation: int, to: BrokerId, message: Message) -> None:
+    def _arrive(
+        self, link: Link, generation: int, to: BrokerId, message: Message, *also: KnowledgeMessage
+    ) -> None:
         if link.generation != generation:
             return
         if link.stalled:
-            link.held.append((to, message))
+            link.held += [(to, each) for each in (message, *also)]
             return
         one, other = link.ends
-        self.feed(to, MessageReceived(sender=other if to == one else one, message=message))
+        sender = other if to == one else one
+        self.feed(to, MessageReceived(sender=sender, message=message, also=also))
 
     def _report_sent(self, sender: BrokerId, to: BrokerId, message: Message) -> None:
         cell = self.network.cell_of[to]
@@ -654,3 +658,17 @@ def _restored(subscriber: Subscriber, network: Network) -> SubscribeRequested:
             for condition, since in zip(subscriber.changes, subscriber.since, strict=True)
         ),
     )
+
+
+def _together(
+    held: list[tuple[BrokerId, Message]],
+) -> list[tuple[BrokerId, Message, list[KnowledgeMessage]]]:
+    """What was held back, as a host finds it: knowledge right behind knowledge is handed over with it."""
+    found: list[tuple[BrokerId, Message, list[KnowledgeMessage]]] = []
+    for to, message in held:
+        behind = found and found[-1][0] == to and isinstance(found[-1][1], KnowledgeMessage)
+        if behind and isinstance(message, KnowledgeMessage):
+            found[-1][2].append(message)
+        else:
+            found.append((to, message, []))
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -16,6 +17,12 @@ from gapless.errors import StoreError
 
 #: What can be written.
 Data: TypeAlias = bytes | bytearray | memoryview
+
+#: So many bytes at the end of a file that is written stay in the system's cache.
+CACHED_BYTES = 8 * 2**20
+
+#: A write of so many bytes is begun at once, and not with the sync.
+BEGIN_BYTES = 256 * 2**10
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -89,12 +96,20 @@ class Files(Protocol):
 
 
 class DiskFile:
-    """A file of the operating system."""
+    """A file of the operating system.
 
-    __slots__ = ("_fd",)
+    What is synced and not at the end any more is dropped from the system's cache. A broker has its newest
+    events in memory, so hardly anybody reads them back, while a cache that only grows costs a fresh page for
+    every 4 KiB that are written: on a virtual machine up to six times as much as the write itself.
+    """
+
+    __slots__ = ("_dropped", "_end", "_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        #: Where the last write ended, and up to where the cache was emptied.
+        self._end = 0
+        self._dropped = 0
 
     def read(self, offset: int, size: int) -> bytes:
         """See `File.read`."""
@@ -109,11 +124,18 @@ class DiskFile:
 
     def write(self, offset: int, data: Data) -> int:
         """See `File.write`."""
-        return os.pwrite(self._fd, data, offset)
+        written = os.pwrite(self._fd, data, offset)
+        self._end = offset + written
+        if written >= BEGIN_BYTES:
+            # The disk begins while the next part of the group is made ready, and the sync waits for less.
+            self._advise(offset, written)
+        return written
 
     def sync(self) -> None:
         """See `File.sync`."""
         os.fdatasync(self._fd)
+        if self._end - self._dropped > 2 * CACHED_BYTES:
+            self._drop(self._end - CACHED_BYTES)
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
@@ -125,9 +147,22 @@ class DiskFile:
 
     def close(self) -> None:
         """See `File.close`."""
+        if self._fd >= 0 and self._dropped:
+            self._drop(self._end)
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def _drop(self, stop: int) -> None:
+        """Empty the system's cache of everything below that is on the disk."""
+        self._dropped = stop
+        self._advise(0, stop)
+
+    def _advise(self, offset: int, size: int) -> None:
+        """Say that these bytes are not read soon: Linux begins to write them, and drops what is written."""
+        with suppress(OSError):
+            # It is advice: a system that cannot follow it is none the worse for it.
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 class DiskFiles:

@@ -63,6 +63,8 @@ from gapless.store.segment import (
 
 #: Batches below this size that are flushed together are written as one.
 JOIN_BYTES = 32 * 2**10
+#: A part of a frame that is so large is written by itself: copying it would take longer.
+ALONE_BYTES = 128 * 2**10
 #: Bytes of a group that are gathered before they are written.
 WRITE_BYTES = 4 * 2**20
 #: Sealed segments whose index stays in memory after a read.
@@ -467,8 +469,14 @@ class Log:
             if payload.kind is Kind.BATCH:
                 group.batches.append((payload.first, at))
             frame = framed(payload, salt=segment.header.salt, offset=at, group=start)
-            parts += frame
             at += sum(map(len, frame))
+            for part in frame:
+                if len(part) < ALONE_BYTES:
+                    parts.append(part)
+                    continue
+                written += write_all(file, written, b"".join(parts))
+                written += write_all(file, written, part)
+                parts = []
             if at - written >= WRITE_BYTES:
                 written += write_all(file, written, b"".join(parts))
                 parts = []

@@ -2,10 +2,10 @@
 
 ```
  0  crc      u32   of the 44 bytes below, begun with the segment's salt and the frame's offset
- 4  crc      u32   of the payload
+ 4  crc      u32   of the payload, or of its sums
  8  mark     4     "GpLs", so that frames can be found again behind damage
 12  kind     u8
-13  flags    u8    1: the ticks have no gaps and are not written
+13  flags    u8    1: the ticks have no gaps and are not written; 2: the checksum is of sums
 14  -        u16
 16  back     u32   how far behind this frame its group begins
 20  rows     u32
@@ -18,6 +18,11 @@
 
 Frames begin at multiples of 8. The first checksum begins with a salt that only the segment knows and with the
 place in the file, so that no bytes that a publisher sends can pass for a frame, nor a frame that strayed.
+
+The Arrow message of a large batch is summed up before it goes into the checksum: of each 32 KiB of it the sum
+of its 64-bit numbers, each times a weight of its own. That is six times as fast as the checksum of all bytes,
+which took an eighth of a busy node's time. The weights are odd, so a changed number changes its sum; they
+differ, so numbers that have changed places do too.
 
 A *group* is what one flush wrote. A frame says where its group begins, because only that tells a torn tail
 from damage: of the last group a crash may leave any part, of an earlier one every byte was on the disk.
@@ -33,6 +38,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from gapless.model.batch import EventBatch
@@ -57,6 +63,11 @@ _LENGTH_AT = 28
 _MARK = b"GpLs"
 _MARK_AT = 8
 _NO_GAPS = 1
+_SUMMED = 2
+#: An Arrow message of so many bytes is summed up.
+SUMMED_BYTES_MIN = 64 * 2**10
+_BLOCK_WORDS = 4_096
+_WORD = np.dtype("<u8")
 _PADDING = bytes(ALIGNMENT)
 _TICKS = np.dtype("<i8")
 _NOTHING = memoryview(b"")
@@ -147,7 +158,10 @@ def batch_payload(batch: EventBatch, notes: Sequence[tuple[Tick, bytes]] = ()) -
     flags = _NO_GAPS if last - first == len(batch) - 1 else 0
     if not flags:
         parts.append(np.ascontiguousarray(batch.ticks, dtype=_TICKS).view(np.uint8).data)
-    parts.append(memoryview(batch.columns.serialize()))
+    message = memoryview(batch.columns.serialize()) if batch.encoded is None else batch.encoded
+    parts.append(message)
+    if len(message) >= SUMMED_BYTES_MIN:
+        flags |= _SUMMED
     return Payload(Kind.BATCH, first, last, parts, len(batch), flags, note_bytes)
 
 
@@ -173,8 +187,10 @@ def framed(payload: Payload, *, salt: int, offset: int, group: int) -> list[Data
     size = sum(map(len, payload.parts))
     assert size <= FRAME_BYTES_MAX, f"a record of {size} bytes is over the limit of {FRAME_BYTES_MAX}"
     crc = 0
-    for part in payload.parts:
+    for part in payload.parts[:-1]:
         crc = zlib.crc32(part, crc)
+    if payload.parts:
+        crc = _checksum(payload.parts[-1], crc, payload.flags)
     header = bytearray(
         _HEADER.pack(
             0,
@@ -216,7 +232,9 @@ def frame_at(view: memoryview, at: int, *, offset: int) -> Frame | None:
     if mark != _MARK or stop > len(view) or note_bytes > length or known is None:
         return None
     payload = view[begin:stop]
-    if zlib.crc32(payload) != crc:
+    ticks_bytes = 0 if flags & _NO_GAPS else rows * _TICKS.itemsize
+    before = padded(note_bytes) + ticks_bytes if flags & _SUMMED else 0
+    if _checksum(payload[before:], zlib.crc32(payload[:before]), flags) != crc:
         return None
     # By position, because a restart makes one for each record of the newest segment.
     end = offset + _HEADER.size + padded(length)
@@ -333,6 +351,27 @@ def decoded_notes(frame: Frame) -> list[tuple[Tick, bytes]]:
         return _notes_decoder.decode(frame.payload[: frame.note_bytes])
     except msgspec.DecodeError:
         raise BadFrame(frame.offset) from None
+
+
+def _checksum(data: Data, crc: int, flags: int) -> int:
+    """The checksum of a payload with all of its parts; `crc` is that of the parts before the last."""
+    if not flags & _SUMMED:
+        return zlib.crc32(data, crc)
+    blocks = len(data) // (_BLOCK_WORDS * _WORD.itemsize)
+    words = np.frombuffer(data, dtype=_WORD, count=blocks * _BLOCK_WORDS).reshape(blocks, _BLOCK_WORDS)
+    sums = np.einsum("ij,j->i", words, _WEIGHTS)
+    return zlib.crc32(memoryview(data)[words.nbytes :], zlib.crc32(sums.astype(_WORD).tobytes(), crc))
+
+
+def _weights() -> npt.NDArray[np.uint64]:
+    """An odd number for each place of a block, the same for ever: the first values of SplitMix64."""
+    found = np.arange(1, _BLOCK_WORDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (found ^ (found >> np.uint64(31))) | np.uint64(1)
+
+
+_WEIGHTS = _weights()
 
 
 def _header_crc(view: memoryview, at: int, salt: int, offset: int) -> int:

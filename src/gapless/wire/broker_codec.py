@@ -54,7 +54,7 @@ from gapless.wire.codec import (
     column_texts,
     decode_batch,
     decode_head,
-    encode_columns,
+    encode_batch,
     encode_head,
     encode_ticks,
     unreadable,
@@ -217,7 +217,7 @@ class BrokerEncoder:
 
     def _encoded(self, batch: EventBatch) -> list[Part]:
         if batch is not self._batch:
-            self._parts = [encode_ticks(batch.ticks), encode_columns(batch.columns)]
+            self._parts = [encode_ticks(batch.ticks), encode_batch(batch)]
             self._batch = batch
         return self._parts
 

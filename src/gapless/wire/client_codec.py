@@ -276,6 +276,12 @@ class ClientDecoder:
         match frame.kind:
             case Kind.PUBLISH:
                 return self._publish(frame)
+            case Kind.ACKNOWLEDGE:
+                done = decode_head(_acknowledge, frame)
+                return Acknowledge(subscription=done.subscription, positions=_positions(done.positions))
+            case Kind.CREDIT:
+                credit = decode_head(_credit, frame)
+                return Credit(subscription=credit.subscription, rows=credit.rows)
             case Kind.SUBSCRIBE:
                 return _decode_subscribe(frame)
             case Kind.CHANGE_FILTER:
@@ -286,12 +292,6 @@ class ClientDecoder:
             case Kind.UNSUBSCRIBE:
                 gone = decode_head(_unsubscribe, frame)
                 return Unsubscribe(request=gone.request, subscription=gone.subscription, forget=gone.forget)
-            case Kind.CREDIT:
-                credit = decode_head(_credit, frame)
-                return Credit(subscription=credit.subscription, rows=credit.rows)
-            case Kind.ACKNOWLEDGE:
-                done = decode_head(_acknowledge, frame)
-                return Acknowledge(subscription=done.subscription, positions=_positions(done.positions))
             case Kind.LIST_TOPICS:
                 listed = decode_head(_list_topics, frame)
                 return ListTopics(request=listed.request, bulk=listed.bulk)
@@ -311,10 +311,10 @@ class ClientDecoder:
     def _publish(self, frame: Frame) -> Publish:
         head = decode_head(_publish, frame, parts=1)
         topic = TopicId(head.topic)
-        rows = None
+        rows = encoded = None
         known = self._known(topic)
         if known is not None and known[1] == head.schema:
-            rows = known[0].decode(frame.parts[0])
+            rows, encoded = known[0].decode_kept(frame.parts[0])
             if not rows.num_rows:
                 raise unreadable(frame, "no rows")
         return Publish(
@@ -326,6 +326,7 @@ class ClientDecoder:
             rows=rows,
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
             given_up=head.given_up,
+            encoded=encoded,
         )
 
     def _known(self, topic: TopicId) -> tuple[ColumnsFormat, int] | None:

@@ -57,6 +57,8 @@ class Publish:
     after: tuple[PubendId, Tick] | None = None
     #: The publisher was refused events for the time being and has given them up: those up to this number.
     given_up: int | None = None
+    #: What the rows were read from, when it can be passed on as it is; see `ColumnsFormat.decode_kept`.
+    encoded: memoryview | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,8 @@ NAME_CHARACTERS_MAX: Final = 256
 TEXT_MAX: Final = 4_096
 #: Rows of one batch.
 ROWS_MAX: Final = 2**20
+#: Columns of fewer bytes are sooner encoded again than kept as they came.
+KEPT_BYTES_MIN: Final = 32 * 2**10
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
@@ -111,6 +113,11 @@ def encode_columns(columns: pa.RecordBatch) -> memoryview:
     return memoryview(columns.serialize())
 
 
+def encode_batch(batch: EventBatch) -> memoryview:
+    """The rows of a batch as an Arrow message: the one that they came in, where that was kept."""
+    return encode_columns(batch.columns) if batch.encoded is None else batch.encoded
+
+
 class ColumnsFormat:
     """How the rows of one topic are read from an Arrow message."""
 
@@ -124,10 +131,19 @@ class ColumnsFormat:
 
     def decode(self, part: memoryview) -> pa.RecordBatch:
         """The rows. Raises PeerError unless every value can be read and fits the schema."""
+        return self.decode_kept(part)[0]
+
+    def decode_kept(self, part: memoryview) -> tuple[pa.RecordBatch, memoryview | None]:
+        """As `decode`, and the bytes that the rows were read from, when there are many and all are needed.
+
+        Whoever passes the rows on may pass on these bytes, and need not make them again. They must have the
+        size that we would give them, so that nothing can hide in them that is no value of these rows.
+        """
         if _is_compressed(part):
             raise self._damaged("it is compressed, or no record batch")
+        owned = _owned(part)
         try:
-            columns = pa.ipc.read_record_batch(_owned(part), self._arrow)
+            columns = pa.ipc.read_record_batch(owned, self._arrow)
             columns.validate(full=True)
         except Exception as error:  # whatever a library finds wrong, the peer sent it
             raise self._damaged((str(error).splitlines() or [""])[0]) from error
@@ -136,7 +152,8 @@ class ColumnsFormat:
         for at in self._required:
             if columns.column(at).null_count:
                 raise self._damaged(f"column '{self.schema.columns[at].name}' has a null")
-        return columns
+        exact = owned.size >= KEPT_BYTES_MIN and owned.size == pa.ipc.get_record_batch_size(columns)
+        return columns, memoryview(owned) if exact else None
 
     def _damaged(self, reason: str) -> PeerError:
         return PeerError(
@@ -149,10 +166,10 @@ def decode_batch(
 ) -> EventBatch:
     """Rows with their ticks. Raises PeerError."""
     at = decode_ticks(ticks, strictly=strictly)
-    rows = form.decode(columns)
+    rows, encoded = form.decode_kept(columns)
     if len(at) != rows.num_rows:
         raise PeerError("E216", f"a batch has {rows.num_rows} rows and {len(at)} ticks")
-    return EventBatch(at, rows)
+    return EventBatch(at, rows, encoded=encoded)
 
 
 def _owned(part: memoryview) -> pa.Buffer:

@@ -33,7 +33,7 @@ from gapless.wire.codec import (
     Number,
     decode_batch,
     decode_head,
-    encode_columns,
+    encode_batch,
     encode_head,
     encode_ticks,
     unreadable,
@@ -209,7 +209,7 @@ def _pieces(batch: EventBatch, start: int) -> Iterator[tuple[int, EventBatch]]:
 
 def _parts(piece: EventBatch, start: int, source: Positions | None) -> list[Part]:
     owners = b"" if source is None else source[start : start + len(piece)].astype("<u4").tobytes()
-    return [encode_ticks(piece.ticks), encode_columns(piece.columns), owners]
+    return [encode_ticks(piece.ticks), encode_batch(piece), owners]
 
 
 # ---- decoding ----------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ an Arrow batch, which are never copied into anything. Everything begins at a mul
 arrays can be read where they lie.
 
 The reader believes nothing. What is no frame, or is too long, or of a kind that has no business here, is
-refused as soon as its header is there, before anything is kept for it. It never holds more than the bytes
-of one unfinished frame, and copies each byte of it once.
+refused as soon as its header is there, before anything is kept for it. It never holds more than one
+unfinished frame, in memory that grows with what has come of it. A byte that is received into `room` is never
+copied, and one that is fed at most once or twice.
 
 Implements docs/wire.md, section 1.
 """
@@ -17,6 +18,8 @@ import struct
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
 
 from gapless.errors import PeerError
 
@@ -42,11 +45,17 @@ PARTS_MAX: Final = 8
 #: Frames up to this size are sent as one piece: copying is cheaper than one more piece to write.
 JOINED_BYTES_MAX: Final = 32 * 2**10
 
+#: From so many missing bytes on, the rest of a frame is received where it will stay.
+ROOM_BYTES_MIN: Final = 16 * 2**10
+#: Memory is reserved for an unfinished frame up to so many times what has come of it.
+RESERVE_TIMES: Final = 8
+
 _ALIGNMENT = 8
 #: Magic, version, kind, bytes after the header, bytes of the head, number of parts, zero.
 _HEADER = struct.Struct("<2sBBIIHH")
 _LENGTHS = [struct.Struct(f"<{count}I") for count in range(PARTS_MAX + 1)]
 _PADDING = [bytes(count) for count in range(_ALIGNMENT)]
+_NOTHING = memoryview(b"")
 
 
 class Kind(IntEnum):
@@ -124,13 +133,14 @@ class FrameReader:
     [('NACK', b'head', b'part')]
     """
 
-    __slots__ = ("_broken", "_bytes_max", "_kinds", "_partial")
+    __slots__ = ("_broken", "_bytes_max", "_have", "_kinds", "_partial")
 
     def __init__(self, kinds: frozenset[Kind], *, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._kinds = kinds
         self._bytes_max = bytes_max
-        #: The beginning of a frame whose end has not come yet.
-        self._partial = bytearray()
+        #: Where a frame is put together whose end has not come yet, and how many bytes of it are there.
+        self._partial = _NOTHING
+        self._have = 0
         self._broken: PeerError | None = None
 
     def allow(self, kinds: frozenset[Kind], *, bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -141,7 +151,7 @@ class FrameReader:
     @property
     def pending_bytes(self) -> int:
         """How many bytes of an unfinished frame are kept."""
-        return len(self._partial)
+        return self._have
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """The frames that are complete now. Bytes that may change later are copied first.
@@ -155,49 +165,104 @@ class FrameReader:
         try:
             return self._cut(data)
         except PeerError as error:
-            self._broken = error
-            self._partial = bytearray()
+            self._fail(error)
             raise
+
+    def room(self) -> memoryview | None:
+        """Where the rest of a large unfinished frame may be received into, None when there is no such frame.
+
+        So its bytes are never copied. Tell `filled` how many came; until then, nothing else may be called.
+        """
+        if self._have < HEADER_BYTES or self._broken is not None:
+            return None
+        try:
+            size = self._size(self._partial, 0)
+        except PeerError:
+            # It may not come any more since the last `allow`: `feed` refuses it.
+            return None
+        if size - self._have < ROOM_BYTES_MIN:
+            return None
+        self._reserve(min(self._have + ROOM_BYTES_MIN, size), size)
+        return self._partial[self._have :]
+
+    def filled(self, count: int) -> list[Frame]:
+        """So many bytes were received into `room`: the frame, if that was the last of it."""
+        self._have += count
+        frames: list[Frame] = []
+        try:
+            self._finish(self._size(self._partial, 0), frames)
+        except PeerError as error:
+            self._fail(error)
+            raise
+        return frames
+
+    def _fail(self, error: PeerError) -> None:
+        self._broken = error
+        self._partial, self._have = _NOTHING, 0
 
     def _cut(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         view = memoryview(data)
-        if not view.readonly or not view.c_contiguous:
+        if not view.c_contiguous:
             view = memoryview(bytes(view))
         view = view if view.format == "B" and view.ndim == 1 else view.cast("B")
         frames: list[Frame] = []
-        at = self._complete(view, frames) if self._partial else 0
-        left = len(view) - at
-        while left >= HEADER_BYTES:
-            size = self._size(view, at)
-            if left < size:
+        at = self._complete(view, frames) if self._have else 0
+        sizes: list[int] = []
+        stop = at
+        while len(view) - stop >= HEADER_BYTES:
+            size = self._size(view, stop)
+            if len(view) - stop < size:
                 break
-            frames.append(_frame(view[at : at + size]))
+            sizes.append(size)
+            stop += size
+        if stop < len(view):
+            _check_magic(view[stop:])
+        whole = view[at:stop] if view.readonly else memoryview(bytes(view[at:stop]))
+        at = 0
+        for size in sizes:
+            frames.append(_frame(whole[at : at + size]))
             at += size
-            left -= size
-        if left:
-            _check_magic(view[at:])
-            self._partial = bytearray(view[at:])
+        if stop < len(view):
+            left = view[stop:]
+            self._put(left, self._size(left, 0) if len(left) >= HEADER_BYTES else HEADER_BYTES)
         return frames
 
     def _complete(self, view: memoryview, frames: list[Frame]) -> int:
         """Add to the unfinished frame what is missing; says how many bytes were taken."""
-        partial = self._partial
         taken = 0
-        if len(partial) < HEADER_BYTES:
-            taken = min(HEADER_BYTES - len(partial), len(view))
-            partial += view[:taken]
-            if len(partial) < HEADER_BYTES:
-                _check_magic(memoryview(partial))
+        if self._have < HEADER_BYTES:
+            taken = self._put(view[: HEADER_BYTES - self._have], HEADER_BYTES)
+            if self._have < HEADER_BYTES:
+                _check_magic(self._partial[: self._have])
                 return taken
-        size = self._size(partial, 0)
-        more = min(size - len(partial), len(view) - taken)
-        partial += view[taken : taken + more]
-        if len(partial) == size:
-            frames.append(_frame(memoryview(partial).toreadonly()))
-            self._partial = bytearray()
-        return taken + more
+        size = self._size(self._partial, 0)
+        taken += self._put(view[taken : taken + size - self._have], size)
+        self._finish(size, frames)
+        return taken
 
-    def _size(self, data: bytearray | memoryview, at: int) -> int:
+    def _put(self, data: memoryview, size: int) -> int:
+        """Add bytes to the unfinished frame, of which `size` are known to come; says how many they were."""
+        have = self._have + len(data)
+        self._reserve(have, size)
+        self._partial[self._have : have] = data
+        self._have = have
+        return len(data)
+
+    def _reserve(self, wanted: int, size: int) -> None:
+        """Have space for `wanted` bytes of a frame of `size`, and for no more than a few times that many."""
+        if wanted > len(self._partial):
+            grown = np.empty(min(size, RESERVE_TIMES * wanted), dtype=np.uint8).data
+            grown[: self._have] = self._partial[: self._have]
+            self._partial = grown
+
+    def _finish(self, size: int, frames: list[Frame]) -> None:
+        """Give out the unfinished frame when all of it is there."""
+        if self._have == size:
+            whole = self._partial.toreadonly()
+            self._partial, self._have = _NOTHING, 0
+            frames.append(_frame(whole))
+
+    def _size(self, data: memoryview, at: int) -> int:
         """How many bytes the frame that begins here has, once its header is found to be in order."""
         magic, version, number, length, head, parts, zero = _HEADER.unpack_from(data, at)
         if magic != MAGIC:

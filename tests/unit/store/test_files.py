@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import StoreError
-from gapless.store.files import DiskFiles, failure, write_all
+from gapless.store.files import BEGIN_BYTES, CACHED_BYTES, DiskFiles, failure, write_all
 from tests.contracts.faulty import FaultyFiles
 
 
@@ -37,6 +37,38 @@ def test_a_file_is_written_read_cut_and_renamed(tmp_path: Path) -> None:
     files.remove(folder / "two")
     assert files.list_folder(folder) == []
     assert files.free_bytes(folder) > 0
+
+
+def test_what_is_on_the_disk_leaves_the_cache_but_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advised: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.posix_fadvise", lambda _, offset, size, advice: advised.append((offset, size)))
+    monkeypatch.setattr("gapless.store.files.CACHED_BYTES", 100)
+    file = DiskFiles().create(tmp_path / "file")
+    for at in range(0, 250, 50):
+        write_all(file, at, bytes(50))
+        file.sync()
+    assert advised == [(0, 150)]
+    write_all(file, 250, bytes(BEGIN_BYTES))
+    assert advised == [(0, 150), (250, BEGIN_BYTES)], "the disk begins before it is told to sync"
+    file.close()
+    assert advised[2:] == [(0, 250 + BEGIN_BYTES)]
+
+
+def test_a_system_that_takes_no_advice_is_none_the_worse_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EINVAL, "no advice")
+
+    monkeypatch.setattr("os.posix_fadvise", refuse)
+    file = DiskFiles().create(tmp_path / "file")
+    data = bytes(range(256)) * (CACHED_BYTES // 64)
+    assert write_all(file, 0, data) == len(data)
+    file.sync()
+    assert file.read(0, len(data)) == data
+    file.close()
 
 
 def test_a_lock_has_one_owner_until_it_is_closed(tmp_path: Path) -> None:

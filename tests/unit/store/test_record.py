@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gapless.model.batch import EventBatch
 from gapless.protocol.effects import ReleaseRecord, ReserveRecord
 from gapless.store.files import File
 from gapless.store.record import (
+    SUMMED_BYTES_MIN,
     BadFrame,
     Frame,
     Kind,
@@ -127,6 +129,52 @@ def test_a_frame_that_holds_something_else_is_bad() -> None:
     for wrong in (frame._replace(rows=3), frame._replace(flags=0), frame._replace(last=9)):
         with pytest.raises(BadFrame):
             decoded_batch(wrong, SCHEMA)
+
+
+def large() -> Payload:
+    payload = batch_payload(events([*range(20_000), 30_000]), [(30_000, b"note")])
+    assert sum(map(len, payload.parts)) > 4 * SUMMED_BYTES_MIN
+    return payload
+
+
+def test_a_large_batch_comes_back_as_it_was() -> None:
+    (frame,) = read(large())
+    assert decoded_batch(frame, SCHEMA) == events([*range(20_000), 30_000])
+    assert decoded_notes(frame) == [(30_000, b"note")]
+
+
+def test_a_message_that_came_is_written_as_it_is() -> None:
+    batch = events(range(20_000))
+    message = memoryview(batch.columns.serialize())
+    payload = batch_payload(EventBatch(batch.ticks, batch.columns, encoded=message))
+    assert payload.parts[-1] is message
+    (frame,) = read(payload)
+    assert decoded_batch(frame, SCHEMA) == batch
+
+
+def is_valid(data: bytes) -> bool:
+    file = FaultyFiles().create(Path("/file"))
+    file.write(0, data)
+    try:
+        return len(list(frames(file, salt=9, start=0, stop=len(data)))) == 1
+    except BadFrame:
+        return False
+
+
+def test_damage_in_a_large_batch_is_found_wherever_it_is() -> None:
+    file, stop = file_with(large())
+    good = file.read(0, stop)
+    assert is_valid(good)
+    for at in [*range(300), *range(300, stop - 8, 9_973), *range(stop - 300, stop - 8)]:
+        for bit in (0, 7):
+            bad = bytearray(good)
+            bad[at] ^= 1 << bit
+            assert not is_valid(bytes(bad)), f"bit {bit} of byte {at}"
+    sector = 4_096
+    for at in range(0, stop - 2 * sector, 7 * sector):
+        first, second = good[at : at + sector], good[at + sector : at + 2 * sector]
+        for torn in (bytes(sector) + second, second + first, second + second):
+            assert torn == first + second or not is_valid(good[:at] + torn + good[at + 2 * sector :])
 
 
 def test_an_empty_batch_is_a_bug() -> None:

@@ -39,7 +39,7 @@ from gapless.wire.client_messages import (
     RowsDelivery,
     Subscribe,
 )
-from gapless.wire.codec import schema_fingerprint
+from gapless.wire.codec import KEPT_BYTES_MIN, ColumnsFormat, encode_batch, schema_fingerprint
 from gapless.wire.delivery import DELIVERY_BYTES_MAX, SharedColumns, SharedRows
 from gapless.wire.frames import FROM_STRANGER, Frame, FrameReader, Kind, Part
 from gapless.wire.handshake import (
@@ -209,6 +209,28 @@ def with_columns(columns: pa.RecordBatch, options: pa.ipc.IpcWriteOptions | None
     reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
     reader.read_next_message()
     return frame._replace(parts=(frame.parts[0], memoryview(reader.read_next_message().serialize())))
+
+
+def test_many_rows_are_passed_on_in_the_bytes_that_they_came_in() -> None:
+    sent = batch_of(*range(5_000))
+    message = memoryview(sent.columns.serialize())
+    columns, encoded = ColumnsFormat(TRADES).decode_kept(memoryview(bytes(message)))
+    assert columns.equals(sent.columns)
+    assert encoded == message
+    batch = EventBatch(sent.ticks, columns, encoded=encoded)
+    assert encode_batch(batch) is encoded
+    assert encode_batch(batch.slice(0, 5_000)) is encoded
+    assert encode_batch(batch.slice(0, 4_999)) != encoded
+
+
+@pytest.mark.parametrize(
+    ("rows", "more"), [(5_000, b"hidden!!"), (5_000, bytes(100_000)), (KEPT_BYTES_MIN // 64, b"")]
+)
+def test_bytes_with_more_than_the_rows_in_them_and_few_bytes_are_not_kept(rows: int, more: bytes) -> None:
+    sent = batch_of(*range(rows))
+    columns, encoded = ColumnsFormat(TRADES).decode_kept(memoryview(bytes(sent.columns.serialize()) + more))
+    assert columns.equals(sent.columns)
+    assert encoded is None
 
 
 def test_a_compressed_batch_is_refused_before_it_is_unpacked() -> None:

@@ -14,6 +14,8 @@ from gapless.wire.frames import (
     JOINED_BYTES_MAX,
     MAGIC,
     PARTS_MAX,
+    RESERVE_TIMES,
+    ROOM_BYTES_MIN,
     Frame,
     FrameReader,
     Kind,
@@ -89,6 +91,72 @@ def test_a_large_frame_in_many_small_pieces_is_kept_once() -> None:
     [frame] = reader.feed(data[reader.pending_bytes :])
     assert reader.pending_bytes == 0
     assert len(frame.parts[0]) == 200_000
+
+
+def received(reader: FrameReader, data: bytes, size: int) -> list[Frame]:
+    """What a reader makes of data that a socket hands over as a connection takes it."""
+    frames: list[Frame] = []
+    at = 0
+    while at < len(data):
+        room = reader.room()
+        piece = data[at : at + (size if room is None else min(size, len(room)))]
+        if room is None:
+            frames += reader.feed(memoryview(bytearray(piece)))
+        else:
+            room[: len(piece)] = piece
+            frames += reader.filled(len(piece))
+        at += len(piece)
+    return frames
+
+
+@pytest.mark.parametrize("size", [7, 16, 1_000, 20_000, 250_000, 10**6])
+def test_what_is_received_into_the_room_of_a_reader_is_what_is_fed(size: int) -> None:
+    parts = [bytes(range(256)) * 800, b"x" * 20_000, b""]
+    data = frame_bytes(Kind.NACK, b"a") + frame_bytes(Kind.KNOWLEDGE, b"head", *parts)
+    data += frame_bytes(Kind.NACK, b"b")
+    assert received(FrameReader(FROM_BROKER), data, size) == FrameReader(FROM_BROKER).feed(data)
+
+
+def test_the_rest_of_a_large_frame_is_received_where_it_stays() -> None:
+    data = frame_bytes(Kind.KNOWLEDGE, b"", bytes(100_000))
+    reader = FrameReader(FROM_BROKER)
+    assert reader.room() is None
+    reader.feed(data[:20_000])
+    room = reader.room()
+    assert room is not None
+    assert len(room) == len(data) - 20_000
+    room[:] = data[20_000:]
+    [frame] = reader.filled(len(room))
+    assert frame.parts[0].obj is room.obj
+    assert reader.room() is None
+
+
+def test_memory_is_reserved_for_a_few_times_what_has_come() -> None:
+    reader = FrameReader(FROM_BROKER)
+    reader.feed(frame_bytes(Kind.KNOWLEDGE, b"", bytes(FRAME_BYTES_MAX // 2))[:100])
+    room = reader.room()
+    assert room is not None
+    assert len(room) < RESERVE_TIMES * (ROOM_BYTES_MIN + 100)
+
+
+def test_a_frame_that_may_not_come_any_more_has_no_room() -> None:
+    reader = FrameReader(FROM_CLIENT)
+    reader.feed(frame_bytes(Kind.PUBLISH, b"", bytes(100_000))[:100])
+    reader.allow(FROM_BROKER)
+    assert reader.room() is None
+    with pytest.raises(PeerError, match="E213"):
+        reader.feed(b"more")
+
+
+@pytest.mark.parametrize("start", [16, 20_000])
+def test_lengths_that_do_not_add_up_are_refused_in_a_large_frame(start: int) -> None:
+    good = frame_bytes(Kind.KNOWLEDGE, b"", bytes(100_000))
+    bad = good[:16] + bytes.fromhex("00000000") + good[20:]
+    reader = FrameReader(FROM_BROKER)
+    reader.feed(bad[:start])
+    with pytest.raises(PeerError, match="E214"):
+        received(reader, bad[start:], len(bad))
+    assert reader.pending_bytes == 0
 
 
 @pytest.mark.parametrize(
