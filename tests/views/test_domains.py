@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from gapless.errors import ViewError
 from gapless.views.analysis import Analysis, analyse, domains, visibility
-from gapless.views.check import check
 from gapless.views.domains import Domain, Motion
 from gapless.views.evaluate import Event, Row, evaluate
-from gapless.views.plan import plan
 from gapless.views.relation import Relation
 from gapless.views.visibility import State
 from tests.views import drawn
@@ -196,13 +193,3 @@ def test_histories_keep_what_the_analysis_promises(
         check_step(analysis, before, after)
     gone = {State.FALSE_FOR_EVER} if analysis.visibility.shown().states == {State.FALSE_FOR_EVER} else set()
     assert not gone or not any(states), f"rows are shown, though {analysis.visibility}"
-
-
-@given(drawn.views())
-@settings(max_examples=60, deadline=None)
-def test_what_can_be_maintained_has_a_plan(relation: Relation) -> None:
-    try:
-        check(relation)
-    except ViewError:
-        return
-    plan(relation)

@@ -12,7 +12,7 @@ from typing import Literal as OneOf
 from typing import TypeAlias
 
 from gapless.views.domains import Domain, Domains, Motion, Rows, aggregate_domain, constrained, domain_of
-from gapless.views.expressions import ColumnRef
+from gapless.views.expressions import Call, ColumnRef, Expression
 from gapless.views.relation import GroupBy, Join, Merge, Project, Relation, Scan, TopK, Where, columns
 from gapless.views.visibility import ANY, ONCE, Visibility, all_of, any_of, one_of, visibility_of
 
@@ -30,6 +30,10 @@ class Analysis:
     visibility: Visibility
     #: For each key, the columns that hold it; one without a column has lost it.
     keys: tuple[frozenset[str], ...] = ()
+    #: For each key after a full join, the columns of which one holds it, and COALESCE of both is the key.
+    halves: tuple[frozenset[str], ...] = ()
+    #: For each key, whether it may be null in any input.
+    nulls: tuple[bool, ...] = ()
 
 
 def analyse(relation: Relation) -> Analysis:
@@ -76,11 +80,25 @@ def _where(relation: Where, inner: Analysis) -> Analysis:
 
 def _project(relation: Project, inner: Analysis) -> Analysis:
     found = {name: domain_of(each, inner.domains) for name, each in relation.outputs}
-    keys = tuple(
-        frozenset(name for name, each in relation.outputs if isinstance(each, ColumnRef) and each.name in key)
-        for key in inner.keys
-    )
-    return replace(inner, domains=found, keys=keys)
+    keys = [frozenset(name for name, each in relation.outputs if _is_one(each, key)) for key in inner.keys]
+    halves = [
+        frozenset(name for name, each in relation.outputs if _is_one(each, key)) for key in inner.halves
+    ]
+    for at, half in enumerate(inner.halves):
+        keys[at] |= {name for name, each in relation.outputs if _joins(each, half)}
+    return replace(inner, domains=found, keys=tuple(keys), halves=tuple(halves))
+
+
+def _is_one(expression: Expression, names: frozenset[str]) -> bool:
+    return isinstance(expression, ColumnRef) and expression.name in names
+
+
+def _joins(expression: Expression, half: frozenset[str]) -> bool:
+    """Whether it is COALESCE of the columns that hold a key after a full join."""
+    if not isinstance(expression, Call) or expression.function != "coalesce":
+        return False
+    names = [each.name for each in expression.operands if isinstance(each, ColumnRef)]
+    return len(names) == len(expression.operands) == len(half) and half == set(names)
 
 
 def _merge(relation: Merge, inner: list[Analysis]) -> Analysis:
@@ -125,24 +143,25 @@ def _group(relation: GroupBy, inner: Analysis) -> Analysis:
         found[each.name] = aggregate_domain(each, inner.domains, rows)
     fate = all_of(ONCE, ANY) if rows.may_leave else ONCE
     keys = tuple(frozenset({name}) for name, _ in relation.keys)
-    return Analysis("keyed" if rows.are_events else "derived", found, fate, keys)
+    nulls = tuple(key.nullable for _, key in relation.keys)
+    return Analysis("keyed" if rows.are_events else "derived", found, fate, keys, nulls=nulls)
 
 
-def is_fused(relation: Join, left: Analysis, right: Analysis) -> bool:
-    """Whether both sides have one state per key, and are joined by all keys of both."""
+def paired_keys(relation: Join, left: Analysis, right: Analysis) -> dict[int, int] | None:
+    """For each key of the left the key of the right that it equals; None unless those are all keys."""
     if left.shape != "keyed" or right.shape != "keyed" or len(left.keys) != len(right.keys):
-        return False
+        return None
     pairs: dict[int, int] = {}
     for one, other in relation.on:
         first = next((at for at, key in enumerate(left.keys) if one in key), None)
         second = next((at for at, key in enumerate(right.keys) if other in key), None)
         if first is None or second is None or pairs.setdefault(first, second) != second:
-            return False
-    return len(pairs) == len(left.keys) == len(set(pairs.values()))
+            return None
+    return pairs if len(pairs) == len(left.keys) == len(set(pairs.values())) else None
 
 
 def _join(relation: Join, left: Analysis, right: Analysis) -> Analysis:
-    fused = is_fused(relation, left, right)
+    pairs = paired_keys(relation, left, right)
     on = {name for pair in relation.on for name in pair}
     together = {**left.domains, **right.domains}
     moves = any(not together[name].is_final for name in on)
@@ -158,13 +177,24 @@ def _join(relation: Join, left: Analysis, right: Analysis) -> Analysis:
     if moves:
         fate = all_of(fate, ANY)
     found = {**left_domains, **right_domains}
-    if not fused:
+    if pairs is None:
         return Analysis("derived", found, fate, (*left.keys, *right.keys))
-    keys = left.keys if relation.kind == "left" else tuple(frozenset() for _ in left.keys)
-    if relation.kind == "inner":
-        partner = dict(relation.on)
-        keys = tuple(key | {partner[name] for name in key if name in partner} for key in left.keys)
-    return Analysis("keyed", found, fate, keys)
+    nulls = tuple(null or right.nulls[pairs[at]] for at, null in enumerate(left.nulls))
+    partner = dict(relation.on)
+    both = tuple(key | {partner[name] for name in key if name in partner} for key in left.keys)
+    match relation.kind:
+        case "inner":
+            return Analysis("keyed", found, fate, both, nulls=nulls)
+        case "left":
+            return Analysis("keyed", found, fate, left.keys, nulls=nulls)
+        case "full":
+            halves = tuple(frozenset({*pair}) for pair in _paired(left, relation))
+            return Analysis("keyed", found, fate, tuple(frozenset() for _ in left.keys), halves, nulls)
+
+
+def _paired(left: Analysis, relation: Join) -> list[tuple[str, str]]:
+    """For each key of the left, the first two columns by which it is joined."""
+    return [next(pair for pair in relation.on if pair[0] in key) for key in left.keys]
 
 
 def _missing(side: Analysis) -> dict[str, Domain]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from gapless.errors import ViewError
-from gapless.views.analysis import Analysis, analyse, is_fused, rows_of
+from gapless.views.analysis import Analysis, analyse, paired_keys, rows_of
 from gapless.views.domains import Motion, aggregate_domain
-from gapless.views.relation import GroupBy, Join, Merge, Relation, Scan, TopK, columns, inputs
+from gapless.views.relation import GroupBy, Join, Merge, Relation, Scan, TopK, inputs
 
 
 def check(relation: Relation, text: str = "") -> None:
@@ -96,23 +96,20 @@ class _Check:
 
     def _outer(self, relation: Join, left: Analysis, right: Analysis) -> None:
         kind = relation.kind.upper()
-        if not is_fused(relation, left, right):
+        pairs = paired_keys(relation, left, right)
+        if pairs is None:
             message = (
                 f"a {kind} JOIN cannot be maintained unless both sides are grouped from topics and joined by "
                 "all their keys: group both by the columns of the join, or use JOIN"
             )
             self._refuse(message, relation.at)
-        if relation.kind != "full":
-            return
-        left_columns = {each.name: each for each in columns(relation.left)}
-        right_columns = {each.name: each for each in columns(relation.right)}
-        for one, other in relation.on:
-            if left_columns[one].nullable and right_columns[other].nullable:
-                message = (
-                    f"a FULL JOIN by {one!r} cannot be maintained, for it may be null on both sides, and "
-                    f"nulls are equal to nothing: group by COALESCE({one}, ...)"
-                )
-                self._refuse(message, relation.at)
+        if relation.kind == "full" and any(left.nulls[at] and right.nulls[pairs[at]] for at in pairs):
+            names = " and ".join(one for one, _ in relation.on)
+            message = (
+                f"a FULL JOIN by {names} cannot be maintained, for it may be null on both sides, and nulls "
+                "are equal to nothing: group by COALESCE(...)"
+            )
+            self._refuse(message, relation.at)
 
 
 def _topics(relation: Relation) -> set[str]:

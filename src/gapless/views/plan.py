@@ -30,7 +30,7 @@ from gapless.views.draft import (
     unique,
     united,
 )
-from gapless.views.expressions import Call, ColumnRef, Expression, columns_of
+from gapless.views.expressions import Call, ColumnRef, Expression, Literal, columns_of
 from gapless.views.logic import all_of, any_of, conjuncts, is_not_null, is_positive, only_if, substitute
 from gapless.views.relation import (
     Aggregate,
@@ -266,8 +266,8 @@ def _key_order(left: _Keyed, right: _Keyed, relation: Join) -> tuple[int, ...] |
     left_columns, right_columns = dict(left.outputs), dict(right.outputs)
     pairs: dict[int, int] = {}
     for left_name, right_name in relation.on:
-        first = _key_index(left_columns[left_name])
-        second = _key_index(right_columns[right_name])
+        first = _key_index(left_columns[left_name], left)
+        second = _key_index(right_columns[right_name], right)
         if first is None or second is None or pairs.setdefault(first, second) != second:
             return None
         if left_columns[left_name].kind != right_columns[right_name].kind:
@@ -278,10 +278,30 @@ def _key_order(left: _Keyed, right: _Keyed, relation: Join) -> tuple[int, ...] |
     return tuple(pairs[at] for at in range(left_count))
 
 
-def _key_index(expression: Expression) -> int | None:
-    if isinstance(expression, ColumnRef) and expression.name.startswith("key:"):
-        return int(expression.name.removeprefix("key:"))
-    return None
+def _key_index(expression: Expression, rows: _Keyed) -> int | None:
+    """Which key an expression is, in every row that is there."""
+    index, condition = _key_when(expression)
+    return index if condition is None or condition in rows.present else None
+
+
+def _key_when(expression: Expression) -> tuple[int | None, Expression | None]:
+    """Which key an expression is, and under which condition; it is null otherwise.
+
+    After a full join, either side's key is there only if the side is, and COALESCE of both always.
+    """
+    match expression:
+        case ColumnRef() if expression.name.startswith("key:"):
+            return int(expression.name.removeprefix("key:")), None
+        case Call("case", (condition, value, Literal(value=None))):
+            index, needed = _key_when(value)
+            return (index if needed is None or needed in conjuncts(condition) else None), condition
+        case Call("coalesce", operands):
+            found = [_key_when(each) for each in operands]
+            index = found[0][0] if len({each for each, _ in found}) == 1 else None
+            conditions = [each for _, each in found if each is not None]
+            return index, any_of(conditions) if len(conditions) == len(found) else None
+        case _:
+            return None, None
 
 
 def _reordered(rows: _Keyed, order: tuple[int, ...]) -> _Keyed:
