@@ -413,9 +413,9 @@ class Client:
     def view(self, name: str, where: str = "") -> View:
         """A view as a live table of the rows that `where` accepts; use it with `async with`.
 
-        A condition on columns that never change for a key is evaluated by the brokers, any other one here. What
-        brokers have left out cannot be told from what is missing: right after a loss such a table may show a
-        row older than `as_of` says, until the next marker.
+        A condition on columns that never change for a key is evaluated by the brokers, any other one here.
+        What brokers have left out cannot be told from what is missing: right after a loss such a table may
+        show a row that is older than `as_of` says, until the next marker.
         """
         self._entered()
         return View(self, name, _checked_where(where))
