@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gapless.spark.compile import PUBEND, TICK, compiled, shown
 from gapless.spark.expressions import column
 from gapless.views.evaluate import Event
-from gapless.views.expressions import Expression
+from gapless.views.expressions import ColumnRef, Expression, Literal
+from gapless.views.functions import typed
 from gapless.views.registry import KEY
 from gapless.views.relation import Relation
 from gapless.views.scalars import value_of
@@ -62,6 +63,16 @@ def test_expressions_mean_the_same(
             found = [{"value": value} for value in table.column(f"c{at}").to_pylist()]
             wanted = [{"value": value_of(each, row)} for row in rows]
             assert bag(found) == bag(wanted), each
+
+
+def test_documents_are_read_and_bad_ones_have_no_values(spark: SparkSession) -> None:
+    documents = [b"<n><p>3.5</p><p>4</p></n>", b"<n><p>x</p></n>", b"<n/>", b"<n>", b"<!DOCTYPE n><n/>", None]
+    frame = spark.createDataFrame(pa.table({"doc": pa.array(documents, pa.binary())})).coalesce(1)
+    document = ColumnRef("doc", "xml")
+    calls = [typed(name, (document, Literal("/n/p", "string"))) for name in ("xml_text", "xml_number")]
+    table = frame.select(*(column(each).alias(f"c{at}") for at, each in enumerate(calls))).toArrow()
+    assert table.column("c0").to_pylist() == ["3.5", "x", None, None, None, None]
+    assert table.column("c1").to_pylist() == [3.5, None, None, None, None, None]
 
 
 def reader(spark: SparkSession, interpreter: Interpreter) -> Any:

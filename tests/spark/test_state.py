@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.errors import PipelineError, UsageError
+from gapless.model.ids import TopicId
 from gapless.model.schema import Column
 from gapless.spark import session, state
 from gapless.spark.checkpoints import Checkpoint
@@ -167,6 +168,15 @@ def test_a_checkpoint_that_does_not_fit_is_noticed(tmp_path: Path, harm: str) ->
                 each.unlink()
     with pytest.raises(PipelineError, match="E503"):
         mine.restore()
+
+
+def test_the_horizon_of_a_batch_is_what_all_readers_of_a_topic_have(tmp_path: Path) -> None:
+    offsets = tmp_path / "spark" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "7").write_text('v1\n{"batchWatermarkMs":0}\n{"p": 5, "q": 2}\n{"p": 4, "q": 3}\n{"r": 1}\n-')
+    mine = Checkpoint(tmp_path, SCHEMA)
+    topics = [TopicId(name) for name in ("t", "t", "u", "u")]
+    assert mine.as_of(7, topics) == {"t": {"p": 4, "q": 2}, "u": {}}
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ from gapless.views.registry import AsOf, as_of_text, parsed_as_of
 #: After so many batches, or when they have more rows than there are alive, all rows are written anew.
 BATCHES_MAX = 50
 _AS_OF = b"gapless_as_of"
+#: What Spark writes for a source that has said nothing yet.
+_NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,11 @@ class Checkpoint:
         lines = (self.spark / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
         assert len(lines) == len(topics), f"{len(lines)} sources for {topics}"
         found: dict[TopicId, dict[PubendId, Tick]] = {}
+        silent = {topic for topic, line in zip(topics, lines, strict=True) if line == _NOTHING}
         for topic, line in zip(topics, lines, strict=True):
-            if line == "-":  # A source that has nothing yet.
-                found[topic] = {}
-                continue
             known = found.setdefault(topic, {})
+            if topic in silent:
+                continue
             for pubend, tick in json.loads(line).items():
                 # A topic that is read twice is included as far as both readers are.
                 known[PubendId(pubend)] = min(tick, known.get(PubendId(pubend), tick))
