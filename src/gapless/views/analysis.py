@@ -36,24 +36,42 @@ class Analysis:
     nulls: tuple[bool, ...] = ()
 
 
+class Analyst:
+    """Analyses the parts of one relation, each once; the relation must live as long."""
+
+    def __init__(self) -> None:
+        #: By identity: views over views share parts, and to compare them would cost more.
+        self._known: dict[int, Analysis] = {}
+
+    def analyse(self, relation: Relation) -> Analysis:
+        """What is known of a relation."""
+        found = self._known.get(id(relation))
+        if found is None:
+            found = self._known[id(relation)] = self._analysed(relation)
+        return found
+
+    def _analysed(self, relation: Relation) -> Analysis:
+        match relation:
+            case Scan():
+                return Analysis("events", {each.name: _EVENT for each in relation.columns}, ONCE)
+            case Where():
+                return _where(relation, self.analyse(relation.input))
+            case Project():
+                return _project(relation, self.analyse(relation.input))
+            case Merge():
+                return _merge(relation, [self.analyse(each) for each in relation.inputs])
+            case GroupBy():
+                return _group(relation, self.analyse(relation.input))
+            case Join():
+                return _join(relation, self.analyse(relation.left), self.analyse(relation.right))
+            case TopK():
+                inner = self.analyse(relation.input)
+                return replace(inner, visibility=all_of(inner.visibility, ANY))
+
+
 def analyse(relation: Relation) -> Analysis:
     """What is known of a relation."""
-    match relation:
-        case Scan():
-            return Analysis("events", {each.name: _EVENT for each in relation.columns}, ONCE)
-        case Where():
-            return _where(relation, analyse(relation.input))
-        case Project():
-            return _project(relation, analyse(relation.input))
-        case Merge():
-            return _merge(relation, [analyse(each) for each in relation.inputs])
-        case GroupBy():
-            return _group(relation, analyse(relation.input))
-        case Join():
-            return _join(relation, analyse(relation.left), analyse(relation.right))
-        case TopK():
-            inner = analyse(relation.input)
-            return replace(inner, visibility=all_of(inner.visibility, ANY))
+    return Analyst().analyse(relation)
 
 
 def domains(relation: Relation) -> Mapping[str, Domain]:

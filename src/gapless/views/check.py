@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from gapless.errors import ViewError
-from gapless.views.analysis import Analysis, analyse, paired_keys, rows_of
+from gapless.views.analysis import Analysis, Analyst, paired_keys, rows_of
 from gapless.views.domains import Motion, aggregate_domain
 from gapless.views.relation import GroupBy, Join, Merge, Relation, Scan, TopK, inputs
 
@@ -27,6 +27,7 @@ def check(relation: Relation, text: str = "") -> None:
 class _Check:
     def __init__(self, text: str) -> None:
         self._text = text
+        self._analyst = Analyst()
 
     def operator(self, relation: Relation) -> None:
         """Check what is below, then the operator itself."""
@@ -50,14 +51,14 @@ class _Check:
         raise ViewError("E169", message, text=self._text, at=at)
 
     def _merge(self, relation: Merge) -> None:
-        if any(analyse(each).shape != "events" for each in relation.inputs):
+        if any(self._analyst.analyse(each).shape != "events" for each in relation.inputs):
             message = (
                 "UNION ALL of grouped rows cannot be maintained: unite the events first, then group them"
             )
             self._refuse(message, relation.at)
 
     def _group(self, relation: GroupBy) -> None:
-        inner = analyse(relation.input)
+        inner = self._analyst.analyse(relation.input)
         rows = rows_of(relation, inner)
         for each in relation.aggregates:
             if rows.are_events:
@@ -82,7 +83,7 @@ class _Check:
         self._refuse(message, at)
 
     def _join(self, relation: Join) -> None:
-        left, right = analyse(relation.left), analyse(relation.right)
+        left, right = self._analyst.analyse(relation.left), self._analyst.analyse(relation.right)
         for side, analysis in ((relation.left, left), (relation.right, right)):
             if analysis.shape == "events":
                 names = " and ".join(sorted(f"'{name}'" for name in _topics(side)))

@@ -9,6 +9,9 @@ Every column of every row moves through a domain in one direction only, from les
 - `extremum`: a maximum only rises, a minimum only falls.
 - `latest`: replaced by newer values; only its age is monotonic.
 
+Time here is that of ticks: a `first` over several pubends is final as soon as all of them have passed its
+tick, and until then an older event of a slower one may still replace it.
+
 What is shown of a pair may still move one way only: `qty - total` only falls when qty is final and total a
 counter. That is its `Motion`, from which `views.visibility` learns what can become of a row.
 """
