@@ -29,6 +29,7 @@ COMMANDS: tuple[Entry, ...] = (
     ),
     Entry("topic", "gapless.cli.topic:app", "Create topics, and see which there are."),
     Entry("view", "gapless.cli.view:app", "Create live views of topics, and see what they show."),
+    Entry("history", "gapless.cli.history:history", "Ask what has happened: SQL over any time of a topic."),
     Entry(
         "status",
         "gapless.cli.status:status",

@@ -63,7 +63,7 @@ def pipeline(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    _forget_no_pandas()
+    forget_no_pandas()
     from gapless.spark.application import run  # noqa: PLC0415  # PySpark may be missing
 
     try:
@@ -81,6 +81,6 @@ def pipeline(
         raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error
 
 
-def _forget_no_pandas() -> None:
+def forget_no_pandas() -> None:
     """The command line does without pandas; PySpark does not."""
     sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "_NoPandas"]

@@ -14,7 +14,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,12 +26,14 @@ from gapless.cli.readers import one_of, tick, whole_number
 from gapless.errors import ContentError, ParameterError, UsageError
 
 if TYPE_CHECKING:
+    from gapless.cli.sub_history import Past, PastRows
     from gapless.client import Batch, Client, Subscription
+    from gapless.client.subscription import AckMode
     from gapless.model.schema import Schema
     from gapless.wire.client_messages import Start
 
 #: Prints the first rows of a batch.
-Printer = Callable[["Batch", int], None]
+Printer = Callable[["Batch | PastRows", int], None]
 
 
 _Where = Annotated[
@@ -78,6 +80,10 @@ _Ack = Annotated[
         help="Acknowledge what was printed, or nothing: then the next one gets it again.",
     ),
 ]
+_History = Annotated[
+    bool,
+    typer.Option("--history", help="Begin with what only the archive has; for a subscriber that is new."),
+]
 _Forget = Annotated[
     bool, typer.Option("--forget", help="Print nothing: let the durable subscription be forgotten.")
 ]
@@ -96,6 +102,7 @@ def sub(
     names: _Names = False,
     table: _Table = False,
     ack: _Ack = "auto",
+    history: _History = False,
     forget: _Forget = False,
     to: To = ADDRESS,
     token: Token = None,
@@ -111,20 +118,26 @@ def sub(
       gapless sub trades --where "sym LIKE 'I%' AND price > 100"
       gapless sub news --xpath "/nitf[head/urgency <= 3]//body" --names
       gapless sub trades --name audit --from earliest > audit.jsonl
+      gapless sub trades --name audit --from 2024-01-01 --history > audit.jsonl
       gapless sub trades --from 2026-01-31T12:00:00Z --limit 10 --table
 
     A line on standard error says when the subscription has begun: nothing from then on is missed. Ctrl-C
-    ends it; what was printed is acknowledged.
+    ends it; what was printed is acknowledged. With --history a new subscriber gets also what is no longer in
+    the log but in the archive; its name is kept from the moment on when it has all of that.
     """
     if forget and name is None:
         raise UsageError("E151", "--forget goes with --name: it says what to forget")
     if column is not None and xpath is None:
         raise UsageError("E151", "--column goes with --xpath: it says which documents the pattern is about")
+    if history:
+        _check_history(start, order, named=name is not None, limited=limit is not None)
     door = Door(token, tls, ca, certificate, key)
-    wish = _Wish(
-        topic, where, xpath, column, name, parse_start(start), order, limit, ack == "auto", names, table
-    )
-    run(_forgotten(wish, to, door) if forget else _printed(wish, to, door))
+    begin, acknowledges = parse_start(start), ack == "auto"
+    wish = _Wish(topic, where, xpath, column, name, begin, order, limit, acknowledges, names, table)
+    if forget:
+        run(_forgotten(wish, to, door))
+    else:
+        run(_replayed(wish, to, door) if history else _printed(wish, to, door))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +155,16 @@ class _Wish:
     acknowledges: bool
     names: bool
     table: bool
+
+
+def _check_history(start: str, order: str, *, named: bool, limited: bool) -> None:
+    """Raises UsageError for what does not go together with the past."""
+    if start == "now":
+        raise UsageError("E151", "--history goes with --from: it says where the past begins")
+    if order == "total":
+        raise UsageError("E151", "--history gives pubend after pubend: --order total is not for it")
+    if named and limited:
+        raise UsageError("E151", "--history and --name go without --limit: the name is kept after the past")
 
 
 def parse_start(text: str) -> Start:
@@ -215,26 +238,75 @@ async def _printed(wish: _Wish, to: str, door: Door) -> None:
     async with door.client(to) as client:
         schema = await _known(client, wish.topic)
         where = condition_text(schema, wish.where, wish.xpath, wish.column)
-        subscription = client.subscribe(
-            wish.topic,
-            where,
-            name=wish.name,
-            order=wish.order,
-            start=wish.start,
-            ack="auto" if wish.acknowledges else "manual",
-        )
-        async with subscription as events:
-            typer.echo(f"subscribed to {wish.topic}", err=True)
-            for gap in events.gaps:
-                notice(f"the network no longer keeps {gap.pubend} {gap.start}..{gap.stop}")
-            _stop_with_reader(asyncio.current_task())
-            if wish.table:
-                from gapless.cli.sub_table import LiveTable  # noqa: PLC0415  # a table needs rich
+        async with _subscribed(client, wish, where, wish.start) as events:
+            _say_begun(events, wish)
+            with _printer(wish, schema) as show:
+                await _taken(events, wish.limit, show)
 
-                with LiveTable(schema, names=wish.names) as live:
-                    await _taken(events, wish.limit, live.show)
-            else:
-                await _taken(events, wish.limit, _lines(schema, names=wish.names))
+
+def _subscribed(client: Client, wish: _Wish, where: str, start: Start) -> Subscription:
+    ack: AckMode = "auto" if wish.acknowledges else "manual"
+    return client.subscribe(wish.topic, where, name=wish.name, order=wish.order, start=start, ack=ack)
+
+
+def _say_begun(events: Subscription, wish: _Wish) -> None:
+    typer.echo(f"subscribed to {wish.topic}", err=True)
+    for gap in events.gaps:
+        notice(f"the network no longer keeps {gap.pubend} {gap.start}..{gap.stop}")
+    _stop_with_reader(asyncio.current_task())
+
+
+@contextlib.contextmanager
+def _printer(wish: _Wish, schema: Schema) -> Iterator[Printer]:
+    if not wish.table:
+        yield _lines(schema, names=wish.names)
+        return
+    from gapless.cli.sub_table import LiveTable  # noqa: PLC0415  # a table needs rich
+
+    with LiveTable(schema, names=wish.names) as live:
+        yield live.show
+
+
+async def _replayed(wish: _Wish, to: str, door: Door) -> None:
+    """Print the past, and then what comes. Whoever has a name already goes on where it was."""
+    from gapless.cli.sub_history import HOLD, Past, is_known  # noqa: PLC0415
+
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(door.client(to))
+        schema = await _known(client, wish.topic)
+        where = condition_text(schema, wish.where, wish.xpath, wish.column)
+        start, left, past = wish.start, wish.limit, None
+        if wish.name is None or not await is_known(client, wish.name):
+            past = await Past.opened(wish.topic, schema, wish.start, to, door)
+            stack.callback(past.close)
+            start = past.stops
+        show = stack.enter_context(_printer(wish, schema))
+        if past is not None and wish.name is not None:
+            held = {str(pubend): tick for pubend, tick in past.stops.items()}
+            hold = await stack.enter_async_context(client.hold(wish.topic, f"{wish.name}{HOLD}", held))
+            await _past(past, where, show, None)
+            events = await stack.enter_async_context(_subscribed(client, wish, where, start))
+            # From here on the name itself keeps what it has not got.
+            await hold.forget()
+        else:
+            events = await stack.enter_async_context(_subscribed(client, wish, where, start))
+            if past is not None:
+                left = await _past(past, where, show, left)
+        if left is None or left > 0:
+            _say_begun(events, wish)
+            await _taken(events, left, show)
+
+
+async def _past(past: Past, where: str, show: Printer, limit: int | None) -> int | None:
+    """Print what has happened; says how many more events are wanted."""
+    left = limit
+    async for rows in past.rows(where):
+        count = len(rows) if left is None else min(left, len(rows))
+        show(rows, count)
+        left = None if left is None else left - count
+        if left == 0:
+            break
+    return left
 
 
 async def _taken(events: Subscription, limit: int | None, show: Printer) -> None:
@@ -287,7 +359,7 @@ def _lines(schema: Schema, *, names: bool) -> Printer:
 
     documents = [column.name for column in schema.columns if column.type == "xml"]
 
-    def show(batch: Batch, rows: int) -> None:
+    def show(batch: Batch | PastRows, rows: int) -> None:
         found: list[dict[str, Any]] = batch.columns.slice(0, rows).to_pylist()
         for each in found:
             for name in documents:

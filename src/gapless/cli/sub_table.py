@@ -16,6 +16,7 @@ from rich.text import Text
 from gapless.cli.match_cells import shown
 
 if TYPE_CHECKING:
+    from gapless.cli.sub_history import PastRows
     from gapless.client import Batch
     from gapless.model.schema import Schema
 
@@ -51,7 +52,7 @@ class LiveTable:
     ) -> None:
         self._live.stop()
 
-    def show(self, batch: Batch, rows: int) -> None:
+    def show(self, batch: Batch | PastRows, rows: int) -> None:
         """Add the first rows of a batch."""
         first = max(0, rows - (self._rows.maxlen or rows))
         columns = batch.columns.slice(first, rows - first).to_pylist()

@@ -6,7 +6,7 @@
 | `topic` | the topic |
 | `where` | a condition that the repository evaluates, as for a subscription |
 | `columns` | the columns to read, with commas; all of them otherwise. `tick` and `pubend` are always there |
-| `from` | where to begin: `earliest`, `now`, a tick, or a time such as `2026-01-31T12:00:00Z` |
+| `from` | `earliest`, `now`, a tick, a time such as `2026-01-31T12:00:00Z`, or JSON: a tick per pubend |
 | `to` | where to end, in the same words; the end is not included |
 | `name` | of a durable subscription that holds the log for this query, and is acknowledged with its commits |
 | `rows_per_partition` | about so many rows are one task of Spark |
@@ -22,6 +22,7 @@ A stream begins with `now` unless it is told otherwise, and a batch with `earlie
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,8 @@ from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 #: About so many rows are one task, unless the user says otherwise.
 ROWS_PER_PARTITION = 500_000
 
+#: A place in a topic, as it is told.
+Place = str | Tick | Mapping[str, Tick]
 EARLIEST, NOW = "earliest", "now"
 _KNOWN = (
     "brokers",
@@ -61,9 +64,9 @@ class SourceOptions:
     topic: str
     where: str = ""
     columns: tuple[str, ...] | None = None
-    #: EARLIEST, NOW or a tick; None where the user has not said.
-    start: str | Tick | None = None
-    stop: str | Tick | None = None
+    #: EARLIEST, NOW, a tick, or a tick for each pubend; None where the user has not said.
+    start: Place | None = None
+    stop: Place | None = None
     name: str | None = None
     rows_per_partition: int = ROWS_PER_PARTITION
     max_rows: int | None = None
@@ -141,9 +144,11 @@ def _columns(told: str | None) -> tuple[str, ...] | None:
     return tuple(name for name in names if name not in ("tick", "pubend"))
 
 
-def _place(option: str, told: str | None) -> str | Tick | None:
+def _place(option: str, told: str | None) -> Place | None:
     if told is None or not told.strip():
         return None
+    if told.lstrip().startswith("{"):
+        return _offset(option, told)
     if told.strip().lower() in (EARLIEST, NOW):
         return told.strip().lower()
     try:
@@ -153,6 +158,16 @@ def _place(option: str, told: str | None) -> str | Tick | None:
             option,
             f"must be 'earliest', 'now', a tick or a time such as 2026-01-31T12:00:00Z, got {told!r:.80}",
         ) from None
+
+
+def _offset(option: str, told: str) -> dict[str, Tick]:
+    try:
+        found = json.loads(told)
+        if all(isinstance(tick, int) and TICK_MIN <= tick < TICK_MAX for tick in found.values()):
+            return dict(found)
+    except ValueError:
+        pass
+    raise _wrong(option, f'must have a tick for each pubend, such as {{"trades-1": 12}}, got {told!r:.80}')
 
 
 def _count(option: str, told: str | None, otherwise: int) -> int:

@@ -38,7 +38,7 @@ from gapless.client import sync
 from gapless.client.bulk import Bulk, BulkPlace, Part, open_bulk
 from gapless.errors import LinkError, UsageError
 from gapless.model.ticks import Tick
-from gapless.spark.options import EARLIEST, NOW, SourceOptions, parse_options
+from gapless.spark.options import EARLIEST, NOW, Place, SourceOptions, parse_options
 from gapless.spark.pushdown import Pushed, joined, pushed
 
 #: A place in a topic: the next tick of each pubend.
@@ -246,6 +246,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._target
         stops = {each.pubend: each.stop for each in self._opened.horizons().values()}
         last = self._options.stop
+        if isinstance(last, Mapping):
+            return {name: min(stop, last.get(name, stop)) for name, stop in stops.items()}
         return stops if not isinstance(last, int) else {name: min(stop, last) for name, stop in stops.items()}
 
     def _limited(self, start: Offset, end: Offset, rows_max: int) -> Offset:
@@ -271,9 +273,19 @@ def _opened(options: SourceOptions) -> Bulk:
     return open_bulk(options.brokers, options.topic, token=options.token, tls=options.ca)
 
 
-def _resolved(bulk: Bulk, place: str | Tick | None, otherwise: str) -> Offset:
+def _resolved(bulk: Bulk, place: Place | None, otherwise: str) -> Offset:
     """A place in words as ticks."""
     place = otherwise if place is None else place
+    if isinstance(place, Mapping):
+        unknown = sorted(set(place) - set(bulk.pubends))
+        if unknown:
+            known = ", ".join(bulk.pubends)
+            raise UsageError(
+                "E143", f"topic '{bulk.place.topic}' has no pubend '{unknown[0]}': it has {known}"
+            )
+        if len(place) == len(bulk.pubends):
+            return dict(place)
+        return {**_resolved(bulk, None, otherwise), **place}
     if place == NOW:
         return {each.pubend: each.known for each in bulk.horizons().values()}
     if place == EARLIEST:

@@ -1,0 +1,246 @@
+"""`gapless history`: what has happened? SQL over any time of a topic, from the log and from the archive."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Ca, Json, Token, notice
+from gapless.cli.pipeline import forget_no_pandas
+from gapless.cli.readers import whole_number
+from gapless.errors import ContentError, GaplessError, PipelineError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+#: A table in a terminal has no more rows than this unless it is told otherwise.
+TABLE_ROWS = 100
+#: What the table is called in `--sql`.
+TABLE = "events"
+
+_Node = Annotated[
+    str,
+    typer.Option(
+        "--node",
+        metavar="ADDRESS",
+        envvar=ADDRESS_VARIABLE,
+        help="Where the node is, or several with commas: any will do.",
+    ),
+]
+_Place = "earliest|now|TICK|TIME"
+
+
+def history(
+    topic: Annotated[str, typer.Argument(help="The topic to look at.")],
+    *,
+    sql: Annotated[
+        str | None, typer.Option("--sql", metavar="SELECT", help=f"A query of Spark over table {TABLE}.")
+    ] = None,
+    where: Annotated[
+        str, typer.Option("--where", metavar="SQL", help="Only events that this condition accepts.")
+    ] = "",
+    begin: Annotated[str, typer.Option("--from", metavar=_Place, help="Where to begin.")] = "earliest",
+    end: Annotated[str, typer.Option("--to", metavar=_Place, help="Where to end; not included.")] = "now",
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="NAMES", help="Only these columns, with commas.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="At most so many rows."),
+    ] = None,
+    gone: Annotated[
+        bool, typer.Option("--gone", help="Begin later if the beginning is no longer kept.")
+    ] = False,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file.")
+    ] = None,
+    master: Annotated[
+        str,
+        typer.Option("--master", metavar="URL", help="Where Spark runs: local[N], spark://HOST:PORT"),
+    ] = "local[*]",
+    node: _Node = ADDRESS,
+    token: Token = None,
+    ca: Ca = None,
+) -> None:
+    """Ask what has happened: SQL over any time of a topic.
+
+    \b
+    Examples:
+      gapless history trades --from 2026-01-31 --where "price > 100"
+      gapless history trades --sql "SELECT sym, max(price) FROM events GROUP BY sym"
+      gapless history trades --to 2026-02-01 --parquet january.parquet
+
+    Events have the columns `tick` (microseconds since 1970), `pubend` and those of the topic. Spark reads
+    archived files itself where it sees them, and the rest from the network. The condition of --where is
+    evaluated where the events are.
+    """
+    if end.startswith("gapless:"):
+        raise UsageError("E151", "--to says where the history ends: name the node with --node")
+    if as_json + as_csv + (parquet is not None) > 1:
+        raise UsageError("E151", "choose one of --json, --csv and --parquet")
+    if ca is not None and not ca.is_file():
+        raise UsageError("E156", f"{ca}: cannot be read: no such file")
+    if parquet is not None and not parquet.absolute().parent.is_dir():
+        raise UsageError("E156", f"{parquet}: cannot be written: there is no such folder")
+    told = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
+    optional = {"columns": columns, "token": token, "ca": None if ca is None else str(ca)}
+    wish = _Wish({**told, **{name: each for name, each in optional.items() if each is not None}}, gone, sql)
+    forget_no_pandas()
+    _check(wish)
+    for chatty in ("py4j", "gapless.client"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    is_table = not as_json and not as_csv and parquet is None
+    with _spark(master) as spark:
+        frame = _asked(spark, wish)
+        if parquet is not None:
+            _write(frame if limit is None else frame.limit(limit), parquet)
+            return
+        most = TABLE_ROWS if limit is None and is_table else limit
+        rows = _rows(frame if most is None else frame.limit(most + 1 if limit is None else most))
+    _show(rows, as_json=as_json, as_csv=as_csv, most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What is asked for."""
+
+    options: dict[str, str]
+    gone: bool
+    sql: str | None
+
+
+def _check(wish: _Wish) -> None:
+    """Whatever can be wrong, before Spark takes its time to start. Raises GaplessError."""
+    from gapless.client.bulk import open_bulk  # noqa: PLC0415
+    from gapless.content.language import parse_condition  # noqa: PLC0415
+    from gapless.spark.options import parse_options  # noqa: PLC0415
+    from gapless.spark.session import check_installed  # noqa: PLC0415
+
+    options = parse_options(wish.options)
+    check_installed()
+    with open_bulk(options.brokers, options.topic, token=options.token, tls=options.ca) as bulk:
+        bulk.arrow(options.columns)
+        parse_condition(options.where, bulk.schema)
+
+
+@contextmanager
+def _spark(master: str) -> Iterator[SparkSession]:
+    """A session whose beginning nobody has to read; what goes wrong in it is one line."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql.types import Row  # noqa: F401, PLC0415  # loaded before the noise is turned off
+
+    from gapless.spark.session import session  # noqa: PLC0415
+
+    with tempfile.TemporaryFile() as noise:
+        before = os.dup(2)
+        os.dup2(noise.fileno(), 2)
+        try:
+            spark = session(master, name="gapless history")
+        except Exception as error:
+            raise _in_a_line(error) from error
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+    try:
+        yield spark
+    except PySparkException as error:
+        raise _in_a_line(error) from error
+    finally:
+        spark.stop()
+
+
+def _asked(spark: SparkSession, wish: _Wish) -> DataFrame:
+    from gapless.spark.past import history as table  # noqa: PLC0415
+
+    told = wish.options
+    names = told.get("columns")
+    frame = table(
+        spark,
+        told["brokers"],
+        told["topic"],
+        where=told["where"],
+        from_=told["from"],
+        to=told["to"],
+        columns=None if names is None else names.split(","),
+        token=told.get("token"),
+        ca=told.get("ca"),
+        gone=wish.gone,
+    )
+    if wish.sql is None:
+        return frame.orderBy("tick", "pubend")
+    frame.createOrReplaceTempView(TABLE)
+    return spark.sql(wish.sql)
+
+
+def _rows(frame: DataFrame) -> pa.Table:
+    return frame.toArrow()
+
+
+def _write(frame: DataFrame, file: Path) -> None:
+    """One file, made beside its place and then put there, so that it is whole when it can be seen."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.absolute().parent))
+    try:
+        frame.coalesce(1).write.mode("overwrite").parquet(str(folder / "made"))
+        made = sorted((folder / "made").glob("*.parquet"))
+        if made:
+            made[0].replace(file)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> None:
+    from gapless.cli.view_watch import print_rows, row_text  # noqa: PLC0415  # a table needs rich
+
+    if as_json:
+        for batch in rows.to_batches(10_000):
+            sys.stdout.write("".join(f"{row_text(row)}\n" for row in batch.to_pylist()))
+    elif as_csv:
+        import csv  # noqa: PLC0415
+
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(rows.schema.names)
+        for batch in rows.to_batches(10_000):
+            writer.writerows([_csv(value) for value in row.values()] for row in batch.to_pylist())
+    else:
+        is_cut = most is not None and rows.num_rows > most
+        print_rows(rows.slice(0, most))
+        if is_cut:
+            notice(f"there are more than these {most} rows: --limit says how many to show")
+
+
+def _csv(value: Any) -> object:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+#: How our own errors look inside those of Spark.
+_OWN = re.compile(r"gapless\.errors\.\w+: (E[1-5]\d\d) (.+)")
+
+
+def _in_a_line(error: Exception) -> GaplessError:
+    """What went wrong in Spark: our own error if it was one, else Spark's first words."""
+    text = str(error)
+    own = _OWN.search(text)
+    if own is not None:
+        return GaplessError(own[1], own[2])
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if type(error).__name__ in ("AnalysisException", "ParseException"):
+        return ContentError("E178", f"--sql: {first}")
+    if "JAVA_GATEWAY" in text:
+        return UsageError("E174", "Spark does not start: does `java -version` say 17 or newer?")
+    return PipelineError("E501", f"Spark: {first:.300}")
