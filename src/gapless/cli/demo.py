@@ -1,13 +1,15 @@
-"""`gapless demo`: see a network of real processes lose a router, and nobody lose an event.
+"""`gapless demo`: see a network of real processes lose a router and Spark, and nobody lose an event.
 
-The network and its people are in `demo_network`, what happens in `demo_run`, the account in `demo_account`,
-and how it is told in `demo_report` and `demo_figure`.
+The first act is about events: the network and its people are in `demo_network`, what happens in `demo_run`,
+the account in `demo_account`, and how it is told in `demo_report` and `demo_figure`. The second is about a
+live view: the same in `demo_sale` and its neighbours. `demo_spark` runs Spark.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from math import floor
 from pathlib import Path
@@ -19,8 +21,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from gapless.cli import demo_sale_report
 from gapless.cli.demo_account import Record, account_of, differing_orders, recovery_s
-from gapless.cli.demo_network import SUBSCRIBERS
+from gapless.cli.demo_network import EDGES, SUBSCRIBERS
 from gapless.cli.demo_report import (
     Narrator,
     Outcome,
@@ -31,28 +34,36 @@ from gapless.cli.demo_report import (
     report,
 )
 from gapless.cli.demo_run import Demo
+from gapless.cli.demo_sale_account import Sale
+from gapless.cli.demo_sale_account import account_of as sale_account_of
+from gapless.cli.demo_sale_report import SaleNarrator, SaleOutcome
+from gapless.cli.demo_sale_run import TicketSale
+from gapless.cli.demo_spark import missing
 from gapless.cli.nodes import run
-from gapless.cli.sim_report import say_json
+from gapless.cli.sim_report import say, say_json
 from gapless.errors import ParameterError, UsageError
 
 SECONDS, SECONDS_MIN, SECONDS_MAX = 20.0, 2.0, 3_600.0
 RATE, RATE_MIN, RATE_MAX = 1_000.0, 10.0, 20_000.0
-#: Where the figure goes unless everything is kept somewhere.
-FIGURE = Path("out/figures/demo.png")
+#: Where the figures go unless everything is kept somewhere.
+FIGURES = Path("out/figures")
 #: How often the lines at the bottom of a terminal change.
 SHOW_SECONDS = 0.25
-#: The exit status when an event was lost, came twice or out of order.
+#: The exit status when an event was lost, came twice or out of order, or a table was wrong.
 EXIT_BROKEN = 1
 
 
 def demo(
     *,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long events are published.")] = SECONDS,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="How long events are published in each act.")
+    ] = SECONDS,
     rate: Annotated[float, typer.Option("--rate", help="How many events a second.")] = RATE,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Leave the second act out.")] = False,
     keep: Annotated[
         Path | None,
         typer.Option(
-            "--keep", metavar="FOLDER", help="Keep logs, data, the account and the figure in a new folder."
+            "--keep", metavar="FOLDER", help="Keep logs, data, the account and the figures in a new folder."
         ),
     ] = None,
     as_object: Annotated[
@@ -66,22 +77,43 @@ def demo(
     Starts five brokers, publishers and subscribers on this machine, kills a router with -9 while events flow,
     starts it again, and settles the account: published, matched, delivered, lost, duplicated, out of order.
 
+    The second act is a ticket sale, where the table of what is left is a live view on Spark. A router and the
+    Spark application are killed; every table that was shown is compared with one computed from all events. It
+    needs PySpark and Java, and is left out without them.
+
     Exit status: 0 when every promise was kept, 1 when not.
     """
     _check("--seconds", seconds, SECONDS_MIN, SECONDS_MAX)
     _check("--rate", rate, RATE_MIN, RATE_MAX)
     console = None if as_object else new_console()
     with _folder(keep) as folder:
-        outcome = _outcome(Path(folder), keep, seconds, rate, console)
+        outcome = _first_act(Path(folder), keep, seconds, rate, console)
+        skipped = "--no-spark" if no_spark else missing()
+        sale = None if skipped else _second_act(Path(folder), keep, seconds, rate, console)
+        told = {
+            **as_json(outcome),
+            "kept": outcome.kept and (sale is None or sale.kept),
+            "sale": None if sale is None else demo_sale_report.as_json(sale),
+            "sale_skipped": skipped,
+        }
         if keep is not None:
-            (keep / "account.json").write_text(json.dumps(as_json(outcome), indent=2), encoding="utf-8")
+            (keep / "account.json").write_text(json.dumps(told, indent=2), encoding="utf-8")
     if console is None:
-        say_json(as_json(outcome))
+        say_json(told)
     else:
-        report(console, outcome)
-    if not outcome.kept:
-        typer.echo(f"demo: a promise was broken: {broken(outcome)}", err=True)
+        _end(console, skipped)
+    faults = [] if outcome.kept else [broken(outcome)]
+    if sale is not None and not sale.kept:
+        faults.append(demo_sale_report.broken(sale))
+    if faults:
+        typer.echo(f"demo: a promise was broken: {'; '.join(faults)}", err=True)
         raise typer.Exit(EXIT_BROKEN)
+
+
+def _end(console: Console, skipped: str | None) -> None:
+    if skipped:
+        say(console, f"\nThe second act, a live view on Spark, is left out: {skipped}", "bold yellow")
+    say(console, "\nNext: gapless demo --help, or gapless sim --demo for stranger faults.")
 
 
 def _check(option: str, value: float, least: float, most: float) -> None:
@@ -102,32 +134,33 @@ def _folder(keep: Path | None) -> AbstractContextManager[str | Path]:
     return nullcontext(keep)
 
 
-def _outcome(
+# ---- the first act: events ---------------------------------------------------------------------------
+
+
+def _first_act(
     folder: Path, keep: Path | None, seconds: float, rate: float, console: Console | None
 ) -> Outcome:
-    run_of: list[Record] = []
+    record = run(_told(folder, seconds, rate, console))
+    from gapless.cli.demo_figure import draw  # noqa: PLC0415  # what draws takes half a second to load
 
-    async def story() -> None:
-        run_of.append(await _told(folder, seconds, rate, console))
-
-    run(story())
-    record = run_of[0]
-    return Outcome(
+    path = FIGURES / "demo.png" if keep is None else keep / "latency.png"
+    outcome = Outcome(
         record=record,
         accounts=[account_of(plan, record) for plan in SUBSCRIBERS],
         order_differences=differing_orders(SUBSCRIBERS, record),
         recovery_s=recovery_s(SUBSCRIBERS, record),
-        figure=_drawn(record, FIGURE if keep is None else keep / "latency.png"),
+        figure=_drawn(lambda: draw(record, path), path),
     )
+    if console is not None:
+        report(console, outcome)
+    return outcome
 
 
-def _drawn(record: Record, path: Path) -> Path | None:
+def _drawn(draw: Callable[[], None], path: Path) -> Path | None:
     """The figure; None where it cannot be written, as the account matters more."""
-    from gapless.cli.demo_figure import draw  # noqa: PLC0415  # what draws takes half a second to load
-
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draw(record, path)
+        draw()
         return path
     return None
 
@@ -136,8 +169,7 @@ async def _told(folder: Path, seconds: float, rate: float, console: Console | No
     if console is None:
         return await Demo(folder, seconds=seconds, rate=rate, tell=_silence).run()
     introduce(console, seconds, rate, folder)
-    live = Live(Text("Starting ..."), console=console, transient=True) if console.is_terminal else None
-    with live or nullcontext():
+    with _bottom(console) as live:
         narrator = Narrator(console, live, seconds)
         running = Demo(folder, seconds=seconds, rate=rate, tell=narrator.tell)
         watching = asyncio.create_task(_watch(running, narrator))
@@ -147,7 +179,13 @@ async def _told(folder: Path, seconds: float, rate: float, console: Console | No
             watching.cancel()
 
 
-def _silence(_what: str, _record: Record) -> None:
+def _bottom(console: Console) -> AbstractContextManager[Live | None]:
+    """Lines at the bottom of a terminal that change all the time."""
+    is_terminal = console.is_terminal
+    return Live(Text("Starting ..."), console=console, transient=True) if is_terminal else nullcontext()
+
+
+def _silence(_what: str, _record: object) -> None:
     pass
 
 
@@ -161,3 +199,50 @@ async def _watch(running: Demo, narrator: Narrator) -> None:
             row_s = floor(now_s) + 1.0
         narrator.show(running.record, now_s)
         await asyncio.sleep(min(SHOW_SECONDS, max(0.0, row_s - now_s)))
+
+
+# ---- the second act: a live view ---------------------------------------------------------------------
+
+
+def _second_act(
+    folder: Path, keep: Path | None, seconds: float, rate: float, console: Console | None
+) -> SaleOutcome:
+    sale = run(_sale_told(folder / "sale", seconds, rate, console))
+    from gapless.cli.demo_sale_figure import draw  # noqa: PLC0415  # as above
+
+    path = FIGURES / "demo-view.png" if keep is None else keep / "staleness.png"
+    outcome = SaleOutcome(
+        sale=sale,
+        accounts=[sale_account_of(edge, sale) for edge in EDGES],
+        figure=_drawn(lambda: draw(sale, path), path),
+    )
+    if console is not None:
+        demo_sale_report.report(console, outcome)
+    return outcome
+
+
+async def _sale_told(folder: Path, seconds: float, rate: float, console: Console | None) -> Sale:
+    if console is None:
+        return await TicketSale(folder, seconds=seconds, rate=rate, tell=_silence).run()
+    with _bottom(console) as live:
+        narrator = SaleNarrator(console, live)
+        running = TicketSale(folder, seconds=seconds, rate=rate, tell=narrator.tell)
+        demo_sale_report.introduce(console, rate, running.sale.victim)
+        watching = asyncio.create_task(_watch_sale(running, narrator))
+        try:
+            return await running.run()
+        finally:
+            watching.cancel()
+
+
+async def _watch_sale(running: TicketSale, narrator: SaleNarrator) -> None:
+    """Tell a row every second, and keep the table below up to date until the end."""
+    await running.started.wait()
+    row_s = 1.0
+    while True:
+        now_s = running.now_s()
+        if now_s >= row_s and now_s < running.sale.stopped_s:
+            narrator.row(running, now_s)
+            row_s = floor(now_s) + 1.0
+        narrator.show(running, now_s)
+        await asyncio.sleep(SHOW_SECONDS)

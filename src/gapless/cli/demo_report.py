@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.demo_account import PHASES, Account, Record
+from gapless.cli.demo_account import PHASES, Account, Latency, Record
 from gapless.cli.demo_network import (
     EDGES,
     PUBLISHERS,
@@ -230,7 +230,7 @@ def taken_over() -> list[str]:
 
 def accounts_table(accounts: Sequence[Account]) -> Table:
     """One row per subscriber."""
-    table = _table("\nat", "\nwho")
+    table = plain_table("\nat", "\nwho")
     names = (
         "\npublished",
         "\nmatched",
@@ -252,21 +252,32 @@ def accounts_table(accounts: Sequence[Account]) -> Table:
 
 def latency_table(accounts: Sequence[Account]) -> Table:
     """One row per subscriber."""
-    table = _table("\nat", "\nwho")
-    for phase in PHASES:
-        for figure in ("50%", "99%", "max"):
-            table.add_column(f"{phase if figure == '50%' else ''}\n{figure}", justify="right", no_wrap=True)
+    table = plain_table("\nat", "\nwho")
+    latency_columns(table)
     for each in accounts:
-        cells: list[str] = []
-        for phase in PHASES:
-            found = each.latency[phase]
-            figures = (found.p50_s, found.p99_s, found.max_s)
-            cells += [milliseconds(one) if found.events else "-" for one in figures]
-        table.add_row(each.plan.edge, each.plan.name, *cells)
+        table.add_row(each.plan.edge, each.plan.name, *latency_cells(each.latency))
     return table
 
 
-def _table(*names: str) -> Table:
+def latency_columns(table: Table) -> None:
+    """Add the columns of three figures for each phase."""
+    for phase in PHASES:
+        for figure in ("50%", "99%", "max"):
+            table.add_column(f"{phase if figure == '50%' else ''}\n{figure}", justify="right", no_wrap=True)
+
+
+def latency_cells(latency: Mapping[str, Latency]) -> list[str]:
+    """What goes into them, in milliseconds."""
+    cells: list[str] = []
+    for phase in PHASES:
+        found = latency[phase]
+        figures = (found.p50_s, found.p99_s, found.max_s)
+        cells += [milliseconds(one) if found.events else "-" for one in figures]
+    return cells
+
+
+def plain_table(*names: str) -> Table:
+    """A table without a frame, with these columns of text first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
         table.add_column(name, no_wrap=True)
@@ -279,7 +290,6 @@ def verdict(console: Console, outcome: Outcome) -> None:
         delivered = sum(each.delivered for each in outcome.accounts)
         text = f"{delivered:,} deliveries: nothing lost, nothing twice, nothing out of order."
         say(console, f"\n{text}", "bold green")
-        say(console, "\nNext: gapless demo --help, or gapless sim --demo for stranger faults.")
         return
     say(console, f"\nA promise was broken: {broken(outcome)}", "bold red")
 

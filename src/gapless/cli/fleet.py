@@ -38,6 +38,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gapless.errors import UsageError
+from gapless.node.config import NODE_SECTIONS
 from gapless.protocol.network import Network
 
 #: A node that has not said where it listens after so long never will.
@@ -70,7 +71,11 @@ class Fleet:
 
         Raises NetworkDescriptionError, SchemaError or ParameterError for a description that cannot be run.
         """
-        self.network = Network.parse(tomllib.loads(description))
+        # How nodes are run is for the nodes to check.
+        sections = {
+            name: each for name, each in tomllib.loads(description).items() if name not in NODE_SECTIONS
+        }
+        self.network = Network.parse(sections)
         self.names = tuple(sorted(str(name) for name in self.network.cell_of))
         self.folder = folder
         self._description = description

@@ -220,12 +220,12 @@ def test_a_broken_promise_is_said_in_one_line_and_is_exit_status_1(
     lose(record.arrivals["video"])
     monkeypatch.setattr(demo, "_told", told)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["demo", *(["--json"] if as_object else [])])
+    done = CliRunner().invoke(app, ["demo", "--no-spark", *(["--json"] if as_object else [])])
     assert done.exit_code == demo.EXIT_BROKEN
     assert done.stderr == "demo: a promise was broken: video at s2: 1 lost\n"
     if as_object:
-        assert json.loads(done.stdout)["figure"] == str(demo.FIGURE)
-    assert (tmp_path / demo.FIGURE).is_file()
+        assert json.loads(done.stdout)["figure"] == str(demo.FIGURES / "demo.png")
+    assert (tmp_path / demo.FIGURES / "demo.png").is_file()
 
 
 def test_the_figure_is_a_picture(record: Record, tmp_path: Path) -> None:
