@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,8 @@ import typer
 from gapless.cli.nodes import ADDRESS, Ca, To, Token
 from gapless.cli.readers import whole_number
 from gapless.errors import LinkError, UsageError
+from gapless.node.pipeline import WITH_INPUT
+from gapless.spark.session import check_installed
 
 #: Where checkpoints are kept unless it is said where.
 CHECKPOINTS = Path("gapless-checkpoints")
@@ -63,8 +66,11 @@ def pipeline(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    if os.environ.get(WITH_INPUT):
+        threading.Thread(target=_until_input_ends, args=[stop], daemon=True).start()
     forget_no_pandas()
-    from gapless.spark.application import run  # noqa: PLC0415  # PySpark may be missing
+    check_installed()
+    from gapless.spark.application import run  # noqa: PLC0415  # it needs PySpark to be there
 
     try:
         run(
@@ -79,6 +85,12 @@ def pipeline(
         )
     except LinkError as error:
         raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error
+
+
+def _until_input_ends(stop: threading.Event) -> None:
+    """The node that has started this holds the other end: when that is gone, so is the node."""
+    sys.stdin.buffer.read()
+    stop.set()
 
 
 def forget_no_pandas() -> None:

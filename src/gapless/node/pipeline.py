@@ -26,6 +26,8 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
 STARTED_SECONDS = 60.0
 #: A process that was told to stop is killed after so long.
 STOP_SECONDS_MAX = 30.0
+#: The variable of the environment that tells the process to end when its input does.
+WITH_INPUT = "GAPLESS_PIPELINE_WITH_INPUT"
 #: Of what a process has said last, so many bytes are looked at for the reason of its end.
 REASON_BYTES = 2_000
 
@@ -57,7 +59,7 @@ class PipelineProcess:
         """What the process says goes to the end of the file `output`."""
         self._command = list(command)
         self._output = output
-        self._environment = {**os.environ, **environment}
+        self._environment = {**os.environ, **environment, WITH_INPUT: "1"}
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -118,7 +120,8 @@ class PipelineProcess:
             # A session of its own: Ctrl-C at a terminal is for the node, which stops it in order.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
+                # It ends with its input: a node that is killed leaves nobody behind.
+                stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env=self._environment,
