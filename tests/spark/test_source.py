@@ -299,7 +299,8 @@ def test_what_is_gone_fails_with_one_line_and_can_be_allowed(spark: SparkSession
             read(spark, node, from_="0").count()
         kept = read(spark, node, from_="0", gone="allow").count()
         assert 0 < kept < 60_000
-        assert read(spark, node).count() >= kept, "the earliest that there is"
+        # The earliest that there is; more of it may have been let go of meanwhile.
+        assert 0 < read(spark, node).count() <= kept
 
 
 @pytest.mark.parametrize(
