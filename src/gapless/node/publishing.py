@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
@@ -54,6 +54,9 @@ class _Request:
     rows: pa.RecordBatch | None
     #: The rows as they came, when they can be passed on like that.
     encoded: memoryview | None
+    #: Who has sent some of the same events since, and which: the client on a new connection, or another
+    #: process that does the same work.
+    again: list[tuple[Speaker, int, int]] = field(default_factory=list)
 
 
 class Publishing:
@@ -151,7 +154,7 @@ class Publishing:
             for request in self._requests.pop(token):
                 if error.retry:
                     self._publishers[pubend].failed(request.publisher, request.first)
-                self._refuse(request.client, request.publisher, request.first, request.last, error)
+                self._refuse_all(request, error)
 
     def _take(self, request: _Request) -> None:
         if not self._coming:
@@ -174,6 +177,11 @@ class Publishing:
             )
         )
 
+    def _refuse_all(self, request: _Request, error: UsageError) -> None:
+        self._refuse(request.client, request.publisher, request.first, request.last, error)
+        for client, first, last in request.again:
+            self._refuse(client, request.publisher, first, last, error)
+
     def note_of(self, effect: AppendRecord) -> bytes:
         """What is kept in the log beside a record."""
         return self._note if isinstance(effect.record, BatchRecord) else b""
@@ -185,22 +193,23 @@ class Publishing:
             ticks = effect.ticks[at : at + request.last + 1 - request.first]
             at += len(ticks)
             self._publishers[request.pubend].stored(request.publisher, request.last, int(ticks[-1]))
-            request.client.send(
-                Receipt(
-                    publisher=request.publisher,
-                    first_catenation=request.first,
-                    last_catenation=request.last,
-                    pubend=effect.pubend,
-                    runs=tick_runs(ticks),
+            for client, first, last in ((request.client, request.first, request.last), *request.again):
+                client.send(
+                    Receipt(
+                        publisher=request.publisher,
+                        first_catenation=first,
+                        last_catenation=last,
+                        pubend=effect.pubend,
+                        runs=tick_runs(ticks[first - request.first : last + 1 - request.first]),
+                    )
                 )
-            )
 
     def refused(self, effect: RefusePublish) -> None:
         """Rows were not stored: the client hears why."""
         error = UsageError("E182", effect.reason, retry=True)
         for request in self._requests.pop(effect.token):
             self._publishers[request.pubend].failed(request.publisher, request.first)
-            self._refuse(request.client, request.publisher, request.first, request.last, error)
+            self._refuse_all(request, error)
 
     def _pubend_for(self, message: Publish) -> PubendId:
         if message.topic not in self.network.topics:
@@ -236,5 +245,6 @@ class Publishing:
             return
         for requests in (*self._requests.values(), *self._coming.values()):
             for request in requests:
-                if request.publisher == message.publisher:
-                    request.client = client
+                first, until = max(request.first, message.first_catenation), min(request.last, last)
+                if request.publisher == message.publisher and request.pubend == pubend and first <= until:
+                    request.again.append((client, first, until))
