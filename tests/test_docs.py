@@ -144,11 +144,33 @@ def anchors(path: Path) -> set[str]:
 # ---- examples ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", of_language("python"), ids=str)
+#: Documents whose python blocks go on with what those before them have made.
+GO_ON = {"spark.md"}
+
+
+@pytest.mark.parametrize(
+    "block", [each for each in of_language("python") if each.path.name not in GO_ON], ids=str
+)
 def test_python_examples_run_and_print_what_the_text_says(block: Block) -> None:
+    run_block(block, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("name", sorted(GO_ON))
+def test_python_examples_that_belong_together_run_one_after_the_other(name: str) -> None:
+    pytest.importorskip("pyspark")
+    names: dict[str, object] = {"__name__": "__main__"}
+    *examples, cleaning = [block for block in of_language("python") if block.path.name == name]
+    try:
+        for block in examples:
+            run_block(block, names)
+    finally:
+        run_block(cleaning, names)
+
+
+def run_block(block: Block, names: dict[str, object]) -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(block.text, str(block), "exec"), {"__name__": "__main__"})
+        exec(compile(block.text, str(block), "exec"), names)
     after = blocks()[blocks().index(block) + 1 :]
     if after and after[0].language == "text" and after[0].lead.endswith("prints:"):
         assert agrees(after[0].text, printed.getvalue())

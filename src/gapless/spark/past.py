@@ -28,9 +28,9 @@ from gapless.client.bulk import Bulk, PubendPast, open_bulk
 from gapless.content.language import parse_condition
 from gapless.errors import StoreError, UsageError
 from gapless.model.ticks import TICK_MAX, Tick
+from gapless.spark import register
 from gapless.spark.expressions import column
 from gapless.spark.options import EARLIEST, NOW, Place, SourceOptions, parse_options
-from gapless.spark.sink import GaplessTopic
 from gapless.views.parse import parse_in_scope, row_scope
 from gapless.views.pushdown import pushed
 from gapless.views.relation import Scan
@@ -90,7 +90,7 @@ def history(  # they are the options of the source, as arguments
     }
     named = {name: value for name, value in told.items() if value is not None}
     options = parse_options(named)
-    spark.dataSource.register(GaplessTopic)
+    register(spark)
     if files is None:
         files = (spark.conf.get("spark.master", "") or "").startswith("local")
     with open_bulk(options.brokers, options.topic, token=token, tls=ca) as bulk:
