@@ -26,7 +26,7 @@ $(STAMP): requirements/runtime.txt requirements/dev.txt pyproject.toml scripts/s
 	@touch $@
 
 .PHONY: demo
-demo: setup ## Watch a network of real processes lose a router, and nobody lose an event
+demo: setup ## Watch real processes lose a router, then Spark, and nobody lose an event
 	@$(BIN)/gapless demo
 
 .PHONY: test

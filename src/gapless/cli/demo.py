@@ -49,6 +49,8 @@ RATE, RATE_MIN, RATE_MAX = 1_000.0, 10.0, 20_000.0
 FIGURES = Path("out/figures")
 #: How often the lines at the bottom of a terminal change.
 SHOW_SECONDS = 0.25
+#: While nothing new is shown, a row is told so much later.
+QUIET_SECONDS = 4.0
 #: The exit status when an event was lost, came twice or out of order, or a table was wrong.
 EXIT_BROKEN = 1
 
@@ -236,13 +238,15 @@ async def _sale_told(folder: Path, seconds: float, rate: float, console: Console
 
 
 async def _watch_sale(running: TicketSale, narrator: SaleNarrator) -> None:
-    """Tell a row every second, and keep the table below up to date until the end."""
+    """Tell a row every second, or fewer while nothing new is shown, and keep the table below up to date."""
     await running.started.wait()
-    row_s = 1.0
+    row_s, states = 1.0, 0
     while True:
         now_s = running.now_s()
-        if now_s >= row_s and now_s < running.sale.stopped_s:
+        shown = sum(map(len, running.sale.shown.values()))
+        is_due = now_s >= row_s + (0.0 if shown > states else QUIET_SECONDS)
+        if is_due and now_s < running.sale.stopped_s:
             narrator.row(running, now_s)
-            row_s = floor(now_s) + 1.0
+            row_s, states = floor(now_s) + 1.0, shown
         narrator.show(running, now_s)
         await asyncio.sleep(SHOW_SECONDS)

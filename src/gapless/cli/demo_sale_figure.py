@@ -62,4 +62,6 @@ def _mark(axes: Axes, text: str, down_s: tuple[float, float], colour: str, heigh
         va="center",
         fontsize=9,
         color=colour,
+        # Lines of the other one pass behind it.
+        bbox={"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 1.5},
     )

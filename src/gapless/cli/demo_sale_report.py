@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gapless.cli.demo_account import PHASES
 from gapless.cli.demo_network import EDGES, ROUTERS
-from gapless.cli.demo_report import duration, latency_cells, latency_columns, plain_table
+from gapless.cli.demo_report import STYLES, duration, latency_cells, latency_columns, plain_table
 from gapless.cli.demo_sale import ITEMS, SQL, VIEW
 from gapless.cli.demo_sale_account import Row, Sale, WatchAccount, counts
 from gapless.cli.demo_sale_run import TicketSale
@@ -47,8 +47,9 @@ class SaleOutcome:
 
 def introduce(console: Console, rate: float, victim: str) -> None:
     """Say what will happen, before anything does."""
-    say(console, "\nSecond act: the ticket sale of the SMILE paper, a live view on Spark.\n", "bold")
-    for line in f"CREATE VIEW {VIEW} AS\n{SQL}".splitlines():
+    say(console, "\nSecond act: the ticket sale of the SMILE paper, a live view on Spark.", "bold")
+    say(console, f"The view '{VIEW}' merges, sums, joins, extends and selects:\n")
+    for line in SQL.splitlines():
         say(console, f"  {line}", "cyan")
     say(console, f"\nSellers offer {len(ITEMS)} items; buyers in the east and in the west buy them. All of")
     say(console, f"them publish {rate:,.0f} events a second. Clients at s1 and s2 watch the view.")
@@ -62,7 +63,8 @@ class SaleNarrator:
     def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
         self._live = live
-        self._down: set[str] = set()
+        #: What does not run, and what it does instead.
+        self._down: dict[str, str] = {}
         self._published = 0
         self._row_s = 0.0
 
@@ -75,23 +77,24 @@ class SaleNarrator:
                 say(self._console, f"The view runs, {duration(sale.start_s)} after it was created.")
                 say(self._console, f"\n{HEADER}", "bold")
             case "router killed":
-                self._down.add(victim)
+                self._down[victim] = "killed"
                 other = next(each for each in ROUTERS if each != victim)
                 text = f"kill -9 {victim}. {other} must carry the view now."
                 self._event(sale.router_killed_s, text, "bold red")
             case "spark killed":
-                self._down.add("Spark")
+                self._down["Spark"] = "killed"
                 text = "kill -9 Spark: the application and its virtual machine. The clients\n"
                 self._event(
                     sale.spark_killed_s, f"{text}keep what they have shown; nothing new comes.", "bold red"
                 )
             case "spark restarted":
+                self._down["Spark"] = "starting"
                 self._event(sale.spark_restarted_s, "Spark is started again.", "yellow")
             case "router back":
-                self._down.discard(victim)
+                self._down.pop(victim, None)
                 self._event(sale.router_back_s, f"{victim} is back.", "green")
             case "spark back":
-                self._down.discard("Spark")
+                self._down.pop("Spark", None)
                 took = duration(sale.spark_back_s - sale.spark_killed_s)
                 text = f"Spark is back: both clients show what was published since,\n{took} after the kill."
                 self._event(sale.spark_back_s, text, "bold cyan")
@@ -124,8 +127,8 @@ class SaleNarrator:
         text = Text(f" {now_s:>4.0f} s", "bold")
         text.append(f"    {sale.events:,} events    {len(sale.shown[EDGES[0]]):,} states    ")
         for name in (*ROUTERS, "Spark"):
-            is_down = name in self._down
-            text.append(f" {name} killed" if is_down else f" {name}", "bold red" if is_down else "bold green")
+            state = self._down.get(name, "running")
+            text.append(f" {name}" if state == "running" else f" {name} {state}", STYLES[state])
         self._live.update(Group(view_table(rows, ROWS), text))
 
 

@@ -33,6 +33,8 @@ START_SECONDS_MAX = 300.0
 PATIENCE_SECONDS = 120.0
 #: Between the death of the Spark application and the next one, as with a node that starts it.
 PAUSE_SECONDS = 1.0
+#: Nothing is killed before every client has shown so many states of the sale, or so much time has passed.
+WARM_STATES, WARM_SECONDS_MAX = 3, 30.0
 #: How often somebody looks whether the Spark application still runs.
 LOOK_SECONDS = 0.2
 #: The time of whatever was before the doors opened.
@@ -55,6 +57,8 @@ class TicketSale:
         self.started = asyncio.Event()
         #: The clients that have not shown anything yet that was published after Spark was killed.
         self._waiting = set(EDGES)
+        #: Set when every client has shown enough for something to be killed.
+        self._warm = asyncio.Event()
         #: What each client shows now, as its changes say.
         self.tables: dict[str, dict[str, Row]] = {edge: {} for edge in EDGES}
         self.sale = Sale(
@@ -162,11 +166,17 @@ class TicketSale:
                     held[row["item"]] = (row["price"], row["avail"])
             horizons = {str(pubend): tick for each in change.as_of.values() for pubend, tick in each.items()}
             self.sale.shown[edge].append(Shown(self.now_s(), horizons, dict(held)))
+            if all(self._states(each) >= WARM_STATES for each in EDGES):
+                self._warm.set()
             if edge in self._waiting and self._is_new(horizons):
                 self._waiting.remove(edge)
                 if not self._waiting:
                     self.sale.spark_back_s = self.now_s()
                     self._tell("spark back", self.sale)
+
+    def _states(self, edge: str) -> int:
+        """How many states a client has shown since the doors opened."""
+        return sum(state.at_s >= 0 for state in self.sale.shown[edge][-WARM_STATES:])
 
     def _is_new(self, horizons: dict[str, int]) -> bool:
         """Whether a state has events of every trader that were published after Spark was killed."""
@@ -179,11 +189,13 @@ class TicketSale:
     async def _fail(self, fleet: Fleet, spark: SparkApplication) -> None:
         """Kill the router, then Spark while the router is away, and start both again."""
         sale, fifth_s = self.sale, self._seconds / 5
-        await self._until(fifth_s)
+        await asyncio.sleep(fifth_s)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._warm.wait(), WARM_SECONDS_MAX)
         sale.router_killed_s = self.now_s()
         self._tell("router killed", sale)
         await fleet.kill(sale.victim)
-        await self._until(2 * fifth_s)
+        await asyncio.sleep(fifth_s)
         sale.spark_killed_s = self.now_s()
         self._tell("spark killed", sale)
         await spark.kill()
@@ -191,13 +203,10 @@ class TicketSale:
         sale.spark_restarted_s = self.now_s()
         self._tell("spark restarted", sale)
         await spark.start()
-        await self._until(3 * fifth_s)
+        await asyncio.sleep(fifth_s)
         await fleet.start(sale.victim)
         sale.router_back_s = self.now_s()
         self._tell("router back", sale)
-
-    async def _until(self, time_s: float) -> None:
-        await asyncio.sleep(max(0.0, time_s - self.now_s()))
 
 
 class Trader:
