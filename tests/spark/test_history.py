@@ -240,7 +240,7 @@ def run(
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
     """Runs the command in this process, with the session that is there."""
-    monkeypatch.setattr("gapless.spark.session.session", lambda *_, **__: spark.newSession())
+    monkeypatch.setattr("gapless.spark.session.session", lambda *_, **__: spark)
     monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)
 
     def ran(*arguments: str) -> tuple[object, str, str]:

@@ -103,6 +103,9 @@ def history(
     _check(wish)
     for chatty in ("py4j", "gapless.client"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    for chatty in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        # What they say is in the error as well.
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
     is_table = not as_json and not as_csv and parquet is None
     with _spark(master) as spark:
         frame = _asked(spark, wish)
@@ -228,7 +231,8 @@ def _csv(value: Any) -> object:
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
-#: How our own errors look inside those of Spark.
+#: What Spark puts behind a message, and how our own errors look inside one.
+_STATE = re.compile(r"[.]? SQLSTATE: \w+.*")
 _OWN = re.compile(r"gapless\.errors\.\w+: (E[1-5]\d\d) (.+)")
 
 
@@ -239,6 +243,7 @@ def _in_a_line(error: Exception) -> GaplessError:
     if own is not None:
         return GaplessError(own[1], own[2])
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    first = _STATE.sub("", first)
     if type(error).__name__ in ("AnalysisException", "ParseException"):
         return ContentError("E178", f"--sql: {first}")
     if "JAVA_GATEWAY" in text:

@@ -33,14 +33,6 @@ def __getattr__(name: str) -> object:
 
 def register(spark: SparkSession) -> None:
     """Let a session know `format("gapless")`. Repeating is harmless."""
-    # PySpark is loaded by whoever needs it.
-    from pyspark.errors import AnalysisException  # noqa: PLC0415
+    from gapless.spark.sink import GaplessTopic  # noqa: PLC0415  # PySpark is loaded by whoever needs it
 
-    from gapless.spark.sink import GaplessTopic  # noqa: PLC0415
-
-    try:
-        spark.dataSource.register(GaplessTopic)
-    except AnalysisException as error:
-        # A session that was made of another one knows what that did.
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    spark.dataSource.register(GaplessTopic)
