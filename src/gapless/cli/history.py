@@ -232,7 +232,7 @@ def _csv(value: Any) -> object:
 
 
 #: What Spark puts behind a message, and how our own errors look inside one.
-_STATE = re.compile(r"[.]? SQLSTATE: \w+.*")
+_STATE = re.compile(r"[.]?\s*SQLSTATE: .*")
 _OWN = re.compile(r"gapless\.errors\.\w+: (E[1-5]\d\d) (.+)")
 
 
