@@ -55,6 +55,15 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _HERTZ
 
 
+def tree(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += tree(int(child))
+    return found
+
+
 def resident_bytes(pid: int) -> int:
     """Memory of a process that is in RAM now."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()

@@ -22,7 +22,16 @@ import numpy as np
 import pyarrow as pa
 import uvloop
 
-from benchmarks.machine import Process, Window, free_port, load_client, wait_until_quiet, workspace
+from benchmarks.machine import (
+    Process,
+    Window,
+    cpu_s,
+    free_port,
+    load_client,
+    tree,
+    wait_until_quiet,
+    workspace,
+)
 from benchmarks.ours import NODE, say, told
 from benchmarks.report import (
     Asked,
@@ -140,17 +149,21 @@ def staleness_ms(bought: dict[str, Any], watched: dict[str, Any]) -> list[float]
     return sorted(found)
 
 
-def round_of(folder: Path, rate: float, items: int, seconds: float) -> dict[str, Any]:
-    """One node, one pipeline, one rate."""
-    port = free_port()
-    address = f"gapless://127.0.0.1:{port}"
-    topics = [
+def topic_options() -> list[str]:
+    """The topics, for `gapless up`."""
+    return [
         part
         for name, columns in TOPICS.items()
         for part in ("--topic", f"{name}:{','.join(f'{c}={t}' for c, t in columns.items())}")
     ]
+
+
+def round_of(folder: Path, rate: float, items: int, seconds: float) -> dict[str, Any]:
+    """One node, one pipeline, one rate."""
+    port = free_port()
+    address = f"gapless://127.0.0.1:{port}"
     listen = ("--data", folder, "--listen", f"127.0.0.1:{port}")
-    with Process([*NODE, "up", *topics, *listen], log=folder.with_suffix(".log")) as node:
+    with Process([*NODE, "up", *topic_options(), *listen], log=folder.with_suffix(".log")) as node:
         node.line()
         asyncio.run(_prepared(address, items))
         log = folder.with_suffix(".watch.log")
@@ -159,8 +172,11 @@ def round_of(folder: Path, rate: float, items: int, seconds: float) -> dict[str,
             arguments = ("buy", address, "--rate", rate, "--items", items, "--seconds", seconds + WARM_S)
             with load_client("benchmarks.ticket_sale", *arguments, log=log) as buyer, Window() as window:
                 buyer.line()
+                processes = tree(node.pid)
+                before = sum(map(cpu_s, processes))
                 buyer.say("")
                 bought = buyer.line()
+                taken = sum(map(cpu_s, processes)) - before
                 asyncio.run(_caught_up(address, bought))
             watcher.say("")
             watched = watcher.line()
@@ -174,6 +190,7 @@ def round_of(folder: Path, rate: float, items: int, seconds: float) -> dict[str,
         "p99_ms": percentile(stale, 0.99),
         "max_ms": stale[-1],
         "states": len(watched["shown"]),
+        "cores": taken / bought["ended"],
         "foreign_cores": window.foreign_cores,
     }
 

@@ -3,21 +3,20 @@
     python -m benchmarks.views_many [--views 1,10,100] [--rate 2000] [--seconds 20]
 
 The views are drawn from three aggregations of one topic and differ in what they select and show, as the views
-of many people do: one view is one stage, ten and a hundred are three. A publisher sends at a steady rate; what
-the pipeline's processes (driver, virtual machine, Python workers) take meanwhile is its cost.
+of many people do: one view is one stage, ten and a hundred are three. A publisher sends at a steady rate;
+what the pipeline's processes (driver, virtual machine, Python workers) take meanwhile is its cost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.machine import Process, cpu_s, free_port, wait_until_quiet, workspace
+from benchmarks.machine import Process, cpu_s, free_port, tree, wait_until_quiet, workspace
 from benchmarks.ours import NODE
 from benchmarks.report import Asked, console_for, new_figure, options, save, show, tell
 from gapless.client import connect
@@ -43,15 +42,6 @@ def view_text(number: int) -> str:
     """The view with this number: all are different, over three aggregations."""
     which = number % len(STAGES)
     return SHOWN[which].format(stage=STAGES[which], number=number + 1)
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all that it has started."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += tree(int(child))
-    return found
 
 
 async def publish(client: Client, rate: float, seconds: float) -> None:
