@@ -3,8 +3,8 @@
     python -m benchmarks.views_peers [--rates 1000,100000] [--items 100000] [--seconds 20]
 
 One round is all three, one after the other, at the same rate and with the same items. What each is, and what
-it does not do that a view does, is told in docs/benchmarks.md. Pathway is left out when it is not installed in
-`build/pathway`.
+it does not do that a view does, is told in docs/benchmarks.md. Pathway is left out when it is not installed
+in `build/pathway`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def by_hand(folder: Path, rate: float, items: int, seconds: float) -> dict[str, 
             with load_client("benchmarks.ticket_sale", *arguments, log=log) as buyer:
                 buyer.line()
                 buyer.say("")
-                before = sum(map(cpu_s, tree(job.pid) + [node.pid]))
+                before = sum(map(cpu_s, [*tree(job.pid), node.pid]))
                 bought = buyer.line()
-                taken = sum(map(cpu_s, tree(job.pid) + [node.pid])) - before
+                taken = sum(map(cpu_s, [*tree(job.pid), node.pid])) - before
                 asyncio.run(asyncio.sleep(LAST_BATCHES_S))
             job.say("")
             shown = job.line()["shown"]
