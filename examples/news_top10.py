@@ -15,7 +15,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from xml.sax.saxutils import escape
 
 from rich.columns import Columns
@@ -51,13 +51,12 @@ def documents(count: int, seed: int = 7) -> Iterator[str]:
         yield f'<story category="{category}"><title>{title}</title><clicks>{clicks}</clicks></story>'
 
 
-async def publish(client: Client, count: int, rate: float) -> list[Receipt]:
-    """Publish the feed, at a steady rate."""
-    receipts = []
-    for document in documents(count):
-        receipts.append(await client.publish("news", {"document": document}))
+async def publish(client: Client, feed: Iterable[str], rate: float) -> Receipt:
+    """Publish the feed at a steady rate; the receipt of its last document."""
+    for document in feed:
+        receipt = await client.publish("news", {"document": document})
         await asyncio.sleep(1 / rate)
-    return receipts
+    return receipt
 
 
 async def watch(view: View, live: Live) -> None:
@@ -70,7 +69,8 @@ def drawn(rows: list[dict[str, object]]) -> Columns:
     """One table for each category."""
     tables = []
     for category in CATEGORIES:
-        table = Table("story", "clicks", title=category)
+        table = Table("story", title=category)
+        table.add_column("clicks", justify="right")
         for row in rows:
             if row["category"] == category:
                 table.add_row(str(row["title"]), str(row["clicks"]))
@@ -83,13 +83,14 @@ async def main(to: str, count: int, rate: float, as_json: bool) -> None:
     async with connect(to) as client:
         await client.create_topic("news", {"document": "xml"})
         await client.create_view("top10", TOP10)
-        print("Spark takes a while to start ...", file=sys.stderr)
+        feed = documents(count)
         async with client.view("top10") as view:
+            print("Spark takes a while to start ...", file=sys.stderr)
+            await view.wait_until(await client.publish("news", {"document": next(feed)}))
             with Live(console=Console(stderr=as_json), auto_refresh=False) as live:
                 watching = asyncio.create_task(watch(view, live))
-                receipts = await publish(client, count, rate)
-                # The last one is the newest: a view that includes it includes all.
-                await view.wait_until(receipts[-1])
+                # A view that includes the last document includes all.
+                await view.wait_until(await publish(client, feed, rate))
                 live.update(drawn(view.rows()), refresh=True)
                 watching.cancel()
             if as_json:

@@ -19,6 +19,8 @@ from gapless.errors import PipelineError
 
 #: Where Spark runs: on this machine, with as many tasks at a time as it has partitions.
 MASTER = "local[2]"
+#: A virtual machine that lives for half a minute, twice, had better not spend it on compiling well.
+JAVA_OPTIONS = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def missing() -> str | None:
@@ -66,6 +68,7 @@ class SparkApplication:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env={**JAVA_OPTIONS, **os.environ},
                 start_new_session=True,
             )
 
