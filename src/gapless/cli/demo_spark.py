@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from gapless.errors import PipelineError
+from gapless.errors import PipelineError, UsageError
 
 #: Where Spark runs: on this machine, with as many tasks at a time as it has partitions.
 MASTER = "local[2]"
@@ -25,7 +25,6 @@ JAVA_OPTIONS = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 def missing() -> str | None:
     """What has to be installed before Spark can run, in one line; None when nothing is missing."""
-    from gapless.errors import UsageError  # noqa: PLC0415
     from gapless.spark.session import check_installed  # noqa: PLC0415  # the first act does without
 
     try:
