@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from gapless.errors import PipelineError
 from gapless.model.schema import COLUMN_TYPES, Column
+from gapless.spark.compile import leaves
 from gapless.spark.derived import Derived, fields_of, made
 from gapless.spark.relations import Publishes, Relation, covers, met
 from gapless.spark.state import Delta, KeyedRows, Mask, combined, where_mask
@@ -178,8 +179,10 @@ class Graph:
                 return list(dict.fromkeys(both))
 
     def as_of(self, view: View) -> AsOf:
-        """What a view includes by now."""
-        return met([self.roots[each].as_of for each in self.roots_of(view.plan.shown.stage)])
+        """What a view includes by now. Topics of which it has heard nothing yet are named as well."""
+        stages = self.roots_of(view.plan.shown.stage)
+        topics: AsOf = {leaf.topic: {} for stage in stages for leaf in leaves(stage)}
+        return met([topics, *(self.roots[each].as_of for each in stages)])
 
     def above(self, root: Root) -> list[View]:
         """The views that are computed from a root."""

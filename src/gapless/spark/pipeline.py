@@ -139,7 +139,18 @@ class Pipeline:
         if due:
             self._say()
             self._take_up(due, definitions, now)
+        self.runner.start_next()
+        self._notice_running()
         self._say(force=now - self._status_at >= STATUS_SECONDS)
+
+    def _notice_running(self) -> None:
+        """A view runs when all of its stages have caught up with something."""
+        graph, running = self.runner.graph, self.runner.running
+        for name, entry in self._entries.items():
+            if entry.state == STARTING and name in graph.views:
+                stages = graph.roots_of(graph.views[name].plan.shown.stage)
+                if all(running[each].is_current for each in stages):
+                    entry.state = RUNNING
 
     def _forget(self, name: str) -> None:
         """A view was dropped."""
@@ -181,13 +192,13 @@ class Pipeline:
             for view in graph.above(graph.roots[stage]):
                 plans[view.name] = view.plan
                 self._let_go(view.name)
+        before = set(runner.running)
         for name, made in plans.items():
             self._add(self._entries[name], made, topics, now)
-        starting = [each for each in runner.running.values() if each.query is None]
-        runner.start(starting)
-        running = [each for each in starting if each.query is not None]
+        fresh = [root for stage, root in runner.running.items() if stage not in before]
+        runner.restore(fresh)
         log.info(
-            "%d views, %d stages, of which %d are new", len(graph.views), len(runner.running), len(running)
+            "%d views, %d stages, of which %d are new", len(graph.views), len(runner.running), len(fresh)
         )
         # A view on stages that run already is computed from their rows, and shown at once.
         runner.publish([graph.views[name] for name in plans if name in graph.views])
@@ -206,7 +217,7 @@ class Pipeline:
             return
         view = View(definition.name, made, relation, self._client.publisher(definition.topic))
         self.runner.graph.add(view, self.runner.make_root)
-        entry.state, entry.message, entry.retry_at = RUNNING, "", None
+        entry.state, entry.message, entry.retry_at = STARTING, "", None
 
     def _snapshot(self, topic: TopicId, relation: Relation) -> pa.Table:
         """What the topic of a view has."""

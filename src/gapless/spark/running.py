@@ -35,6 +35,13 @@ log = logging.getLogger("gapless.pipeline")
 BATCH_ROWS_MAX = 1_000_000
 #: So many relations are published to at a time.
 PUBLISHERS_MAX = 16
+#: So many queries begin at a time. Each starts a Python process for every topic that it reads; Spark waits
+#: ten seconds for it, no more: on a busy machine, many at once would all be late, again and again.
+STARTING_MAX = 2
+#: What Spark says of a query whose sources have not all answered.
+_INITIALIZING = "Initializing sources"
+#: What Spark says of a query that has nothing to do.
+_IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,22 @@ class Running:
             .start()
         )
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether its sources have not all answered yet."""
+        return self.query is not None and self.query.isActive and self._said() == _INITIALIZING
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has computed something since it was started, or found nothing to compute."""
+        if self.batch_ms is not None:
+            return True
+        return self.query is not None and self.query.isActive and self._said() in _IDLE
+
+    def _said(self) -> str:
+        assert self.query is not None
+        return str(self.query.status["message"])
+
     def stop(self) -> None:
         """Compute no more. What was computed stays."""
         # Without the lock: a batch may hold it while it waits for a node that is away.
@@ -174,6 +197,9 @@ class Runner:
         self.rows_max = rows_max
         self.graph = Graph(self.evaluate)
         self.running: dict[Keyed | Events, Running] = {}
+        #: Those that will be started, in order, and those that were and whose sources have not all answered.
+        self._waiting: list[Running] = []
+        self._starting: list[Running] = []
         self._pool = ThreadPoolExecutor(PUBLISHERS_MAX, "gapless-publish")
 
     def reader(self, stage: str) -> Read:
@@ -209,15 +235,24 @@ class Runner:
         self.running[stage] = Running(root, self)
         return root
 
-    def start(self, roots: Iterable[Running]) -> None:
-        """Restore and start roots, after all of their views are there."""
+    def restore(self, roots: Iterable[Running]) -> None:
+        """Take up what roots had, after all of their views are there. `start_next` starts them, in turn."""
         with self.graph.lock:
-            starting = list(roots)
-            for each in starting:
+            fresh = list(roots)
+            for each in fresh:
                 each.restore()
-            for each in starting:
+            for each in fresh:
                 self.publish(self.graph.above(each.root))
+            self._waiting += fresh
+
+    def start_next(self) -> None:
+        """Start roots that wait for it, unless too many are about to start."""
+        self._starting = [each for each in self._starting if each.is_starting]
+        while self._waiting and len(self._starting) < STARTING_MAX:
+            each = self._waiting.pop(0)
+            if self.running.get(each.root.stage) is each:
                 each.start()
+                self._starting.append(each)
 
     def drop(self, root: Root) -> None:
         """Nobody needs a root any more."""

@@ -29,6 +29,8 @@ MASTER = "local[*]"
 
 _STREAMING = "spark.sql.streaming"
 _LOG = Path(__file__).with_name("log4j2.properties")
+#: What makes Spark's Python processes start quickly: see `sitecustomize.py` there.
+_WORKERS = Path(__file__).with_name("workers")
 
 #: What the pipeline needs, and what makes its batches short.
 SETTINGS: Mapping[str, str] = {
@@ -82,6 +84,9 @@ def session(
 
     # Executors of local mode are this very program's children: they need the same libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    paths = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    if str(_WORKERS) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*paths, str(_WORKERS)])
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
