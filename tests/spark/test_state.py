@@ -121,8 +121,9 @@ def test_horizons_cover_and_meet() -> None:
 def checkpoint(folder: Path, committed: int | None) -> Checkpoint:
     made = Checkpoint(folder, SCHEMA)
     for number in range(-1 if committed is None else committed + 1):
-        (folder / "spark" / "commits").mkdir(parents=True, exist_ok=True)
-        (folder / "spark" / "commits" / str(number)).touch()
+        for name, told in {"offsets": '{"batchWatermarkMs":0}\n{"p": 5}', "commits": "{}"}.items():
+            (folder / "spark" / name).mkdir(parents=True, exist_ok=True)
+            (folder / "spark" / name / str(number)).write_text(f"v1\n{told}")
     return made
 
 
@@ -145,12 +146,19 @@ def test_state_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert Checkpoint(tmp_path, SCHEMA).restore() is not None
 
 
-@pytest.mark.parametrize("harm", ["missing", "cut", "behind", "ahead", "other columns", "no commits"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *("missing", "cut", "behind", "ahead", "other columns", "no commits"),
+        *("offsets lost", "offsets cut", "commit cut", "commit empty"),
+    ],
+)
 def test_a_checkpoint_that_does_not_fit_is_noticed(tmp_path: Path, harm: str) -> None:
     mine = checkpoint(tmp_path, 3)
     for batch in range(4):
         mine.write(batch, table({"a": (batch, 0.5)}), AS_OF_1, 1)
-    newest, commits = tmp_path / "rows" / "3.arrow", tmp_path / "spark" / "commits"
+    newest = tmp_path / "rows" / "3.arrow"
+    offsets, commits = tmp_path / "spark" / "offsets", tmp_path / "spark" / "commits"
     match harm:
         case "missing":
             (tmp_path / "rows" / "1.arrow").unlink()
@@ -166,6 +174,15 @@ def test_a_checkpoint_that_does_not_fit_is_noticed(tmp_path: Path, harm: str) ->
         case "no commits":
             for each in commits.iterdir():
                 each.unlink()
+        case "offsets lost":
+            # Spark would repeat the batch before, and the view would go back.
+            (offsets / "3").unlink()
+        case "offsets cut":
+            (offsets / "3").write_text((offsets / "3").read_text()[:-3])
+        case "commit cut":
+            (commits / "3").write_text("v1\n{")
+        case "commit empty":
+            (commits / "3").write_text("")
     with pytest.raises(PipelineError, match="E503"):
         mine.restore()
 

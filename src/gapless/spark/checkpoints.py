@@ -65,6 +65,26 @@ class Checkpoint:
         """The last batch that Spark has committed."""
         return max(_numbers(self.spark / "commits"), default=None)
 
+    def check_spark(self) -> None:
+        """Raises PipelineError E503 when Spark could not go on with what it has written, or would go back."""
+        known = {name: _numbers(self.spark / name) for name in ("offsets", "commits")}
+        latest = {name: max(numbers, default=-1) for name, numbers in known.items()}
+        if latest["offsets"] - latest["commits"] not in (0, 1):
+            raise PipelineError("E503", f"{self.spark}: batches were committed that are not there")
+        for name, numbers in known.items():
+            for number in numbers:
+                path = self.spark / name / str(number)
+                try:
+                    version, *lines = path.read_text(encoding="utf-8").splitlines()
+                    whole = version.startswith("v") and bool(lines)
+                    for line in lines:
+                        if line != _NOTHING:
+                            json.loads(line)
+                except (OSError, ValueError):
+                    whole = False
+                if not whole:
+                    raise PipelineError("E503", f"{path} is damaged")
+
     def restore(self) -> Restored | None:
         """What there was; None for nothing. Raises PipelineError E503 when it cannot be used."""
         committed = self.committed()
@@ -73,6 +93,7 @@ class Checkpoint:
             if self.spark.exists():
                 self.drop()  # Spark began and never finished a batch.
             return None
+        self.check_spark()
         try:
             tables = [self._read(each) for each in files]
         except (OSError, pa.ArrowException, ValueError) as error:

@@ -38,6 +38,8 @@ PUBLISHERS_MAX = 16
 #: So many queries begin at a time. Each starts a Python process for every topic that it reads; Spark waits
 #: ten seconds for it, no more: on a busy machine, many at once would all be late, again and again.
 STARTING_MAX = 2
+#: What Spark says when it cannot read the state that it has written.
+_STATE_LOST = "STATE_STORE"
 #: What Spark says of a query whose sources have not all answered.
 _INITIALIZING = "Initializing sources"
 #: What Spark says of a query that has nothing to do.
@@ -90,6 +92,7 @@ class Running:
         if committed is None:
             self.checkpoint.drop()
             return
+        self.checkpoint.check_spark()
         graph = self._runner.graph
         try:
             as_of = self.checkpoint.as_of(committed, _topics(root.stage))
@@ -149,7 +152,11 @@ class Running:
         """Why the query has ended by itself; None while it has not."""
         if self.error is not None or self.query is None or self.query.isActive:
             return self.error
-        return self._ended(self.query.exception())
+        reason = self.query.exception()
+        if _STATE_LOST in str(reason):
+            log.warning("%s cannot be read: it is computed again from the log", self.checkpoint.spark)
+            self.checkpoint.drop()
+        return self._ended(reason)
 
     def _ended(self, reason: Exception | None) -> PipelineError:
         lines = [line for line in str(reason or "it ended without a reason").splitlines() if line.strip()]
