@@ -37,6 +37,10 @@ test: lint types ## Everything that must pass: lint, types and all tests
 check: lint types ## The fast part of `make test`: lint, types and the tests that are not slow
 	@$(PYTEST) -m "not slow"
 
+.PHONY: test-cluster
+test-cluster: setup ## Views on a Spark master with two workers, which lose processes
+	@$(BIN)/pytest -m cluster tests/spark
+
 .PHONY: lint
 lint: setup ## Ruff: rules and formatting
 	@$(BIN)/ruff check --quiet

@@ -32,7 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "cluster" not in (config.getoption("markexpr") or ""):
+        named = [item for item in items if item.get_closest_marker("cluster") is not None]
+        config.hook.pytest_deselected(items=named)
+        items[:] = [item for item in items if item not in named]
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS):
             item.add_marker(pytest.mark.slow)
