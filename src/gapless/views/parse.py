@@ -194,10 +194,16 @@ class _Queries:
             message = "WITH RECURSIVE is not supported: a view that depends on itself may never settle"
             self._refuse("E168", message, clause)
         named = dict(around)
+        own: set[str] = set()
         for each in clause.expressions:
             self._only(each, frozenset({"this", "alias"}))
             self._only(each.args["alias"], frozenset({"this"}))
-            named[self._reader.leaf(each.args["alias"].this.this).text] = self._query(each.this, named)
+            name = self._reader.leaf(each.args["alias"].this.this).text
+            if name in own:
+                message = f"two parts of WITH are called {name!r}: give one another name"
+                self._refuse("E166", message, each.args["alias"])
+            own.add(name)
+            named[name] = self._query(each.this, named)
         return named
 
     def _union(self, node: Node, named: Mapping[str, _Source]) -> _Source:
@@ -287,6 +293,7 @@ class _Queries:
         else:
             relation = project(relation, tuple((each.name, each.expression) for each in items), items[0].at)
         if node.args.get("distinct"):
+            self._check_distinct(node.args["distinct"])
             relation = distinct(self._reader, relation, items[0].at)
         self._check_size(relation, node)
         if source.ranking is not None and bound is not None:
@@ -423,6 +430,15 @@ class _Queries:
             message = f"* includes the rank {rank!r}, which is not shown: name the other columns"
             self._reader.refuse("E168", message, at)
         return [Item(each.name, replace(each.column, at=at), at) for each in found]
+
+    def _check_distinct(self, node: Node) -> None:
+        on = node.args.get("on")
+        if on is not None:
+            message = (
+                "DISTINCT ON is not supported: any row of a group would do; "
+                "write first(x) or last(x) with GROUP BY"
+            )
+            self._refuse("E168", message, on.expressions[0] if on.expressions else on)
 
     def _check_names(self, items: list[Item]) -> None:
         seen: set[str] = set()
