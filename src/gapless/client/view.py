@@ -9,7 +9,9 @@ async with client.view("available") as table:
 ```
 
 What is shown is the view exactly as of `table.as_of`, a tick for each pubend of the topics that it is made
-of: every event below is included, and none above. `wait_until` waits until an event of one's own is.
+of: every event below is included, and none above. `wait_until` waits until an event of one's own is. There is
+one exception: a view that joins two stages which read the same topic (`gapless view explain` shows them) may,
+while events come, include some above the horizon, of which one of the stages has heard first.
 
 The rows come through a subscription, so a lost connection, a dead broker or a restarted pipeline costs time
 and nothing else.
