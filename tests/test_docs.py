@@ -148,13 +148,27 @@ def anchors(path: Path) -> set[str]:
 GO_ON = {"spark.md"}
 
 
-@pytest.mark.parametrize(
-    "block", [each for each in of_language("python") if each.path.name not in GO_ON], ids=str
-)
+def python_examples() -> list[object]:
+    """Those that stand alone; one that waits for Spark counts as slow."""
+    return [
+        pytest.param(each, id=str(each), marks=pytest.mark.slow if waits_for_spark(each) else [])
+        for each in of_language("python")
+        if each.path.name not in GO_ON
+    ]
+
+
+def waits_for_spark(block: Block) -> bool:
+    return ".create_view(" in block.text
+
+
+@pytest.mark.parametrize("block", python_examples())
 def test_python_examples_run_and_print_what_the_text_says(block: Block) -> None:
+    if waits_for_spark(block):
+        pytest.importorskip("pyspark")
     run_block(block, {"__name__": "__main__"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(GO_ON))
 def test_python_examples_that_belong_together_run_one_after_the_other(name: str) -> None:
     pytest.importorskip("pyspark")
