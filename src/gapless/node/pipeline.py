@@ -30,6 +30,8 @@ STOP_SECONDS_MAX = 30.0
 WITH_INPUT = "GAPLESS_PIPELINE_WITH_INPUT"
 #: Of what a process has said last, so many bytes are looked at for the reason of its end.
 REASON_BYTES = 2_000
+#: A file of what processes have said that is larger at the start of one is put aside; one such file is kept.
+OUTPUT_BYTES_MAX = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,8 @@ class PipelineProcess:
     async def _once(self) -> int:
         """Start it and wait for its end."""
         self._output.parent.mkdir(parents=True, exist_ok=True)
+        if self._output.exists() and self._output.stat().st_size > OUTPUT_BYTES_MAX:
+            self._output.replace(self._output.with_name(f"{self._output.name}.1"))
         with self._output.open("ab") as output:
             # A session of its own: Ctrl-C at a terminal is for the node, which stops it in order.
             self._process = await asyncio.create_subprocess_exec(
@@ -129,6 +133,9 @@ class PipelineProcess:
             )
         self.starts += 1
         log.info("pipeline_started", pid=self._process.pid, output=str(self._output))
+        if not self._wanted.is_set():
+            # The last view was dropped before there was a process to tell.
+            self._tell(signal.SIGTERM)
         return await self._process.wait()
 
     def _tell(self, number: signal.Signals) -> None:
@@ -139,7 +146,9 @@ class PipelineProcess:
     def _reason(self) -> str:
         """The last line that it said."""
         try:
-            said = self._output.read_bytes()[-REASON_BYTES:].decode(errors="replace").splitlines()
+            with self._output.open("rb") as output:
+                output.seek(max(0, self._output.stat().st_size - REASON_BYTES))
+                said = output.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
         return next((line for line in reversed(said) if line.strip()), "")
