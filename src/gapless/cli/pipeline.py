@@ -89,7 +89,9 @@ def pipeline(
 
 def _until_input_ends(stop: threading.Event) -> None:
     """The node that has started this holds the other end: when that is gone, so is the node."""
-    sys.stdin.buffer.read()
+    # Without the buffer of `sys.stdin`: Python would wait for its lock when it ends, and abort.
+    while os.read(sys.stdin.fileno(), 1_024):
+        pass
     stop.set()
 
 
