@@ -97,6 +97,16 @@ bench-faults: setup ## Latency and nacks around failures of real processes: the 
 bench-startup: setup ## Start a node that has 10 million events behind it
 	@$(BIN)/python -m benchmarks.startup $(ARGS)
 
+.PHONY: bench-views
+bench-views: setup ## How stale live views are, what a hundred cost, beside Spark by hand and Pathway
+	@$(BIN)/python -m benchmarks.ticket_sale $(ARGS)
+	@$(BIN)/python -m benchmarks.views_many $(ARGS)
+	@$(BIN)/python -m benchmarks.views_peers $(ARGS)
+
+.PHONY: bench-history
+bench-history: setup ## Rows a second that Spark reads from archives and from the live log
+	@$(BIN)/python -m benchmarks.history $(ARGS)
+
 .PHONY: golden
 golden: setup ## Rewrite the expectations of the scenarios; review the difference like code
 	@$(BIN)/pytest tests/scenarios --golden
