@@ -8,7 +8,8 @@ Three kinds of topics, all of them ordinary ones whose logs keep the newest row 
 
 A relation's rows have a kind. The pipeline publishes the rows that changed, `SHOWN` or `GONE`, and then one
 `MARKER`, which says how much of the base topics they account for. A reader applies rows when their marker
-comes: what it shows is then the view exactly as of that *horizon*, never half of a change.
+comes: what it shows is then the view exactly as of that *horizon*, never half of a change. (Of a topic that
+the view reads more than once, the horizon is that of the reader that is furthest behind.)
 
 A log gives the newest rows only, and a reader may have an older marker already (from a broker that still had
 it) when it asks for the rows before. Then a row that was superseded since is missing from the state of that
