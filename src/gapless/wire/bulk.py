@@ -27,8 +27,6 @@ from gapless.wire.codec import NAME_CHARACTERS_MAX
 
 #: A request with more bytes is refused unread.
 REQUEST_BYTES_MAX = 4 * TEXT_CHARACTERS_MAX + 2**16
-#: A plan names no more parts than this; the last one then takes the rest of the range.
-PARTS_MAX = 100_000
 #: The header of a call that carries the client's token, as `Bearer TOKEN`.
 TOKEN_HEADER = "authorization"  # noqa: S105  # the name of a header, no token
 #: The columns that come before those of the topic; one of the topic with such a name gets a `_` behind it.

@@ -80,6 +80,26 @@ def test_a_process_runs_only_while_it_is_wanted(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_what_earlier_processes_said_is_put_aside_when_it_is_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "OUTPUT_BYTES_MAX", 10)
+    output = tmp_path / "log"
+    output.write_text("what was said long ago")
+
+    async def story() -> None:
+        async with called() as (port, calls):
+            process = PipelineProcess([sys.executable, "-c", CHILD, str(port)], output, {})
+            process.want(True)
+            _, writer = await calls.get()
+            assert output.read_text() == ""
+            await process.close()
+            writer.close()
+
+    asyncio.run(story())
+    assert (tmp_path / "log.1").read_text() == "what was said long ago"
+
+
 def test_a_network_file_says_which_node_starts_spark(tmp_path: Path) -> None:
     file = load_network(
         f'{NETWORK}spark = {{broker = "s1", checkpoints = "views"}}', "network.toml", tmp_path
