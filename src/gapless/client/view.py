@@ -10,8 +10,8 @@ async with client.view("available") as table:
 
 What is shown is the view exactly as of `table.as_of`, a tick for each pubend of the topics that it is made
 of: every event below is included, and none above. `wait_until` waits until an event of one's own is. There is
-one exception: a view that joins two stages which read the same topic (`gapless view explain` shows them) may,
-while events come, include some above the horizon, of which one of the stages has heard first.
+one exception: a view that reads one topic twice (`gapless view explain` shows it) may, while events come,
+include some above the horizon, of which one of its readers has heard first.
 
 The rows come through a subscription, so a lost connection, a dead broker or a restarted pipeline costs time
 and nothing else.
@@ -35,7 +35,7 @@ from gapless.client.waiting import Signal
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.content.normal import either
-from gapless.errors import GaplessError, UsageError, ViewError
+from gapless.errors import UsageError, ViewError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MIN, Tick
@@ -219,7 +219,7 @@ class View:
                     self._changed.notify()
                     # Readers first: more rows may be waiting.
                     await asyncio.sleep(0)
-        except GaplessError as error:
+        except Exception as error:  # noqa: BLE001  # whoever waits for a change must hear of it, whatever it is
             self._error = error
             if not there.done():
                 there.set_exception(error)

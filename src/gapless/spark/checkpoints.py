@@ -88,7 +88,7 @@ class Checkpoint:
     def restore(self) -> Restored | None:
         """What there was; None for nothing. Raises PipelineError E503 when it cannot be used."""
         committed = self.committed()
-        files = sorted(self._rows.glob("*.arrow"), key=_order) if self._rows.is_dir() else []
+        files = sorted(self._files(), key=_order)
         if committed is None and not files:
             if self.spark.exists():
                 self.drop()  # Spark began and never finished a batch.
@@ -106,6 +106,10 @@ class Checkpoint:
             raise PipelineError("E503", f"{self.folder}: Spark's checkpoint and the state rows do not fit")
         as_of = parsed_as_of(tables[-1].schema.metadata[_AS_OF].decode())
         return Restored([table.replace_schema_metadata(None) for table in tables[start:]], as_of)
+
+    def _files(self) -> list[Path]:
+        """Those that are named after a batch: what else lies there is not ours."""
+        return [each for each in self._rows.glob("*.arrow") if each.name.split(".", 1)[0].isdigit()]
 
     def _read(self, path: Path) -> pa.Table:
         with pa.ipc.open_file(path) as reader:
@@ -125,7 +129,7 @@ class Checkpoint:
     def write_whole(self, batch: int, rows: pa.Table, as_of: AsOf) -> None:
         """Keep all rows as of a batch, and forget older files."""
         self._write(self._rows / f"{batch}.whole.arrow", rows, as_of)
-        for each in self._rows.glob("*.arrow"):
+        for each in self._files():
             if _order(each) < (batch, 1):
                 each.unlink(missing_ok=True)
         self._batches = self._written = 0

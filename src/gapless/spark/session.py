@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 #: On this machine, with all of its cores.
 MASTER = "local[*]"
+LOOPBACK = "127.0.0.1"
 
 _STREAMING = "spark.sql.streaming"
 _LOG = Path(__file__).with_name("log4j2.properties")
@@ -72,6 +73,15 @@ def check_installed() -> None:
         )
 
 
+def is_local(master: str) -> bool:
+    """Whether Spark runs in this very process.
+
+    >>> is_local("local[2]"), is_local("spark://host:7077"), is_local("local-cluster[2,1,1024]")
+    (True, False, False)
+    """
+    return master == "local" or master.startswith("local[")
+
+
 def session(
     master: str = MASTER, *, name: str = "gapless pipeline", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -88,6 +98,8 @@ def session(
     if str(_WORKERS) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([*paths, str(_WORKERS)])
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in {**SETTINGS, **(settings or {})}.items():
+    # On this machine alone nobody else is to reach its ports.
+    own = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if is_local(master) else {}
+    for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
