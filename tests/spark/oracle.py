@@ -23,7 +23,7 @@ from gapless.client import Client
 from gapless.client.view import View as Table
 from gapless.errors import ViewError
 from gapless.model.ids import PubendId
-from gapless.spark.compile import leaves
+from gapless.spark.compile import leaves, readers
 from gapless.spark.relations import covers
 from gapless.views.check import check
 from gapless.views.evaluate import Event, Row, evaluate
@@ -91,8 +91,8 @@ class Drawn:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it reads no topic twice: each reader of Spark's goes on at its own pace."""
-        read = [leaf.topic for root in roots(self.plan.shown.stage) for leaf in leaves(root)]
+        """Whether no topic is read by two stages, which Spark runs each at its own pace."""
+        read = [topic for root in roots(self.plan.shown.stage) for topic in readers(root)]
         return len(read) == len(set(read))
 
 

@@ -10,8 +10,8 @@ async with client.view("available") as table:
 
 What is shown is the view exactly as of `table.as_of`, a tick for each pubend of the topics that it is made
 of: every event below is included, and none above. `wait_until` waits until an event of one's own is. There is
-one exception: a view that reads one topic twice (`gapless view explain` shows it) may, while events come,
-include some above the horizon, of which one of its readers has heard first.
+one exception: a view that reads one topic in two stages (`gapless view explain` shows it) may, while events
+come, include some above the horizon, of which one of its stages has heard first.
 
 The rows come through a subscription, so a lost connection, a dead broker or a restarted pipeline costs time
 and nothing else.

@@ -10,20 +10,26 @@ state rows is computed in the same pass: `shown`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls them
 
+from gapless.model.ids import TopicId
 from gapless.spark.expressions import SPARK_TYPES, column, named
+from gapless.views.expressions import columns_of
 from gapless.views.registry import KEY
 from gapless.views.relation import Aggregate
 from gapless.views.stages import Branch, Events, Keyed, Leaf, Shown
 
 #: Reads the columns of a leaf, those events that its condition accepts, with `PUBEND` and `TICK`.
 Read: TypeAlias = Callable[[Leaf], DataFrame]
+#: Of each topic, what is read of it, and the reader's table.
+_Frames: TypeAlias = Mapping[TopicId, tuple[Leaf, DataFrame]]
+#: Conditions of so many letters are united for one reader; beyond, it reads all events.
+WHERE_LETTERS_MAX = 4_000
 
 #: Where an event stands, beside the columns of its topic.
 PUBEND, TICK = "gapless_pubend", "gapless_tick"
@@ -35,6 +41,34 @@ def leaves(stage: Keyed | Events) -> tuple[Leaf, ...]:
     if isinstance(stage, Events):
         return stage.leaves
     return tuple(leaf for branch in stage.branches for leaf in branch.leaves)
+
+
+def readers(stage: Keyed | Events) -> dict[TopicId, Leaf]:
+    """What one reader per topic reads for all leaves that want it.
+
+    Each reader of Spark's goes on at its own pace: leaves with readers of their own would be shown with
+    events that others have not seen yet.
+    """
+    by_topic: dict[TopicId, list[Leaf]] = {}
+    for leaf in leaves(stage):
+        by_topic.setdefault(leaf.topic, []).append(leaf)
+    return {topic: _reader(wanted) for topic, wanted in by_topic.items()}
+
+
+def _reader(wanted: list[Leaf]) -> Leaf:
+    wheres = list(dict.fromkeys(leaf.where for leaf in wanted))
+    where = wheres[0] if len(wheres) == 1 else " OR ".join(f"({each})" for each in wheres)
+    if "" in wheres or len(where) > WHERE_LETTERS_MAX:
+        where = ""
+    needed = [name for leaf in wanted for name in leaf.columns]
+    # Who gets more than it asked for looks again.
+    needed += [
+        name
+        for leaf in wanted
+        if leaf.where != where and leaf.condition is not None
+        for name in sorted(columns_of(leaf.condition))
+    ]
+    return Leaf(wanted[0].topic, where, tuple(dict.fromkeys(needed)), None, ())
 
 
 def state_columns(stage: Keyed | Events) -> tuple[tuple[str, str], ...]:
@@ -51,7 +85,8 @@ def state_columns(stage: Keyed | Events) -> tuple[tuple[str, str], ...]:
 
 def compiled(stage: Keyed | Events, read: Read) -> DataFrame:
     """The changed state rows of a stage: the key text, then the state columns."""
-    return _keyed(stage, read) if isinstance(stage, Keyed) else _events(stage, read)
+    frames = {topic: (each, read(each)) for topic, each in readers(stage).items()}
+    return _keyed(stage, frames) if isinstance(stage, Keyed) else _events(stage, frames)
 
 
 def shown(frame: DataFrame, views: Iterable[tuple[str, Shown]], keep: Iterable[str]) -> DataFrame:
@@ -72,27 +107,29 @@ def key_text(columns: Iterable[tuple[str, Column]]) -> Column:
     return F.to_json(F.struct(*(each.alias(name) for name, each in columns)), {"ignoreNullFields": "false"})
 
 
-def _read(leaf: Leaf, read: Read) -> DataFrame:
-    frame = read(leaf)
+def _read(leaf: Leaf, frames: _Frames) -> DataFrame:
+    reader, frame = frames[leaf.topic]
+    if reader.where != leaf.where and leaf.condition is not None:
+        frame = frame.filter(column(leaf.condition))
     return frame if leaf.residual is None else frame.filter(column(leaf.residual))
 
 
-def _events(stage: Events, read: Read) -> DataFrame:
-    frames = []
+def _events(stage: Events, frames: _Frames) -> DataFrame:
+    found = []
     for at, leaf in enumerate(stage.leaves):
         # One event may be read by several leaves; each makes a row of its own.
         number = [("leaf", F.lit(at))] if len(stage.leaves) > 1 else []
         key = key_text([("pubend", named(PUBEND)), ("tick", named(TICK)), *number])
         outputs = [column(each).cast(SPARK_TYPES[each.kind]).alias(name) for name, each in leaf.outputs]
-        frames.append(_read(leaf, read).select(key.alias(KEY), *outputs))
-    return reduce(DataFrame.unionByName, frames)
+        found.append(_read(leaf, frames).select(key.alias(KEY), *outputs))
+    return reduce(DataFrame.unionByName, found)
 
 
-def _keyed(stage: Keyed, read: Read) -> DataFrame:
+def _keyed(stage: Keyed, frames: _Frames) -> DataFrame:
     united = reduce(
         lambda left, right: left.unionByName(right, allowMissingColumns=True),
         (
-            _tagged(stage, branch, number, leaf, read)
+            _tagged(stage, branch, number, leaf, frames)
             for number, branch in enumerate(stage.branches)
             for leaf in branch.leaves
         ),
@@ -111,12 +148,12 @@ def _keyed(stage: Keyed, read: Read) -> DataFrame:
     return state.select(key.alias(KEY), *typed)
 
 
-def _tagged(stage: Keyed, branch: Branch, number: int, leaf: Leaf, read: Read) -> DataFrame:
+def _tagged(stage: Keyed, branch: Branch, number: int, leaf: Leaf, frames: _Frames) -> DataFrame:
     """The rows of one leaf: keys, tag, what the branch's aggregates need, and where the event stands."""
     outputs = [column(each).cast(SPARK_TYPES[each.kind]).alias(name) for name, each in leaf.outputs]
     ordered = any(each.function in ("first", "last") for each in branch.aggregates)
     place = [F.struct(named(TICK), named(PUBEND)).alias(_AT)] if ordered else []
-    frame = _read(leaf, read).select(*outputs, *place)
+    frame = _read(leaf, frames).select(*outputs, *place)
     keys = [
         column(each).cast(SPARK_TYPES[kind]).alias(name)
         for (name, kind), each in zip(stage.keys, branch.keys, strict=True)

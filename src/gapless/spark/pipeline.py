@@ -22,7 +22,7 @@ from gapless.client.sync import Client
 from gapless.errors import GaplessError, LinkError, PipelineError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.spark.compile import leaves
+from gapless.spark.compile import readers
 from gapless.spark.graph import Root, View, view_columns
 from gapless.spark.relations import Relation
 from gapless.spark.running import Runner, Running, hold_name
@@ -164,9 +164,9 @@ class Pipeline:
         """A stage is needed no more: the network need not keep anything for it."""
         if not self.runner.network.has_names:
             return
-        for number, leaf in enumerate(leaves(root.stage)):
+        for number, topic in enumerate(readers(root.stage)):
             try:
-                with self._client.hold(leaf.topic, hold_name(stage_name(root.stage), number), {}) as hold:
+                with self._client.hold(topic, hold_name(stage_name(root.stage), number), {}) as hold:
                     hold.forget()
             except GaplessError as error:
                 log.warning("%s", error)

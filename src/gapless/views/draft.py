@@ -200,14 +200,15 @@ def _branch(
 
 def leaf(scan: Scan, conditions: Iterable[Expression], outputs: Iterable[tuple[str, Expression]]) -> Leaf:
     """What is read of a topic: as little as these outputs need, and as much as possible by the brokers."""
-    outputs = tuple(outputs)
+    outputs, conditions = tuple(outputs), tuple(conditions)
     where, left = pushed(scan, conditions)
     residual = all_of(sorted(left, key=repr))
     needed = frozenset[str]().union(*(columns_of(each) for _, each in outputs))
     if residual is not None:
         needed |= columns_of(residual)
     read = tuple(column.name for column in scan.columns if column.name in needed)
-    return Leaf(scan.topic, where, read, residual, outputs)
+    condition = all_of([each for each in conditions if each not in left])
+    return Leaf(scan.topic, where, read, residual, outputs, condition)
 
 
 def unique(name: str, taken: set[str]) -> str:

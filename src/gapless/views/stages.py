@@ -16,7 +16,7 @@ Stages are values: equal stages of different views are computed once.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gapless.model.ids import TopicId
@@ -40,6 +40,8 @@ class Leaf:
     residual: Expression | None
     #: The columns that the stage sees, computed from those that are read.
     outputs: tuple[tuple[str, Expression], ...]
+    #: What `where` says, for a reader that serves several leaves. Equal texts say the same.
+    condition: Expression | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
