@@ -48,8 +48,10 @@ def deleted(folder: Path, chance: Random) -> None:
 def damaged(folder: Path, chance: Random) -> None:
     """Of each stage something is lost: rows, or what Spark has written down."""
     for stage in sorted(folder.iterdir()):
-        files = sorted(each for each in stage.rglob("*") if each.is_file())
-        chosen = chance.choice([each for each in files if each.parent.name in ("rows", "commits", "offsets")])
+        files = [each for each in stage.rglob("*") if each.parent.name in ("rows", "commits", "offsets")]
+        if not files:
+            continue  # no event has come to it yet
+        chosen = chance.choice(sorted(files))
         if chance.random() < 0.5:
             chosen.unlink()
         else:
