@@ -7,6 +7,7 @@ the first client that asks where it is, or at once where the network description
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -104,7 +105,9 @@ class BulkDoor:
 
         def stop() -> None:
             service.stop()
-            loop.call_soon_threadsafe(done.set)
+            # A reader that held it up for long: the node has gone on without it, and its loop may be closed.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(done.set)
 
         threading.Thread(target=stop, name="gapless-bulk-close", daemon=True).start()
         try:
