@@ -301,13 +301,16 @@ def test_a_reader_that_takes_nothing_does_not_keep_the_node_from_stopping(
 
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network:
-            async with connect(network.address("n1")) as client:
+            address = network.address("n1")
+            async with connect(address) as client:
                 for first in range(0, 400_000, 10_000):
                     await publish(client, first, 10_000, note="some text to make it longer" * 4)
-            bulk = await asyncio.to_thread(open_bulk, network.address("n1"), "trades")
+            bulk = await asyncio.to_thread(open_bulk, address, "trades")
             batches = bulk.read("trades-1", 0)
             await asyncio.to_thread(next, batches)
         # Here the node has stopped, although nobody has taken the rest.
+        with pytest.raises(LinkError):
+            await asyncio.to_thread(open_bulk, address, "trades", patience_s=0.2)
         await asyncio.to_thread(batches.close)  # type: ignore[attr-defined]
         await asyncio.to_thread(bulk.close)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
@@ -247,12 +247,12 @@ class Reader:
         return value
 
 
-class AggregateReader:
+class AggregateReader(Protocol):
     """Collects the aggregates of one SELECT; `views.parse_groups` has the one that does."""
 
     def read(self, reader: Reader, function: str, operands: list[Node], leaf: Leaf) -> ColumnRef:
         """A column that stands for the aggregate."""
-        raise NotImplementedError
+        ...
 
 
 @dataclass(frozen=True, slots=True)

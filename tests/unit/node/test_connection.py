@@ -125,6 +125,8 @@ def test_a_peer_that_has_gone_is_noticed(run: Callable[[Coroutine[Any, Any, None
             connection.send_one(b"anybody there")
         await asyncio.wait_for(owner.gone.wait(), 10)
         connection.send_one(b"nobody")
+        assert not connection.is_open
+        assert connection.backlog_bytes == 0
 
     run(test())
 
