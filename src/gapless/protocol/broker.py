@@ -19,8 +19,9 @@ import numpy as np
 
 from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import Epochs, first_epoch
+from gapless.model.epochs import Epoch, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId
+from gapless.model.packed import PackedRows
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
@@ -111,6 +112,8 @@ class _Path:
     #: The ack that was last sent, and when.
     ack_sent: AckRuns = ()
     ack_sent_ms: int | None = None
+    #: Where there is no cell below: what the local subends had acked, and as of which epoch, for that ack.
+    ack_of: tuple[Tick, Epoch] | None = None
     #: Something happened that may change the ack.
     ack_dirty: bool = False
 
@@ -367,7 +370,7 @@ class Broker:
     def _publish(self, event: PublishRequested, step: _Step) -> None:
         pubend = self._hosted(event.pubend, step)
         schema = self.network.topics[self.network.pubends[event.pubend].topic]
-        rows = schema.checked(event.rows)
+        rows = event.rows if isinstance(event.rows, PackedRows) else schema.checked(event.rows)
         if not rows.num_rows:
             # Nothing to log and nothing to tell: it is as durable as it will ever be.
             none = np.zeros(0, dtype=np.int64)
@@ -427,7 +430,9 @@ class Broker:
                     self._send_knowledge(path, cell, telling, step)
 
     def _known_before(self, path: _Path, batch: EventBatch | None) -> bool:
-        return batch is not None and bool(path.istream.stream.known.runs(batch.first, batch.last + 1))
+        if batch is None or batch.first >= path.istream.frontier:
+            return False
+        return bool(path.istream.stream.known.runs(batch.first, batch.last + 1))
 
     def _send_knowledge(self, path: _Path, cell: CellId, telling: Telling, step: _Step) -> None:
         final = path.istream.final_before
@@ -487,7 +492,7 @@ class Broker:
         elif not passed:
             reached(ACK_EXPECTED_ANSWERED)
         # Whatever we can ack, the pubend has not heard of it: say it again.
-        path.ack_sent, path.ack_sent_ms, path.ack_dirty = (), None, True
+        path.ack_sent, path.ack_sent_ms, path.ack_of, path.ack_dirty = (), None, None, True
 
     def _start_requested(self, message: StartRequestMessage, step: _Step) -> None:
         path = self._paths[message.pubend]
@@ -548,14 +553,16 @@ class Broker:
 
     def _settle(self, step: _Step) -> None:
         """After every event: deliver, ask, ack, advertise, forget down to the bounds, set the timer."""
-        if self._edge is not None:
-            self._serve_subends(self._edge, step)
-        for pubend in sorted(step.touched):
-            self._ack(pubend, step)
-            self._forget_to_bounds(pubend)
-        up = frozenset(b for b in self.network.neighbours(self.broker) if self._links.is_up(b))
+        if step.touched:
+            if self._edge is not None:
+                self._serve_subends(self._edge, step)
+            for pubend in sorted(step.touched):
+                self._ack(pubend, step)
+                self._forget_to_bounds(pubend)
+        up = self._links.all_up()
         step.effects += self._links.woken(step.now)
-        step.effects += self._routing.woken(up, step.now)
+        if up:
+            step.effects += self._routing.woken(up, step.now)
         self._set_timer(up, step)
 
     def _serve_subends(self, edge: Edge, step: _Step) -> None:
@@ -588,6 +595,12 @@ class Broker:
             path.ack_dirty = True
             return
         path.ack_dirty = False
+        if self._edge is not None and not path.ostreams:
+            # The common path: the same as before, found without folding anything.
+            ack_of = (self._edge.acked(pubend), self._edge.ack_epoch(pubend))
+            if ack_of == path.ack_of:
+                return
+            path.ack_of = ack_of
         runs = self._folded(path, pubend)
         if not runs or runs == path.ack_sent:
             return
@@ -607,6 +620,8 @@ class Broker:
 
     def _forget_to_bounds(self, pubend: PubendId) -> None:
         path = self._paths[pubend]
+        if path.istream.is_within_bounds:
+            return
         position = self._edge.position(pubend) if self._edge is not None else TICK_MAX
         for start, stop in path.istream.forget_to_bounds(position):
             for ostream in path.ostreams.values():
@@ -615,7 +630,8 @@ class Broker:
     def _set_timer(self, up: frozenset[BrokerId], step: _Step) -> None:
         for pubend in step.touched | step.used:
             self._deadlines.put(pubend, self._deadline_ms(pubend))
-        at = (self._links.deadline_ms(), self._routing.deadline_ms(up), self._deadlines.earliest())
+        routing_ms = self._routing.deadline_ms(up) if up else None
+        at = (self._links.deadline_ms(), routing_ms, self._deadlines.earliest())
         earliest = max(step.now.ms + 1, min(each for each in at if each is not None))
         if self._timer_ms != earliest:
             self._timer_ms = earliest

@@ -264,7 +264,7 @@ class Edge:
             for deliver in group.advance(self._serials):
                 self._waiting[deliver.serial] = (group, None)
                 effects.append(deliver)
-            known = group.known_now()
+            known = group.known_now() if group.ready else ()
             for lag in [each for each in group.ready.values() if each.stuck != known]:
                 lag.stuck = known
                 effects += self._catch_up(group, lag.subend)
@@ -326,10 +326,13 @@ class Edge:
             return min(door.floor, *reading)
         return min(door.floor, max(door.lane.istream.frontier, door.lane.expected))
 
-    def ack_stamp(self, pubend: PubendId) -> Epochs:
+    def ack_epoch(self, pubend: PubendId) -> Epoch:
         """The subscriptions that `acked` speaks for: not yet those that wait for their start tick."""
-        oldest = next(iter(self._doors[pubend].pending), self.epoch + 1)
-        return Epochs({self.broker: oldest - 1})
+        return next(iter(self._doors[pubend].pending), self.epoch + 1) - 1
+
+    def ack_stamp(self, pubend: PubendId) -> Epochs:
+        """The same as a stamp."""
+        return Epochs({self.broker: self.ack_epoch(pubend)})
 
     def reads(self, pubend: PubendId) -> bool:
         """Whether anybody here has subscribed to the topic of a pubend."""

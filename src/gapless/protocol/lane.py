@@ -48,6 +48,8 @@ class Lane:
 
     def settled_below(self, tick: Tick) -> None:
         """Nobody looks below `tick` any more: one run is enough for all that."""
+        if len(self.requires) == 1:
+            return
         need = self.requires.get(tick)
         if need is not None and self.requires.start < tick:
             self.requires.set_range(TICK_MIN, tick, need)

@@ -154,8 +154,7 @@ class Merged:
         """The rows at these positions."""
         if len(rows) == len(self.batch):
             return self
-        batch = EventBatch(self.batch.ticks[rows], self.batch.columns.take(pa.array(rows)))
-        return Merged(batch, None if self.source is None else self.source[rows])
+        return Merged(self.batch.take(rows), None if self.source is None else self.source[rows])
 
 
 @dataclass(slots=True)
@@ -403,7 +402,7 @@ class Group:
         if not self.has_readers:
             return EMPTY
         stop = max(lane.istream.frontier, self._last_row() if len(self.lanes) > 1 else TICK_MIN)
-        if lane.resolved(self.horizon) >= stop:
+        if stop <= self.horizon or lane.resolved(self.horizon) >= stop:
             return EMPTY
         return lane.gaps(self.horizon, stop)
 
@@ -415,7 +414,8 @@ class Group:
         expected = max(each.expected for each in self.lanes)
         # A pubend that falls silent must not keep a condition alive that is to be replaced.
         change = max(self.switches, default=TICK_MIN)
-        wanted = lane.gaps(self.horizon, max(expected, lane.overdue, change))
+        until = max(expected, lane.overdue, change)
+        wanted = lane.gaps(self.horizon, until) if until > self.horizon else EMPTY
         return wanted | self._lacking(lane) if self.ready else wanted
 
     def _lacking(self, lane: Lane) -> TickSet:
@@ -567,7 +567,8 @@ class Group:
         return Merged(EventBatch(ticks[order], columns.take(pa.array(order))), source[order])
 
     def _matched(self, merged: Merged, serials: Iterator[int]) -> Deliver | None:
-        rows, slots = self.index.match(merged.batch.derived(Rows))
+        batch = merged.batch
+        rows, slots = self.index.match_all(len(batch)) or self.index.match(batch.derived(Rows))
         if self.late_starts and len(rows):
             rows, slots = self._started(merged, rows, slots)
         if not len(rows):

@@ -66,6 +66,9 @@ JOIN_BYTES = 32 * 2**10
 WRITE_BYTES = 4 * 2**20
 #: Sealed segments whose index stays in memory after a read.
 INDEXES_MAX = 256
+#: While the disk has so many times more room than is kept free, only every so manyth flush looks.
+ROOM_PLENTY = 8
+ROOM_FLUSHES = 32
 LOCK_NAME = "lock"
 
 
@@ -140,6 +143,8 @@ class Log:
         self._file: File | None = None
         self._number = 0
         self._broken: StoreError | None = None
+        #: How much room there was when somebody looked, less what was written, and how many flushes believe it.
+        self._room = (0, 0)
 
     @staticmethod
     def open(
@@ -395,12 +400,15 @@ class Log:
         size = sum(
             entry.record.batch.nbytes for entry in group.entries if isinstance(entry.record, BatchRecord)
         )
+        if not size or self._has_much_room(size):
+            return group
         try:
-            free = self._files.free_bytes(self.folder) if size else 0
+            free = self._files.free_bytes(self.folder)
         except OSError as error:
             group.fail(failure(error, self.folder))
             return group
-        if not size or free - size >= self.options.free_bytes_min:
+        self._room = (free, ROOM_FLUSHES)
+        if free - size >= self.options.free_bytes_min:
             return group
         full = StoreError(
             "E302",
@@ -411,6 +419,12 @@ class Log:
         batches = [entry for entry in group.entries if isinstance(entry.record, BatchRecord)]
         others = [entry for entry in group.entries if not isinstance(entry.record, BatchRecord)]
         return _Group(others, [entry.token for entry in batches], full)
+
+    def _has_much_room(self, size: int) -> bool:
+        """Whether the disk had so much room a moment ago that nobody need look; counts it as used twice."""
+        free, flushes = self._room
+        self._room = (free - 2 * size, flushes - 1)
+        return flushes > 0 and free - 2 * size >= ROOM_PLENTY * self.options.free_bytes_min
 
     def _write(self, group: _Group) -> None:
         """Write and sync a group; afterwards it has no entries if it failed. Raises when nobody can know."""
@@ -469,7 +483,7 @@ class Log:
             if isinstance(record, BatchRecord):
                 batch = record.batch
                 assert batch.first >= stop, f"{batch} is logged after tick {stop - 1}"
-                assert batch.columns.schema.equals(self.schema), f"columns {batch.columns.schema.names}"
+                assert batch.schema.equals(self.schema), f"columns {batch.schema.names}"
                 stop = batch.last + 1
                 small.append(entry)
                 size += batch.nbytes
@@ -611,7 +625,4 @@ def _joined(entries: list[_Waiting]) -> Payload:
         for entry in entries
         if entry.note and isinstance(entry.record, BatchRecord)
     ]
-    if len(batches) == 1:
-        return batch_payload(batches[0], notes)
-    ticks = np.concatenate([batch.ticks for batch in batches])
-    return batch_payload(EventBatch(ticks, pa.concat_batches([batch.columns for batch in batches])), notes)
+    return batch_payload(EventBatch.joined(batches), notes)
