@@ -30,7 +30,7 @@ from gapless.wire.client_messages import Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
 #: While so many sends are under way, small ones wait and grow: fewer and larger ones are sooner served.
-SENDS_MAX = 4
+SENDS_MAX = 2
 #: From so many events on, a send is no longer small.
 SEND_ROWS_WORTH = 512
 #: `ready` lets the queue be emptied when it is this long.

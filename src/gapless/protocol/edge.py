@@ -15,11 +15,13 @@ from itertools import count
 
 from gapless.content.condition import Condition
 from gapless.errors import UsageError
+from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epoch, Epochs, first_epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
+from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
 from gapless.protocol.curiosity import NackClock
-from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Effect
+from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
 from gapless.protocol.events import FilterChangeRequested, Now, Order, SubscribeRequested, SubscriberSlow
 from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
@@ -277,6 +279,21 @@ class Edge:
             door = self._doors[pubend]
             door.lane.settled_below(self._position(door))
         return effects
+
+    def straight(self, pubend: PubendId, run: Run, batch: EventBatch) -> list[Deliver] | None:
+        """Take new knowledge from the pubend itself, and hand its rows to all readers at once.
+
+        None, with nothing changed, unless all readers are in step and lack nothing below the run.
+        """
+        door, group = self._doors[pubend], self._publisher[pubend]
+        if door.pending or door.request is not None or not door.lane.is_settled(group.horizon):
+            return None
+        if any(each.has_readers for each in door.groups if each is not group):
+            return None
+        delivers = group.straight(run, batch, self._serials)
+        for deliver in delivers or ():
+            self._waiting[deliver.serial] = (group, None)
+        return delivers
 
     def questions(self, pubend: PubendId, now: Now) -> TickSet:
         """The ticks of a pubend to ask for now."""

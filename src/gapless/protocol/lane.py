@@ -54,6 +54,11 @@ class Lane:
         if need is not None and self.requires.start < tick:
             self.requires.set_range(TICK_MIN, tick, need)
 
+    def is_settled(self, horizon: Tick) -> bool:
+        """Whether there is nothing to ask for below the horizon of all readers, nor was."""
+        clock = self.clock
+        return not clock.noticed and not clock.asked and max(self.expected, self.overdue) <= horizon
+
     def resolved(self, start: Tick) -> Tick:
         """The doubt horizon of a reader at `start`: every tick up to it is data or good silence."""
         at = start

@@ -31,8 +31,9 @@ from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.rows import Positions, Rows
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import Epoch
+from gapless.model.epochs import ALWAYS, Epoch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.stream import Run
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.effects import Deliver
 from gapless.protocol.events import Order
@@ -326,6 +327,35 @@ class Group:
                         out.append(deliver)
                 self._move_to(stop)
         return out
+
+    def straight(self, run: Run, batch: EventBatch, serials: Iterator[int]) -> list[Deliver] | None:
+        """Hand out rows that come next, with no silence in doubt among them; None when it is not so simple.
+
+        For a group of one pubend; the run begins with the first tick that the pubend has not told of.
+        """
+        start, stop, stamp = run
+        stream = self.lanes[0].istream.stream
+        if (
+            start != self.horizon
+            or stamp is not ALWAYS
+            or not stream.known
+            or stream.known.stop != start
+            or self.laggards
+            or self.parked
+            or self.late_starts
+            or self.switches
+            or self.passing
+            or len(self.waiting) >= self.parameters.deliveries_waiting_max
+            or len(batch) > self.parameters.message_rows_max
+        ):
+            return None
+        stream.accumulate([run], batch)
+        self.horizon = stop
+        deliver = self._matched(Merged(batch, None), serials)
+        if deliver is None:
+            return []
+        self.waiting[deliver.serial] = start
+        return [deliver]
 
     def catch_up(self, subend: Subend, serials: Iterator[int]) -> Deliver | None:
         """Hand the next part of its past to a laggard that was sent the part before."""
