@@ -66,9 +66,9 @@ JOIN_BYTES = 32 * 2**10
 WRITE_BYTES = 4 * 2**20
 #: Sealed segments whose index stays in memory after a read.
 INDEXES_MAX = 256
-#: While the disk has so many times more room than is kept free, only every so manyth flush looks.
-ROOM_PLENTY = 8
-ROOM_FLUSHES = 32
+#: How much room a log takes in advance.
+RESERVE_BYTES_MIN = 4 * 2**10
+RESERVE_BYTES_MAX = 4 * 2**20
 LOCK_NAME = "lock"
 
 
@@ -141,10 +141,10 @@ class Log:
         self._indexed: deque[Segment] = deque()
         #: For the flush alone: the newest segment's file, None while that must not be appended to.
         self._file: File | None = None
+        #: How large the file was made in advance; 0 when it was not.
+        self._reserved = 0
         self._number = 0
         self._broken: StoreError | None = None
-        #: How much room there was when somebody looked, less what was written, and how many flushes believe it.
-        self._room = (0, 0)
 
     @staticmethod
     def open(
@@ -320,6 +320,8 @@ class Log:
 
     def close(self) -> None:
         """See `RecordLog.close`. No other call may be under way."""
+        if self._broken is None:
+            self._give_back()
         for file in (self._file, self._lock_file):
             if file is not None:
                 file.close()
@@ -400,15 +402,12 @@ class Log:
         size = sum(
             entry.record.batch.nbytes for entry in group.entries if isinstance(entry.record, BatchRecord)
         )
-        if not size or self._has_much_room(size):
-            return group
         try:
-            free = self._files.free_bytes(self.folder)
+            free = self._files.free_bytes(self.folder) if size else 0
         except OSError as error:
             group.fail(failure(error, self.folder))
             return group
-        self._room = (free, ROOM_FLUSHES)
-        if free - size >= self.options.free_bytes_min:
+        if not size or free - size >= self.options.free_bytes_min:
             return group
         full = StoreError(
             "E302",
@@ -420,16 +419,11 @@ class Log:
         others = [entry for entry in group.entries if not isinstance(entry.record, BatchRecord)]
         return _Group(others, [entry.token for entry in batches], full)
 
-    def _has_much_room(self, size: int) -> bool:
-        """Whether the disk had so much room a moment ago that nobody need look; counts it as used twice."""
-        free, flushes = self._room
-        self._room = (free - 2 * size, flushes - 1)
-        return flushes > 0 and free - 2 * size >= ROOM_PLENTY * self.options.free_bytes_min
-
     def _write(self, group: _Group) -> None:
         """Write and sync a group; afterwards it has no entries if it failed. Raises when nobody can know."""
         if self._file is None or self._segments[-1].size >= self.options.segment_bytes_max:
             try:
+                self._give_back()
                 self._rotate()
             except OSError as error:
                 # Nothing of the group was written anywhere.
@@ -470,8 +464,27 @@ class Log:
                 written += write_all(file, written, b"".join(parts))
                 parts = []
         if parts:
+            if at > self._reserved:
+                self._reserve(file, at)
             write_all(file, written, b"".join(parts))
         return at
+
+    def _reserve(self, file: File, end: int) -> None:
+        """Take room in advance: as much again as there is, within bounds, as small logs shall stay small."""
+        size = end + min(max(end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
+        try:
+            file.reserve(size)
+            self._reserved = size
+        except OSError:
+            # No room to spare, or no such call: the write itself will tell whether that is bad.
+            self._reserved = end
+
+    def _give_back(self) -> None:
+        """Nothing more is appended to the newest segment: let go of the room that it does not need."""
+        if self._reserved and self._file is not None and self._reserved > self._segments[-1].size:
+            with suppress(OSError):
+                self._file.truncate(self._segments[-1].size)
+        self._reserved = 0
 
     def _payloads(self, entries: list[_Waiting]) -> Iterator[Payload]:
         """The records as they are written: small batches that follow each other become one."""
@@ -499,6 +512,7 @@ class Log:
 
     def _cut(self, file: File, segment: Segment) -> None:
         """Undo a write that failed, durably."""
+        self._reserved = 0
         try:
             file.truncate(segment.size)
             file.sync()
@@ -538,6 +552,7 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._reserved = 0
         try:
             segment, file = Segment.create(self._files, self.folder, header, self._control)
         except OSError:
