@@ -28,7 +28,6 @@ EVENT_BYTES_MAX = CLIENT_FRAME_BYTES_MAX - 2**20
 
 #: The type that a value of a column has when nothing need be converted.
 _PLAIN: dict[str, type] = {"int": int, "float": float, "string": str, "bool": bool, "binary": bytes}
-_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _encode = msgspec.msgpack.Encoder().encode
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
@@ -36,7 +35,17 @@ _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 class Shape:
     """How events of one topic are taken apart and put into columns."""
 
-    __slots__ = ("_arrow", "_integers", "_is_packable", "_kinds", "_names", "fingerprint", "schema", "values", "width")
+    __slots__ = (
+        "_arrow",
+        "_integers",
+        "_is_packable",
+        "_kinds",
+        "_names",
+        "fingerprint",
+        "schema",
+        "values",
+        "width",
+    )
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -44,7 +53,7 @@ class Shape:
         self.width = len(schema.columns)
         self._arrow = schema.arrow()
         self._is_packable = is_packable(schema)
-        #: The types of the values of an event that is packed without a second look, and the places of integers.
+        #: The types of the values of an event that is packed at once, and the places of integers.
         self._kinds = tuple(_PLAIN.get(column.type, object) for column in schema.columns)
         self._integers = [at for at, column in enumerate(schema.columns) if column.type == "int"]
         self._names = tuple(column.name for column in schema.columns)
@@ -87,10 +96,12 @@ class Shape:
 
     def _packed(self, rows: Sequence[Row]) -> PackedRows | None:
         """A few rows as bytes; None when Arrow has to look at them: at another type, or at a mistake."""
-        kinds, integers = self._kinds, self._integers
         for row in rows:
-            if tuple(map(type, row)) != kinds or any(not _INT_MIN <= row[at] <= _INT_MAX for at in integers):  # type: ignore[operator]
+            if tuple(map(type, row)) != self._kinds:
                 return None
+            for at in self._integers:
+                if row[at].bit_length() > 63:  # type: ignore[attr-defined]  # an integer, by its kind
+                    return None
         try:
             packed = PackedRows(self._arrow, [_encode(row) for row in rows])
         except (UnicodeEncodeError, ValueError):

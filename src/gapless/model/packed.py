@@ -31,8 +31,8 @@ _decode = msgspec.msgpack.Decoder(tuple[object, ...]).decode
 def is_packable(schema: Schema) -> bool:
     """Whether rows of this schema may be kept as bytes.
 
-    >>> is_packable(Schema.parse("t", {"a": "int", "b": "string?"})), is_packable(Schema.parse("t", {"a": "xml"}))
-    (True, False)
+    >>> [is_packable(Schema.parse("t", columns)) for columns in ({"a": "int", "b": "string?"}, {"a": "xml"})]
+    [True, False]
     """
     return all(column.type in PACKED_TYPES for column in schema.columns)
 
@@ -55,6 +55,13 @@ class PackedRows:
         self.rows = rows
         #: What they weigh in memory, for bounds.
         self.nbytes = sum(map(len, rows)) + _ROW_BYTES * len(rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PackedRows):
+            return NotImplemented
+        return list(self.rows) == list(other.rows) and self.schema.equals(other.schema)
+
+    __hash__ = None  # type: ignore[assignment]  # rows are a value, but too big a one to hash
 
     @property
     def num_rows(self) -> int:

@@ -19,10 +19,9 @@ import numpy as np
 
 from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import Epoch, Epochs, first_epoch
+from gapless.model.epochs import Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId
 from gapless.model.packed import PackedRows
-from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
@@ -69,8 +68,9 @@ from gapless.protocol.messages import (
     StartRequestMessage,
     TopicsMessage,
 )
-from gapless.protocol.network import Network, Tree
-from gapless.protocol.ostream import CellFilter, Ostream, Telling
+from gapless.protocol.network import Network
+from gapless.protocol.ostream import CellFilter, Ostream, Telling, split
+from gapless.protocol.path import Path
 from gapless.protocol.peers import Peers
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import Routing
@@ -95,27 +95,6 @@ class Memory:
     rows: int
     row_bytes: int
     runs: int
-
-
-@dataclass(slots=True)
-class _Path:
-    """Everything a broker has for one pubend."""
-
-    tree: Tree
-    istream: Istream
-    ostreams: dict[CellId, Ostream]
-    #: The next cell towards the pubend; None at the pubend's own cell.
-    upstream: CellId | None
-    pubend: Pubend | None = None
-    #: The broker of the upstream cell that last sent knowledge.
-    last_sender: BrokerId | None = None
-    #: The ack that was last sent, and when.
-    ack_sent: AckRuns = ()
-    ack_sent_ms: int | None = None
-    #: Where there is no cell below: what the local subends had acked, and as of which epoch, for that ack.
-    ack_of: tuple[Tick, Epoch] | None = None
-    #: Something happened that may change the ack.
-    ack_dirty: bool = False
 
 
 @dataclass(slots=True)
@@ -198,10 +177,10 @@ class Broker:
             + sum(len(ostream.passed) + len(ostream.curious) for ostream in ostreams),
         )
 
-    def _path(self, pubend: PubendId) -> _Path:
+    def _path(self, pubend: PubendId) -> Path:
         tree = self.network.tree_of(pubend)
         runs_max = self.network.parameters.stream_runs_max
-        return _Path(
+        return Path(
             tree,
             Istream(pubend, self.network.parameters),
             {
@@ -453,22 +432,22 @@ class Broker:
             return False
         step.effects += delivers
         if delivers and istream.is_within_bounds:
-            # The ack stays: it ends below the oldest delivery that was not taken. The pubend wants to be woken
-            # later than before: it will say so when the time comes that it said first.
+            # The ack stays: it ends below the oldest delivery that was not taken. The pubend wants to be
+            # woken later than before: it will say so when the time comes that it said first.
             step.straight.add(pubend)
             step.used.discard(pubend)
         else:
             step.touched.add(pubend)
         return True
 
-    def _known_before(self, path: _Path, batch: EventBatch | None) -> bool:
+    def _known_before(self, path: Path, batch: EventBatch | None) -> bool:
         if batch is None or batch.first >= path.istream.frontier:
             return False
         return bool(path.istream.stream.known.runs(batch.first, batch.last + 1))
 
-    def _send_knowledge(self, path: _Path, cell: CellId, telling: Telling, step: _Step) -> None:
+    def _send_knowledge(self, path: Path, cell: CellId, telling: Telling, step: _Step) -> None:
         final = path.istream.final_before
-        for runs, batch in _split(telling, self.network.parameters.message_rows_max):
+        for runs, batch in split(telling, self.network.parameters.message_rows_max):
             message = KnowledgeMessage(
                 pubend=path.istream.pubend,
                 # What is final needs no runs: `final_before` says it all.
@@ -643,7 +622,7 @@ class Broker:
         else:
             self._send_up(path, AckMessage(pubend=pubend, runs=runs), step)
 
-    def _folded(self, path: _Path, pubend: PubendId) -> AckRuns:
+    def _folded(self, path: Path, pubend: PubendId) -> AckRuns:
         parts: list[list[tuple[Tick, Epochs]]] = [ostream.acked() for ostream in path.ostreams.values()]
         if self._edge is not None:
             acked = self._edge.acked(pubend)
@@ -681,18 +660,18 @@ class Broker:
             at.append(self._edge.deadline_ms(pubend))
         return min((each for each in at if each is not None), default=None)
 
-    def _send_down(self, path: _Path, cell: CellId, message: CellMessage, step: _Step) -> None:
+    def _send_down(self, path: Path, cell: CellId, message: CellMessage, step: _Step) -> None:
         further = path.tree.children[cell]
         step.effects += self._links.send_down(message.pubend, cell, further, message)
 
-    def _send_up(self, path: _Path, message: CellMessage, step: _Step) -> None:
+    def _send_up(self, path: Path, message: CellMessage, step: _Step) -> None:
         assert path.upstream is not None, f"{self.broker} hosts {message.pubend}: nothing is upstream"
         step.effects += self._links.send_up(message.pubend, path.upstream, path.last_sender, message)
 
-    def _wants(self, path: _Path, pubend: PubendId, cell: CellId) -> CellFilter:
+    def _wants(self, path: Path, pubend: PubendId, cell: CellId) -> CellFilter:
         return self._routing.wants(path.tree.root, cell, self.network.pubends[pubend].topic)
 
-    def _is_wanted(self, path: _Path, pubend: PubendId) -> bool:
+    def _is_wanted(self, path: Path, pubend: PubendId) -> bool:
         """Whether anybody has subscribed to the topic of a pubend that lives here, as far as we know."""
         if self._edge is not None and self._edge.reads(pubend):
             return True
@@ -708,20 +687,3 @@ class Broker:
         if self._edge is None:
             raise UsageError("E144", f"'{self.broker}' is no edge: it takes no subscribers")
         return self._edge
-
-
-def _split(telling: Telling, rows_max: int) -> list[tuple[list[Run], EventBatch | None]]:
-    """Cut what is told into messages of at most `rows_max` rows; each says all about its own ticks."""
-    if sum(len(batch) for batch in telling.rows) <= rows_max:
-        return [(telling.runs, EventBatch.joined(telling.rows) if telling.rows else None)]
-    pieces = EventBatch.joined(telling.rows).pieces(rows_max)
-    out: list[tuple[list[Run], EventBatch | None]] = []
-    start = TICK_MIN
-    for at, piece in enumerate(pieces):
-        stop = piece.last + 1 if at + 1 < len(pieces) else TICK_MAX
-        runs = [
-            (max(a, start), min(b, stop), stamp) for a, b, stamp in telling.runs if a < stop and b > start
-        ]
-        out.append((runs, piece))
-        start = stop
-    return out

@@ -38,8 +38,8 @@ class File(Protocol):
     def reserve(self, size: int) -> None:
         """Make the file at least so large, with zeros at its end that were never written.
 
-        When its size stays, a sync has nothing to write but the data: it takes two thirds of the time, and waits
-        for no other file.
+        When its size stays, a sync has nothing to write but the data: it takes two thirds of the time, and
+        waits for no other file.
         """
         ...
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from gapless.errors import StoreError

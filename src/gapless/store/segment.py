@@ -311,9 +311,7 @@ class Segment:
 
 def _is_blank(file: File, start: int, stop: int) -> bool:
     """Whether there are only zeros."""
-    return not any(
-        any(file.read(at, min(CHUNK_BYTES, stop - at))) for at in range(start, stop, CHUNK_BYTES)
-    )
+    return not any(any(file.read(at, min(CHUNK_BYTES, stop - at))) for at in range(start, stop, CHUNK_BYTES))
 
 
 def new_salt() -> int:

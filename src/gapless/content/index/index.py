@@ -80,8 +80,8 @@ class Index:
     """
 
     __slots__ = (
-        "_always",
         "_all_rows",
+        "_always",
         "_by_residual",
         "_by_slot",
         "_dirty",
