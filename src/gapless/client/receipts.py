@@ -126,8 +126,8 @@ class Send:
     def __init__(self) -> None:
         #: The events, until they are made into columns.
         self.rows: list[Row] = []
-        #: The events as they are sent, cut so that each fits a frame, with the place of their first. Gone when
-        #: all is settled: a publication may be kept for long, the rows need not be.
+        #: The events as they are sent, cut so that each fits a frame, with the place of their first. Gone
+        #: when all is settled: a publication may be kept for long, the rows need not be.
         self.pieces: list[tuple[int, Piece]] = []
         #: How many places there are, and what their columns weigh.
         self.count = 0
