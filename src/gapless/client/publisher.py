@@ -29,8 +29,8 @@ from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
-#: While so many sends are under way, small ones wait and grow: fewer and larger ones are sooner served. One is
-#: on the disk, one on its way there.
+#: While so many sends are under way, small ones wait and grow: fewer and larger ones are sooner served.
+#: One is on the disk, one on its way there.
 SENDS_MAX = 2
 #: From so many events on, a send is no longer small.
 SEND_ROWS_WORTH = 512
