@@ -24,7 +24,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from gapless.errors import StoreError
@@ -69,6 +68,9 @@ ALONE_BYTES = 128 * 2**10
 WRITE_BYTES = 4 * 2**20
 #: Sealed segments whose index stays in memory after a read.
 INDEXES_MAX = 256
+#: How much room a log takes in advance.
+RESERVE_BYTES_MIN = 4 * 2**10
+RESERVE_BYTES_MAX = 4 * 2**20
 LOCK_NAME = "lock"
 
 
@@ -141,6 +143,8 @@ class Log:
         self._indexed: deque[Segment] = deque()
         #: For the flush alone: the newest segment's file, None while that must not be appended to.
         self._file: File | None = None
+        #: How large the file was made in advance; 0 when it was not.
+        self._reserved = 0
         self._number = 0
         self._broken: StoreError | None = None
 
@@ -331,6 +335,8 @@ class Log:
 
     def close(self) -> None:
         """See `RecordLog.close`. No other call may be under way."""
+        if self._broken is None:
+            self._give_back()
         for file in (self._file, self._lock_file):
             if file is not None:
                 file.close()
@@ -435,6 +441,7 @@ class Log:
         """Write and sync a group; afterwards it has no entries if it failed. Raises when nobody can know."""
         if self._file is None or self._segments[-1].size >= self.options.segment_bytes_max:
             try:
+                self._give_back()
                 self._rotate()
             except OSError as error:
                 # Nothing of the group was written anywhere.
@@ -481,8 +488,27 @@ class Log:
                 written += write_all(file, written, b"".join(parts))
                 parts = []
         if parts:
+            if at > self._reserved:
+                self._reserve(file, at)
             write_all(file, written, b"".join(parts))
         return at
+
+    def _reserve(self, file: File, end: int) -> None:
+        """Take room in advance: as much again as there is, within bounds, as small logs shall stay small."""
+        size = end + min(max(end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
+        try:
+            file.reserve(size)
+            self._reserved = size
+        except OSError:
+            # No room to spare, or no such call: the write itself will tell whether that is bad.
+            self._reserved = end
+
+    def _give_back(self) -> None:
+        """Nothing more is appended to the newest segment: let go of the room that it does not need."""
+        if self._reserved and self._file is not None and self._reserved > self._segments[-1].size:
+            with suppress(OSError):
+                self._file.truncate(self._segments[-1].size)
+        self._reserved = 0
 
     def _payloads(self, entries: list[_Waiting]) -> Iterator[Payload]:
         """The records as they are written: small batches that follow each other become one."""
@@ -494,7 +520,7 @@ class Log:
             if isinstance(record, BatchRecord):
                 batch = record.batch
                 assert batch.first >= stop, f"{batch} is logged after tick {stop - 1}"
-                assert batch.columns.schema.equals(self.schema), f"columns {batch.columns.schema.names}"
+                assert batch.schema.equals(self.schema), f"columns {batch.schema.names}"
                 stop = batch.last + 1
                 small.append(entry)
                 size += batch.nbytes
@@ -510,6 +536,7 @@ class Log:
 
     def _cut(self, file: File, segment: Segment) -> None:
         """Undo a write that failed, durably."""
+        self._reserved = 0
         try:
             file.truncate(segment.size)
             file.sync()
@@ -549,6 +576,7 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._reserved = 0
         segment, file = Segment.create(self._files, self.folder, header, self._control)
         try:
             self._files.sync_folder(self.folder)
@@ -677,7 +705,4 @@ def _joined(entries: list[_Waiting]) -> Payload:
         for entry in entries
         if entry.note and isinstance(entry.record, BatchRecord)
     ]
-    if len(batches) == 1:
-        return batch_payload(batches[0], notes)
-    ticks = np.concatenate([batch.ticks for batch in batches])
-    return batch_payload(EventBatch(ticks, pa.concat_batches([batch.columns for batch in batches])), notes)
+    return batch_payload(EventBatch.joined(batches), notes)
