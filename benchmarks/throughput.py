@@ -1,6 +1,7 @@
 """How many durable events a second, and how soon? Beside NATS JetStream, Redis, RabbitMQ and ActiveMQ.
 
-    .venv/bin/python -m benchmarks.throughput [--runs N] [--only NAME,...] [--quick] [--json]
+    .venv/bin/python -m benchmarks.throughput [--runs N] [--only NAME,...] [--measure KIND,...] [--quick]
+        [--json]
 
 One publisher, one subscriber and the server are processes of their own, on one machine; events are 250
 bytes. Three things are measured: the rate at which events are published, confirmed and delivered; the
@@ -16,7 +17,7 @@ About 15 minutes; with --quick, without RabbitMQ and ActiveMQ, 2.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ from benchmarks.machine import Process, SyncCount, Window, free_port, load_clien
 from benchmarks.peers import activemq, nats, rabbit, redis
 from benchmarks.report import Asked, console_for, median, new_figure, options, save, show, tell
 
+#: What can be measured.
+KINDS = ("rate", "latency", "fan-out")
 RATE = 2_000
 #: How many events are published while the calls that make them durable are counted.
 SYNCED_EVENTS = 5_000
@@ -199,8 +202,18 @@ def one_run(
     return published, taken, window
 
 
-def measure(system: System, found: Figures) -> None:
-    """One round of one system."""
+def measure(system: System, found: Figures, kinds: Sequence[str]) -> None:
+    """One round of one system, of the kinds that are wanted."""
+    if "rate" in kinds:
+        measure_rate(system, found)
+    if system.paced and "latency" in kinds:
+        measure_latency(system, found)
+    if system.fan_out and "fan-out" in kinds:
+        measure_fan_out(system, found)
+
+
+def measure_rate(system: System, found: Figures) -> None:
+    """Publish flat out until everything is confirmed and delivered."""
     count = system.flat_out
     published, taken, window = one_run(system, count, system.publish, system.subscribe)
     began = published["began"]
@@ -208,18 +221,24 @@ def measure(system: System, found: Figures) -> None:
     found.whole_per_s.append(count / (max(published["ended"], taken["ended"]) - began))
     found.cores.append(window.cores)
     found.foreign_cores.append(window.foreign_cores)
-    if system.paced:
-        pace = ("--rate", RATE)
-        subscribe = (*system.subscribe, *(("--events",) if system.module == "benchmarks.ours" else pace))
-        _, taken, window = one_run(system, system.paced, pace, subscribe)
-        found.p50_ms.append(taken["p50_ms"])
-        found.p99_ms.append(taken["p99_ms"])
-        found.foreign_cores.append(window.foreign_cores)
-    if system.fan_out:
-        subscribe = (*system.fan_subscribe, "--subscriptions", FAN_OUT)
-        published, taken, window = one_run(system, system.fan_out, system.fan_publish, subscribe)
-        found.fan_out_per_s.append(taken["taken"] / (taken["ended"] - published["began"]))
-        found.foreign_cores.append(window.foreign_cores)
+
+
+def measure_latency(system: System, found: Figures) -> None:
+    """Publish single events at a pace that is no load."""
+    pace = ("--rate", RATE)
+    subscribe = (*system.subscribe, *(("--events",) if system.module == "benchmarks.ours" else pace))
+    _, taken, window = one_run(system, system.paced, pace, subscribe)
+    found.p50_ms.append(taken["p50_ms"])
+    found.p99_ms.append(taken["p99_ms"])
+    found.foreign_cores.append(window.foreign_cores)
+
+
+def measure_fan_out(system: System, found: Figures) -> None:
+    """Publish flat out to many connections."""
+    subscribe = (*system.fan_subscribe, "--subscriptions", FAN_OUT)
+    published, taken, window = one_run(system, system.fan_out, system.fan_publish, subscribe)
+    found.fan_out_per_s.append(taken["taken"] / (taken["ended"] - published["began"]))
+    found.foreign_cores.append(window.foreign_cores)
 
 
 def count_syncs(system: System, found: Figures) -> None:
@@ -242,19 +261,19 @@ def figures(found: dict[str, Figures]) -> list[Asked]:
     asked: list[Asked] = []
     single, batches = found.get(OURS), found.get(OURS_BATCHES)
     jetstream, synced = found.get(JETSTREAM), found.get(REDIS)
-    if single and jetstream:
+    if single and jetstream and single.whole_per_s:
         asked.append(
             Asked("single publish, times JetStream", ratio(single.whole_per_s, jetstream.whole_per_s), 3)
         )
-    if single and synced:
+    if single and synced and single.whole_per_s:
         asked.append(
             Asked("single publish, times Redis always", ratio(single.whole_per_s, synced.whole_per_s), 4)
         )
-    if batches and jetstream:
+    if batches and jetstream and batches.whole_per_s:
         asked.append(
             Asked("publish_batch, times JetStream", ratio(batches.whole_per_s, jetstream.whole_per_s), 10)
         )
-    if single and synced:
+    if single and synced and single.p50_ms:
         asked.append(
             Asked(
                 "p50 of single publish, times that of Redis always",
@@ -263,9 +282,9 @@ def figures(found: dict[str, Figures]) -> list[Asked]:
                 True,
             )
         )
-    if single:
+    if single and single.p99_ms:
         asked.append(Asked("p99 of single publish at 2,000/s", median(single.p99_ms), 10, True, "ms"))
-    if single and jetstream:
+    if single and jetstream and single.fan_out_per_s:
         asked.append(
             Asked(
                 "fan-out to 100, times JetStream without acks",
@@ -281,7 +300,7 @@ def show_figures(console: Console, found: dict[str, Figures], listed: list[Syste
     rows = []
     for system in listed:
         each = found.get(system.name)
-        if each is None or not each.whole_per_s:
+        if each is None or not each.foreign_cores:
             continue
         cores = [median(run[at] for run in each.cores) for at in range(3)]
         latency = f"{median(each.p50_ms):.2f} / {median(each.p99_ms):.1f}" if each.p50_ms else "-"
@@ -314,7 +333,7 @@ def show_figures(console: Console, found: dict[str, Figures], listed: list[Syste
 def draw(found: dict[str, Figures]) -> None:
     """Bars: rate, latency and fan-out."""
     figure = new_figure(3)
-    names = [name for name, each in found.items() if each.whole_per_s][::-1]
+    names = [name for name, each in found.items() if each.foreign_cores][::-1]
     rate, latency, fan_out = figure.subplots(1, 3)
     colours = ["tab:green" if name.startswith("Gapless") else "tab:gray" for name in names]
     rate.barh(names, [median(found[name].whole_per_s) for name in names], color=colours)
@@ -341,8 +360,10 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=0, help="rounds (default 5, with --quick 1)")
     parser.add_argument("--only", default="", help="only systems whose names contain one of these, by commas")
+    parser.add_argument("--measure", default=",".join(KINDS), help=f"which of {', '.join(KINDS)}, by commas")
     given = parser.parse_args()
     console = console_for(as_json=given.json)
+    kinds = [each.strip() for each in given.measure.split(",")]
     wanted = [part.strip().lower() for part in given.only.split(",") if part.strip()]
     listed = [
         system
@@ -361,7 +382,7 @@ def main() -> None:
     for run in range(runs):
         for system in listed:
             console.print(f"round {run + 1} of {runs}: {system.name} ...", style="dim")
-            measure(system, found[system.name])
+            measure(system, found[system.name], kinds)
     show_figures(console, found, listed)
     draw(found)
     everything = {

@@ -187,6 +187,16 @@ class FaultyFile:
             raise
         self._inode.settle(None)
 
+    def reserve(self, size: int) -> None:
+        files = self._files
+        files.call("reserve", self._path)
+        start = len(self._inode.data)
+        if size > start:
+            if files.capacity is not None and size - start > files.capacity - files.used():
+                raise OSError(errno.ENOSPC, "no space left on device")
+            put(self._inode.data, start, bytes(size - start))
+            self._inode.dirty.append((start, bytes(size - start)))
+
     def truncate(self, size: int) -> None:
         self._files.call("truncate", self._path)
         del self._inode.data[size:]

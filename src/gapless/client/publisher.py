@@ -16,9 +16,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-import pyarrow as pa
-
-from gapless.client.receipts import BatchReceipt, Publication, Row, Send
+from gapless.client.receipts import BatchReceipt, Piece, Publication, Row, Send
 from gapless.client.refusals import error_of
 from gapless.client.rows import Shape
 from gapless.client.session import never_sent
@@ -32,7 +30,8 @@ from gapless.wire.client_messages import Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
 #: While so many sends are under way, small ones wait and grow: fewer and larger ones are sooner served.
-SENDS_MAX = 1
+#: One is on the disk, one on its way there.
+SENDS_MAX = 2
 #: From so many events on, a send is no longer small.
 SEND_ROWS_WORTH = 512
 #: `ready` lets the queue be emptied when it is this long.
@@ -308,7 +307,7 @@ class Publisher:
                     parts += self._frame(send.first + begin, piece.slice(begin - start, end - begin), shape)
         return parts
 
-    def _frame(self, first: int, rows: pa.RecordBatch, shape: Shape) -> list[Part]:
+    def _frame(self, first: int, rows: Piece, shape: Shape) -> list[Part]:
         after = None
         if self._tells_last and self._last is not None:
             after = self._last[1:]

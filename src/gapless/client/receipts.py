@@ -10,18 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from gapless.errors import GaplessError
 from gapless.model.ids import PubendId
+from gapless.model.packed import PackedRows
 from gapless.model.ticks import Tick, TickArray
 from gapless.wire.client_messages import Receipt as WireReceipt
 
 #: The values of one event, in the order of the topic's columns.
 Row = tuple[object, ...]
+#: Events as they are sent.
+Piece: TypeAlias = pa.RecordBatch | PackedRows
 
 
 class Receipt(NamedTuple):
@@ -123,9 +126,9 @@ class Send:
     def __init__(self) -> None:
         #: The events, until they are made into columns.
         self.rows: list[Row] = []
-        #: The columns, cut so that each fits a frame, with the place of their first row. Gone when all is
-        #: settled: a publication may be kept for long, the rows need not be.
-        self.pieces: list[tuple[int, pa.RecordBatch]] = []
+        #: The events as they are sent, cut so that each fits a frame, with the place of their first. Gone
+        #: when all is settled: a publication may be kept for long, the rows need not be.
+        self.pieces: list[tuple[int, Piece]] = []
         #: How many places there are, and what their columns weigh.
         self.count = 0
         self.nbytes = 0
@@ -145,7 +148,7 @@ class Send:
         self._places: list[int] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def made(self, pieces: Sequence[pa.RecordBatch], failed: dict[int, GaplessError]) -> None:
+    def made(self, pieces: Sequence[Piece], failed: dict[int, GaplessError]) -> None:
         """The events have become columns, but for those that failed."""
         for piece in pieces:
             self.pieces.append((self.count, piece))

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeGuard
 
+import msgspec
 import pyarrow as pa
 
-from gapless.client.receipts import Row
+from gapless.client.receipts import Piece, Row
 from gapless.errors import GaplessError, SchemaError, UsageError
+from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
 from gapless.model.schema import COLUMN_TYPES, Column, Schema
 from gapless.wire.codec import ROWS_MAX, schema_fingerprint
 from gapless.wire.frames import CLIENT_FRAME_BYTES_MAX
@@ -24,19 +26,36 @@ PIECE_ROWS_MAX = ROWS_MAX // 16
 #: What a single event may weigh: the rest of the frame is for everything around it.
 EVENT_BYTES_MAX = CLIENT_FRAME_BYTES_MAX - 2**20
 
+#: The type that a value of a column has when nothing need be converted.
+_PLAIN: dict[str, type] = {"int": int, "float": float, "string": str, "bool": bool, "binary": bytes}
+_encode = msgspec.msgpack.Encoder().encode
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Shape:
     """How events of one topic are taken apart and put into columns."""
 
-    __slots__ = ("_arrow", "_names", "fingerprint", "schema", "values", "width")
+    __slots__ = (
+        "_arrow",
+        "_integers",
+        "_is_packable",
+        "_kinds",
+        "_names",
+        "fingerprint",
+        "schema",
+        "values",
+        "width",
+    )
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.fingerprint = schema_fingerprint(schema)
         self.width = len(schema.columns)
         self._arrow = schema.arrow()
+        self._is_packable = is_packable(schema)
+        #: The types of the values of an event that is packed at once, and the places of integers.
+        self._kinds = tuple(_PLAIN.get(column.type, object) for column in schema.columns)
+        self._integers = [at for at, column in enumerate(schema.columns) if column.type == "int"]
         self._names = tuple(column.name for column in schema.columns)
         #: The values of an event that has a value for every column. Raises KeyError for one that has not.
         self.values: Callable[[Mapping[str, object]], Row] = (
@@ -55,9 +74,12 @@ class Shape:
                 raise SchemaError("E112", f"topic '{topic}': column '{column.name}' is missing")
         return tuple(event.get(name) for name in self._names)
 
-    def pieces(self, rows: Sequence[Row]) -> tuple[list[pa.RecordBatch], dict[int, GaplessError]]:
+    def pieces(self, rows: Sequence[Row]) -> tuple[Sequence[Piece], dict[int, GaplessError]]:
         """The columns of these rows, cut to the size of frames, and what is wrong with those left out."""
         failed: dict[int, GaplessError] = {}
+        packed = self._packed(rows) if self._is_packable and len(rows) < PACKED_ROWS_MAX else None
+        if packed is not None:
+            return [packed], failed
         try:
             return cut(self._columns(rows)), failed
         except UsageError:
@@ -71,6 +93,20 @@ class Shape:
             else:
                 good.append(row)
         return (cut(self._columns(good)) if good else []), failed
+
+    def _packed(self, rows: Sequence[Row]) -> PackedRows | None:
+        """A few rows as bytes; None when Arrow has to look at them: at another type, or at a mistake."""
+        for row in rows:
+            if tuple(map(type, row)) != self._kinds:
+                return None
+            for at in self._integers:
+                if row[at].bit_length() > 63:  # type: ignore[attr-defined]  # an integer, by its kind
+                    return None
+        try:
+            packed = PackedRows(self._arrow, [_encode(row) for row in rows])
+        except (UnicodeEncodeError, ValueError):
+            return None
+        return packed if packed.nbytes <= PIECE_BYTES_MAX else None
 
     def _columns(self, rows: Sequence[Row]) -> pa.RecordBatch:
         columns = zip(self.schema.columns, zip(*rows, strict=True), strict=True)

@@ -15,30 +15,40 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gapless.model.packed import PackedRows, put_together
 from gapless.model.ticks import Tick, TickArray
 
 Made = TypeVar("Made")
 
 
 class EventBatch:
-    """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`."""
+    """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`.
 
-    __slots__ = ("_arrays", "_derived", "_nbytes", "columns", "encoded", "ticks")
+    A few rows may be `packed`; then the columns are made when somebody asks for them.
+    """
+
+    __slots__ = ("_arrays", "_columns", "_derived", "_nbytes", "encoded", "packed", "ticks")
 
     def __init__(
         self,
         ticks: TickArray,
-        columns: pa.RecordBatch,
+        rows: pa.RecordBatch | PackedRows,
         nbytes: int | None = None,
         encoded: memoryview | None = None,
     ) -> None:
         """`nbytes` is what it weighs, and `encoded` the columns as an Arrow message, when known already."""
-        assert len(ticks) == columns.num_rows, f"{len(ticks)} ticks for {columns.num_rows} rows"
+        assert len(ticks) == rows.num_rows, f"{len(ticks)} ticks for {rows.num_rows} rows"
         #: Strictly ascending.
         self.ticks = ticks
-        self.columns = columns
         #: What the columns were read from: logs and links take these bytes as they are. None: not at hand.
         self.encoded = encoded
+        #: The rows as bytes; None when they came as columns.
+        self.packed: PackedRows | None = None
+        self._columns: pa.RecordBatch | None = None
+        if isinstance(rows, PackedRows):
+            self.packed = rows
+        else:
+            self._columns = rows
         self._nbytes = nbytes
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._derived: dict[Callable[[pa.RecordBatch], Any], Any] = {}
@@ -47,6 +57,24 @@ class EventBatch:
     def of(ticks: Sequence[Tick], columns: Mapping[str, Sequence[object]]) -> EventBatch:
         """A batch from plain lists, for tests and examples."""
         return EventBatch(np.asarray(ticks, dtype=np.int64), pa.RecordBatch.from_pydict(dict(columns)))
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The rows as columns."""
+        if self._columns is None:
+            assert self.packed is not None
+            self._columns = self.packed.columns()
+        return self._columns
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self.columns.schema if self.packed is None else self.packed.schema
+
+    @property
+    def _rows(self) -> pa.RecordBatch | PackedRows:
+        """The rows as they are kept."""
+        return self.columns if self.packed is None else self.packed
 
     def __len__(self) -> int:
         return len(self.ticks)
@@ -65,7 +93,8 @@ class EventBatch:
         Looked at when first asked: it takes a while.
         """
         if self._nbytes is None:
-            self._nbytes = self.columns.nbytes + self.ticks.nbytes
+            # What becomes columns later weighs about twice as much; that is seldom, and then soon gone.
+            self._nbytes = self._rows.nbytes + self.ticks.nbytes
         return self._nbytes
 
     @property
@@ -110,7 +139,7 @@ class EventBatch:
         if start == 0 and stop == len(self.ticks):
             return self
         return EventBatch(
-            self.ticks[start:stop], self.columns.slice(start, max(stop - start, 0)), self._share(stop - start)
+            self.ticks[start:stop], self._rows.slice(start, max(stop - start, 0)), self._share(stop - start)
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> EventBatch:
@@ -119,7 +148,16 @@ class EventBatch:
         if mask.all():
             return self
         at = np.flatnonzero(mask)
-        return EventBatch(self.ticks[at], self.columns.take(pa.array(at)), self._share(len(at)))
+        return EventBatch(self.ticks[at], self._taken(at), self._share(len(at)))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> EventBatch:
+        """The rows at these places, in that order."""
+        return EventBatch(self.ticks[rows], self._taken(rows), self._share(len(rows)))
+
+    def _taken(self, at: npt.NDArray[np.int64]) -> pa.RecordBatch | PackedRows:
+        if self.packed is not None:
+            return self.packed.take(at.tolist())
+        return self.columns.take(pa.array(at))
 
     def _share(self, rows: int) -> int | None:
         return None if self._nbytes is None else -(-self._nbytes * max(rows, 0) // max(len(self.ticks), 1))
@@ -138,11 +176,15 @@ class EventBatch:
         if len(batches) == 1:
             return batches[0]
         ticks = np.concatenate([batch.ticks for batch in batches])
-        columns = pa.concat_batches([batch.columns for batch in batches])
+        whole = EventBatch(
+            ticks,
+            put_together([batch._rows for batch in batches]),
+            sum(batch.nbytes for batch in batches),
+        )
         if np.all(ticks[1:] > ticks[:-1]):
-            return EventBatch(ticks, columns, sum(batch.nbytes for batch in batches))
-        unique, at = np.unique(ticks, return_index=True)
-        return EventBatch(unique, columns.take(pa.array(at)))
+            return whole
+        _, at = np.unique(ticks, return_index=True)
+        return whole.take(at)
 
     def check(self) -> None:
         """Raise if ticks are not strictly ascending."""

@@ -44,6 +44,13 @@ class Rows:
         """Insert rows whose ticks are not here yet."""
         if not len(batch):
             return
+        if not self._chunks or self._chunks[-1].last < batch.first:
+            # The common path: a stream grows at its end.
+            self.rows += len(batch)
+            self.nbytes += batch.nbytes
+            self._firsts.append(batch.first)
+            self._chunks.append(batch)
+            return
         low, high = self._touching(batch.first, batch.last + 1)
         if low < high:
             batch = EventBatch.joined([*self._chunks[low:high], batch])
@@ -136,6 +143,10 @@ class KnowledgeStream:
         every row of it through the filter again, or would call data silent. Where `runs` overlap each
         other, so do the runs that are returned.
         """
+        if len(runs) == 1 and batch is not None and self._is_next(runs[0], batch):
+            self.rows.add(batch)
+            self.known.set_range(*runs[0])
+            return runs, batch
         fresh: list[Run] = []
         for start, stop, stamp in runs:
             fresh += self._news(start, stop, stamp)
@@ -183,6 +194,13 @@ class KnowledgeStream:
             missing = self.known.missing(batch.first, batch.last + 1)
             for hole in missing:
                 assert not len(batch.between(hole.start, hole.stop)), f"rows in unknown ticks {hole}"
+
+    def _is_next(self, run: Run, batch: EventBatch) -> bool:
+        """Whether a run begins above everything that is known, and holds all rows of the batch."""
+        start, stop, _ = run
+        if not len(batch) or not start <= batch.first or not batch.last < stop:
+            return False
+        return not self.known or self.known.stop <= start
 
     def _news(self, start: Tick, stop: Tick, stamp: Epochs) -> list[Run]:
         if start >= stop:

@@ -202,9 +202,12 @@ class Delivery:
 
     def deliver(self, effect: Deliver) -> None:
         """Hand out the rows of one delivery."""
-        slots, starts, rows = _by_slot(effect)
         writer = _Writer(self._forms, effect, self._sources)
-        self.rows += len(rows)
+        self.rows += len(effect.rows)
+        if effect.source is None and not effect.laggard and len(effect.rows) == 1:
+            self._deliver_one(effect, writer)
+            return
+        slots, starts, rows = _by_slot(effect)
         if effect.laggard:
             self._hand_laggard(effect, int(slots[0]), rows, writer)
             return
@@ -241,6 +244,25 @@ class Delivery:
             self.report_slow(reader)
         if held and len(self._ledger(effect.pubends).waiting) > self._waiting_max:
             self._relieve(self._ledger(effect.pubends))
+
+    def _deliver_one(self, effect: Deliver, writer: _Writer) -> None:
+        """Hand one row to one subscriber: what `deliver` does, without arrays for it."""
+        slot, row = int(effect.slots[0]), int(effect.rows[0])
+        held = bool(self._guaranteed[slot])
+        if held:
+            ledger = self._ledger(effect.pubends)
+            stop = int(effect.batch.ticks[row]) + 1
+            ledger.handed[effect.pubends[0]][slot] = stop
+            ledger.waiting.append((effect.serial, stop))
+        reader = self._readers.get(slot)
+        could = reader is None or self._send(reader, effect.rows, writer)
+        if not held:
+            self._feed(DeliveryTaken(serial=effect.serial))
+        if not could:
+            assert reader is not None
+            self.report_slow(reader)
+        if held and len(ledger.waiting) > self._waiting_max:
+            self._relieve(ledger)
 
     def _book(
         self, ledger: _Ledger, effect: Deliver, slots: Positions, starts: Positions, rows: Positions
@@ -453,7 +475,9 @@ class _Writer:
     def write(self, connection: Connection, number: int, topic: TopicId, rows: Positions) -> None:
         """Send some rows, which ascend, to one subscription."""
         effect = self._effect
-        if len(rows) < COLUMNS_ROWS_MIN:
+        if len(rows) == 1:
+            connection.send_one(self.rows(topic).one(number, int(rows[0])))
+        elif len(rows) < COLUMNS_ROWS_MIN:
             connection.send(self.rows(topic).few(number, rows.tolist()))
         elif len(rows) == len(effect.batch):
             if self._columns is None:

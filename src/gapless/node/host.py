@@ -52,6 +52,8 @@ class Host:
         self._queue: deque[tuple[Event, Callable[[], None] | None]] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
+        #: When the broker wants to be woken, in the loop's time: not before the timer.
+        self._fire_at = 0.0
         self._stopped = False
         self._broker: Broker | None = None
         self._links: Links | None = None
@@ -157,12 +159,19 @@ class Host:
             self._catalog.learned(creations)
 
     def _start_timer(self, effect: StartTimer) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         # A millisecond later than asked: a timer that fires too early, by the rounding of a clock, would do
         # nothing and not be set again.
-        self._timer = self._loop.call_at(effect.at_ms / 1_000 + 0.001, self._fire)
+        self._fire_at = at = effect.at_ms / 1_000 + 0.001
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                # Under load the time is put off with every step: look at it again when the old one has come.
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._fire)
 
     def _fire(self) -> None:
         self._timer = None
+        if self._fire_at > self._loop.time():
+            self._timer = self._loop.call_at(self._fire_at, self._fire)
+            return
         self.feed(TimerFired())

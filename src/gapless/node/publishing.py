@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from gapless.errors import UsageError
 from gapless.model.ids import BrokerId, PubendId
+from gapless.model.packed import PackedRows, put_together
 from gapless.node.publishers import Publishers, note
 from gapless.node.security import Rights
 from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
@@ -51,7 +52,7 @@ class _Request:
     first: int
     last: int
     #: None when they were handed over.
-    rows: pa.RecordBatch | None
+    rows: pa.RecordBatch | PackedRows | None
     #: The rows as they came, when they can be passed on like that.
     encoded: memoryview | None
     #: Who has sent some of the same events since, and which: the client on a new connection, or another
@@ -113,7 +114,9 @@ class Publishing:
             if known:
                 # A publisher that was restarted may cut its events into other batches than before.
                 self._repeat(client, message, pubend, message.first_catenation + known - 1)
-            rows = schema.checked(message.rows.slice(known) if known else message.rows)
+            rows = message.rows.slice(known) if known else message.rows
+            if not isinstance(rows, PackedRows):
+                rows = schema.checked(rows)
             first = message.first_catenation + known
             publishers.accept(message.publisher, last)
             encoded = None if known else message.encoded
@@ -139,9 +142,8 @@ class Publishing:
     def _store(self, pubend: PubendId, requests: list[_Request]) -> None:
         if not requests:
             return
-        parts = [request.rows for request in requests]
-        rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        encoded = requests[0].encoded if len(parts) == 1 else None
+        rows = put_together([request.rows for request in requests if request.rows is not None])
+        encoded = requests[0].encoded if len(requests) == 1 else None
         # The step that stores the rows asks for their note before it is over.
         self._note = note({request.publisher: request.last for request in requests})
         token = next(self._tokens)

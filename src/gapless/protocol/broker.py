@@ -21,7 +21,7 @@ from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId
-from gapless.model.stream import Run
+from gapless.model.packed import PackedRows
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
@@ -69,8 +69,9 @@ from gapless.protocol.messages import (
     StartRequestMessage,
     TopicsMessage,
 )
-from gapless.protocol.network import Network, Tree
-from gapless.protocol.ostream import CellFilter, Ostream, Telling
+from gapless.protocol.network import Network
+from gapless.protocol.ostream import CellFilter, Ostream, Telling, split
+from gapless.protocol.path import Path
 from gapless.protocol.peers import Peers
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import Routing
@@ -98,25 +99,6 @@ class Memory:
 
 
 @dataclass(slots=True)
-class _Path:
-    """Everything a broker has for one pubend."""
-
-    tree: Tree
-    istream: Istream
-    ostreams: dict[CellId, Ostream]
-    #: The next cell towards the pubend; None at the pubend's own cell.
-    upstream: CellId | None
-    pubend: Pubend | None = None
-    #: The broker of the upstream cell that last sent knowledge.
-    last_sender: BrokerId | None = None
-    #: The ack that was last sent, and when.
-    ack_sent: AckRuns = ()
-    ack_sent_ms: int | None = None
-    #: Something happened that may change the ack.
-    ack_dirty: bool = False
-
-
-@dataclass(slots=True)
 class _Step:
     """What one step collects."""
 
@@ -124,6 +106,8 @@ class _Step:
     effects: list[Effect] = field(default_factory=list)
     #: The pubends whose streams or readers changed.
     touched: set[PubendId] = field(default_factory=set)
+    #: The pubends that changed, and of which nothing is left to settle.
+    straight: set[PubendId] = field(default_factory=set)
     #: The pubends that live here and were asked something: when they want to be woken may have changed.
     used: set[PubendId] = field(default_factory=set)
 
@@ -167,7 +151,7 @@ class Broker:
             # The timer is due: its work is done here and now, so that no flood of messages can put it off.
             self._woken(step)
         self._settle(step)
-        self._touched = step.touched
+        self._touched = step.touched | step.straight
         return step.effects
 
     def check(self) -> None:
@@ -194,10 +178,10 @@ class Broker:
             + sum(len(ostream.passed) + len(ostream.curious) for ostream in ostreams),
         )
 
-    def _path(self, pubend: PubendId) -> _Path:
+    def _path(self, pubend: PubendId) -> Path:
         tree = self.network.tree_of(pubend)
         runs_max = self.network.parameters.stream_runs_max
-        return _Path(
+        return Path(
             tree,
             Istream(pubend, self.network.parameters),
             {
@@ -301,12 +285,14 @@ class Broker:
     def _log_answered(
         self, event: RecordDurable | RecordFailed | RecordsRead | RetentionMoved, step: _Step
     ) -> None:
-        pubend = self._hosted(event.pubend, step)
+        pubend = self._hosted(event.pubend)
+        step.used.add(event.pubend)
         match event:
             case RecordDurable():
                 effects, knowledge, grants = pubend.durable(event.token, step.now)
                 step.effects += effects
-                self._tell(knowledge, step)
+                if not self._straight(knowledge, step):
+                    self._tell(knowledge, step)
                 for grant in grants:
                     self._grant(grant, step)
             case RecordFailed():
@@ -371,9 +357,10 @@ class Broker:
             self._subscriptions_changed(step)
 
     def _publish(self, event: PublishRequested, step: _Step) -> None:
-        pubend = self._hosted(event.pubend, step)
+        # When the pubend wants to be woken does not depend on what waits for the disk.
+        pubend = self._hosted(event.pubend)
         schema = self.network.topics[self.network.pubends[event.pubend].topic]
-        rows = schema.checked(event.rows)
+        rows = event.rows if isinstance(event.rows, PackedRows) else schema.checked(event.rows)
         if not rows.num_rows:
             # Nothing to log and nothing to tell: it is as durable as it will ever be.
             none = np.zeros(0, dtype=np.int64)
@@ -437,12 +424,41 @@ class Broker:
         path = self._paths.get(message.pubend)
         return path is not None and not self._known_before(path, message.batch)
 
-    def _known_before(self, path: _Path, batch: EventBatch | None) -> bool:
-        return batch is not None and bool(path.istream.stream.known.runs(batch.first, batch.last + 1))
+    def _straight(self, knowledge: list[KnowledgeMessage], step: _Step) -> bool:
+        """Hand new events straight to local readers that lack nothing before them; says whether it did.
 
-    def _send_knowledge(self, path: _Path, cell: CellId, telling: Telling, step: _Step) -> None:
+        Nearly all events of a broker that hosts the pubend and its readers are like that. The result is that
+        of `_tell` and `_settle`, without looking for gaps, acks and deadlines that cannot be there.
+        """
+        if len(knowledge) != 1 or self._edge is None:
+            return False
+        [message] = knowledge
+        pubend, batch, path = message.pubend, message.batch, self._paths[message.pubend]
+        istream = path.istream
+        if batch is None or path.ostreams or istream.asked or message.final_before != istream.final_before:
+            return False
+        [run] = message.runs
+        delivers = self._edge.straight(pubend, run, batch)
+        if delivers is None:
+            return False
+        step.effects += delivers
+        if delivers and istream.is_within_bounds:
+            # The ack stays: it ends below the oldest delivery that was not taken. The pubend wants to be
+            # woken later than before: it will say so when the time comes that it said first.
+            step.straight.add(pubend)
+            step.used.discard(pubend)
+        else:
+            step.touched.add(pubend)
+        return True
+
+    def _known_before(self, path: Path, batch: EventBatch | None) -> bool:
+        if batch is None or batch.first >= path.istream.frontier:
+            return False
+        return bool(path.istream.stream.known.runs(batch.first, batch.last + 1))
+
+    def _send_knowledge(self, path: Path, cell: CellId, telling: Telling, step: _Step) -> None:
         final = path.istream.final_before
-        for runs, batch in _split(telling, self.network.parameters.message_rows_max):
+        for runs, batch in split(telling, self.network.parameters.message_rows_max):
             message = KnowledgeMessage(
                 pubend=path.istream.pubend,
                 # What is final needs no runs: `final_before` says it all.
@@ -498,7 +514,7 @@ class Broker:
         elif not passed:
             reached(ACK_EXPECTED_ANSWERED)
         # Whatever we can ack, the pubend has not heard of it: say it again.
-        path.ack_sent, path.ack_sent_ms, path.ack_dirty = (), None, True
+        path.ack_sent, path.ack_sent_ms, path.ack_of, path.ack_dirty = (), None, None, True
 
     def _start_requested(self, message: StartRequestMessage, step: _Step) -> None:
         path = self._paths[message.pubend]
@@ -559,14 +575,16 @@ class Broker:
 
     def _settle(self, step: _Step) -> None:
         """After every event: deliver, ask, ack, advertise, forget down to the bounds, set the timer."""
-        if self._edge is not None:
-            self._serve_subends(self._edge, step)
-        for pubend in sorted(step.touched):
-            self._ack(pubend, step)
-            self._forget_to_bounds(pubend)
-        up = frozenset(b for b in self.network.neighbours(self.broker) if self._links.is_up(b))
+        if step.touched:
+            if self._edge is not None:
+                self._serve_subends(self._edge, step)
+            for pubend in sorted(step.touched):
+                self._ack(pubend, step)
+                self._forget_to_bounds(pubend)
+        up = self._links.all_up()
         step.effects += self._links.woken(step.now)
-        step.effects += self._routing.woken(up, step.now)
+        if up:
+            step.effects += self._routing.woken(up, step.now)
         self._set_timer(up, step)
 
     def _serve_subends(self, edge: Edge, step: _Step) -> None:
@@ -599,6 +617,12 @@ class Broker:
             path.ack_dirty = True
             return
         path.ack_dirty = False
+        if self._edge is not None and not path.ostreams:
+            # The common path: the same as before, found without folding anything.
+            ack_of = (self._edge.acked(pubend), self._edge.ack_epoch(pubend))
+            if ack_of == path.ack_of:
+                return
+            path.ack_of = ack_of
         runs = self._folded(path, pubend)
         if not runs or runs == path.ack_sent:
             return
@@ -609,7 +633,7 @@ class Broker:
         else:
             self._send_up(path, AckMessage(pubend=pubend, runs=runs), step)
 
-    def _folded(self, path: _Path, pubend: PubendId) -> AckRuns:
+    def _folded(self, path: Path, pubend: PubendId) -> AckRuns:
         parts: list[list[tuple[Tick, Epochs]]] = [ostream.acked() for ostream in path.ostreams.values()]
         if self._edge is not None:
             acked = self._edge.acked(pubend)
@@ -618,6 +642,8 @@ class Broker:
 
     def _forget_to_bounds(self, pubend: PubendId) -> None:
         path = self._paths[pubend]
+        if path.istream.is_within_bounds:
+            return
         position = self._edge.position(pubend) if self._edge is not None else TICK_MAX
         for start, stop in path.istream.forget_to_bounds(position):
             for ostream in path.ostreams.values():
@@ -626,7 +652,8 @@ class Broker:
     def _set_timer(self, up: frozenset[BrokerId], step: _Step) -> None:
         for pubend in step.touched | step.used:
             self._deadlines.put(pubend, self._deadline_ms(pubend))
-        at = (self._links.deadline_ms(), self._routing.deadline_ms(up), self._deadlines.earliest())
+        routing_ms = self._routing.deadline_ms(up) if up else None
+        at = (self._links.deadline_ms(), routing_ms, self._deadlines.earliest())
         earliest = max(step.now.ms + 1, min(each for each in at if each is not None))
         if self._timer_ms != earliest:
             self._timer_ms = earliest
@@ -644,48 +671,30 @@ class Broker:
             at.append(self._edge.deadline_ms(pubend))
         return min((each for each in at if each is not None), default=None)
 
-    def _send_down(self, path: _Path, cell: CellId, message: CellMessage, step: _Step) -> None:
+    def _send_down(self, path: Path, cell: CellId, message: CellMessage, step: _Step) -> None:
         further = path.tree.children[cell]
         step.effects += self._links.send_down(message.pubend, cell, further, message)
 
-    def _send_up(self, path: _Path, message: CellMessage, step: _Step) -> None:
+    def _send_up(self, path: Path, message: CellMessage, step: _Step) -> None:
         assert path.upstream is not None, f"{self.broker} hosts {message.pubend}: nothing is upstream"
         step.effects += self._links.send_up(message.pubend, path.upstream, path.last_sender, message)
 
-    def _wants(self, path: _Path, pubend: PubendId, cell: CellId) -> CellFilter:
+    def _wants(self, path: Path, pubend: PubendId, cell: CellId) -> CellFilter:
         return self._routing.wants(path.tree.root, cell, self.network.pubends[pubend].topic)
 
-    def _is_wanted(self, path: _Path, pubend: PubendId) -> bool:
+    def _is_wanted(self, path: Path, pubend: PubendId) -> bool:
         """Whether anybody has subscribed to the topic of a pubend that lives here, as far as we know."""
         if self._edge is not None and self._edge.reads(pubend):
             return True
         return any(self._wants(path, pubend, cell).accepts for cell in path.ostreams)
 
-    def _hosted(self, pubend: PubendId, step: _Step) -> Pubend:
+    def _hosted(self, pubend: PubendId) -> Pubend:
         path = self._paths.get(pubend)
         if path is None or path.pubend is None:
             raise UsageError("E143", f"'{self.broker}' hosts no pubend '{pubend}'")
-        step.used.add(pubend)
         return path.pubend
 
     def _subends(self) -> Edge:
         if self._edge is None:
             raise UsageError("E144", f"'{self.broker}' is no edge: it takes no subscribers")
         return self._edge
-
-
-def _split(telling: Telling, rows_max: int) -> list[tuple[list[Run], EventBatch | None]]:
-    """Cut what is told into messages of at most `rows_max` rows; each says all about its own ticks."""
-    if sum(len(batch) for batch in telling.rows) <= rows_max:
-        return [(telling.runs, EventBatch.joined(telling.rows) if telling.rows else None)]
-    pieces = EventBatch.joined(telling.rows).pieces(rows_max)
-    out: list[tuple[list[Run], EventBatch | None]] = []
-    start = TICK_MIN
-    for at, piece in enumerate(pieces):
-        stop = piece.last + 1 if at + 1 < len(pieces) else TICK_MAX
-        runs = [
-            (max(a, start), min(b, stop), stamp) for a, b, stamp in telling.runs if a < stop and b > start
-        ]
-        out.append((runs, piece))
-        start = stop
-    return out

@@ -91,6 +91,8 @@ class NackClock:
 
     def deadline_ms(self) -> int | None:
         """When `update` must be called again even if nothing happens."""
+        if not (self.noticed or self.asked):
+            return None
         # A gap that was old enough at the last update has been asked for then.
         gaps = {since + self.parameters.gap_curiosity_ms for _, _, since in self.noticed}
         repeats = {asked.at_ms + asked.repeat_ms for _, _, asked in self.asked}

@@ -15,11 +15,13 @@ from itertools import count
 
 from gapless.content.condition import Condition
 from gapless.errors import UsageError
+from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epoch, Epochs, first_epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
+from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
 from gapless.protocol.curiosity import NackClock
-from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Effect
+from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
 from gapless.protocol.events import FilterChangeRequested, Now, Order, SubscribeRequested, SubscriberSlow
 from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
@@ -264,7 +266,7 @@ class Edge:
             for deliver in group.advance(self._serials):
                 self._waiting[deliver.serial] = (group, None)
                 effects.append(deliver)
-            known = group.known_now()
+            known = group.known_now() if group.ready else ()
             for lag in [each for each in group.ready.values() if each.stuck != known]:
                 lag.stuck = known
                 effects += self._catch_up(group, lag.subend)
@@ -277,6 +279,21 @@ class Edge:
             door = self._doors[pubend]
             door.lane.settled_below(self._position(door))
         return effects
+
+    def straight(self, pubend: PubendId, run: Run, batch: EventBatch) -> list[Deliver] | None:
+        """Take new knowledge from the pubend itself, and hand its rows to all readers at once.
+
+        None, with nothing changed, unless all readers are in step and lack nothing below the run.
+        """
+        door, group = self._doors[pubend], self._publisher[pubend]
+        if door.pending or door.request is not None or not door.lane.is_settled(group.horizon):
+            return None
+        if any(each.has_readers for each in door.groups if each is not group):
+            return None
+        delivers = group.straight(run, batch, self._serials)
+        for deliver in delivers or ():
+            self._waiting[deliver.serial] = (group, None)
+        return delivers
 
     def questions(self, pubend: PubendId, now: Now) -> TickSet:
         """The ticks of a pubend to ask for now."""
@@ -326,10 +343,13 @@ class Edge:
             return min(door.floor, *reading)
         return min(door.floor, max(door.lane.istream.frontier, door.lane.expected))
 
-    def ack_stamp(self, pubend: PubendId) -> Epochs:
+    def ack_epoch(self, pubend: PubendId) -> Epoch:
         """The subscriptions that `acked` speaks for: not yet those that wait for their start tick."""
-        oldest = next(iter(self._doors[pubend].pending), self.epoch + 1)
-        return Epochs({self.broker: oldest - 1})
+        return next(iter(self._doors[pubend].pending), self.epoch + 1) - 1
+
+    def ack_stamp(self, pubend: PubendId) -> Epochs:
+        """The same as a stamp."""
+        return Epochs({self.broker: self.ack_epoch(pubend)})
 
     def reads(self, pubend: PubendId) -> bool:
         """Whether anybody here has subscribed to the topic of a pubend."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from gapless.content.condition import Condition
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
+from gapless.model.packed import PackedRows
 from gapless.model.ticks import Tick, TickRange
 from gapless.protocol.creations import Creation
 from gapless.protocol.messages import KnowledgeMessage, Message
@@ -52,7 +53,8 @@ class PublishRequested:
 
     pubend: PubendId
     token: int
-    rows: pa.RecordBatch
+    #: Packed rows were seen to fit the schema by whoever packed them.
+    rows: pa.RecordBatch | PackedRows
     #: The rows as an Arrow message, when they came as one.
     encoded: memoryview | None = None
 

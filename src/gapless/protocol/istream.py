@@ -56,9 +56,10 @@ class Istream:
             self.asked.clear(TICK_MIN, final_before)
             fresh.append((TICK_MIN, final_before, ALWAYS))
         news, rows = self.stream.accumulate(list(runs), batch)
-        for start, stop, _ in news:
-            self.asked.clear(start, stop)
-        self.asked.drop_lowest(self.parameters.stream_runs_max)
+        if self.asked:
+            for start, stop, _ in news:
+                self.asked.clear(start, stop)
+            self.asked.drop_lowest(self.parameters.stream_runs_max)
         if not news:
             reached(KNOWLEDGE_REPEATED)
         return fresh + news, rows
@@ -104,6 +105,15 @@ class Istream:
             self.stream.finalise(start, stop, stamp)
             start = stop
         self.asked.clear(TICK_MIN, start)
+
+    @property
+    def is_within_bounds(self) -> bool:
+        """Whether nothing need be forgotten."""
+        parameters, stream = self.parameters, self.stream
+        return (
+            stream.rows.nbytes <= parameters.stream_bytes_max
+            and len(stream.known) <= parameters.stream_runs_max
+        )
 
     def forget_to_bounds(self, position: Tick) -> list[tuple[Tick, Tick]]:
         """Forget until the bounds hold; returns the forgotten ranges.

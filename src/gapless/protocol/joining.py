@@ -49,7 +49,7 @@ def _follows(before: KnowledgeMessage, after: KnowledgeMessage) -> bool:
     if first is None or second is None or not (len(first) and len(second) and before.runs and after.runs):
         return False
     ascend = first.last < second.first and before.runs[-1][1] <= after.runs[0][0]
-    return ascend and bool(first.columns.schema.equals(second.columns.schema))
+    return ascend and bool(first.schema.equals(second.schema))
 
 
 def _one(group: list[KnowledgeMessage]) -> KnowledgeMessage:

@@ -48,9 +48,16 @@ class Lane:
 
     def settled_below(self, tick: Tick) -> None:
         """Nobody looks below `tick` any more: one run is enough for all that."""
+        if len(self.requires) == 1:
+            return
         need = self.requires.get(tick)
         if need is not None and self.requires.start < tick:
             self.requires.set_range(TICK_MIN, tick, need)
+
+    def is_settled(self, horizon: Tick) -> bool:
+        """Whether there is nothing to ask for below the horizon of all readers, nor was."""
+        clock = self.clock
+        return not clock.noticed and not clock.asked and max(self.expected, self.overdue) <= horizon
 
     def resolved(self, start: Tick) -> Tick:
         """The doubt horizon of a reader at `start`: every tick up to it is data or good silence."""

@@ -95,6 +95,10 @@ class Links:
         """Whether messages to the neighbour are likely to arrive."""
         return neighbour in self.heard_ms and neighbour not in self.silent
 
+    def all_up(self) -> frozenset[BrokerId]:
+        """The neighbours that messages are likely to reach."""
+        return frozenset(self.heard_ms.keys() - self.silent) if self.heard_ms else _NOBODY
+
     def route(self, pubend: PubendId, cell: CellId, further: tuple[CellId, ...]) -> BrokerId | None:
         """The broker of a downstream cell that best reaches the cells `further` down; None for no link."""
         live = self._live(cell)
@@ -164,6 +168,9 @@ class Links:
         known = self.reaches.get(broker)
         # Before its first status a neighbour is taken at its best: that is right most of the time.
         return known is None or all(cell in known for cell in further)
+
+
+_NOBODY: frozenset[BrokerId] = frozenset()
 
 
 def _hashed(pubend: PubendId, candidates: list[BrokerId]) -> BrokerId:

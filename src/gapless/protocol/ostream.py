@@ -296,3 +296,20 @@ class Ostream:
         # Rows in here were data for newer subscriptions than the ack speaks of. The ack is all that is
         # known of them now, so its epochs replace what the silence around them had.
         self.passed.set_range(start, stop, stamp)
+
+
+def split(telling: Telling, rows_max: int) -> list[tuple[list[Run], EventBatch | None]]:
+    """Cut what is told into messages of at most `rows_max` rows; each says all about its own ticks."""
+    if sum(len(batch) for batch in telling.rows) <= rows_max:
+        return [(telling.runs, EventBatch.joined(telling.rows) if telling.rows else None)]
+    pieces = EventBatch.joined(telling.rows).pieces(rows_max)
+    out: list[tuple[list[Run], EventBatch | None]] = []
+    start = TICK_MIN
+    for at, piece in enumerate(pieces):
+        stop = piece.last + 1 if at + 1 < len(pieces) else TICK_MAX
+        runs = [
+            (max(a, start), min(b, stop), stamp) for a, b, stamp in telling.runs if a < stop and b > start
+        ]
+        out.append((runs, piece))
+        start = stop
+    return out

@@ -24,6 +24,7 @@ import pyarrow as pa
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, EPOCH_NONE, Epoch, Epochs
 from gapless.model.ids import BrokerId, PubendId
+from gapless.model.packed import PackedRows
 from gapless.model.stream import Run
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
 from gapless.protocol.acks import AckRuns
@@ -190,7 +191,11 @@ class Pubend:
         return self
 
     def publish(
-        self, rows: pa.RecordBatch, publish_token: int, now: Now, encoded: memoryview | None = None
+        self,
+        rows: pa.RecordBatch | PackedRows,
+        publish_token: int,
+        now: Now,
+        encoded: memoryview | None = None,
     ) -> list[Effect]:
         """Give the rows their ticks and log them. Nobody hears of them before they are durable.
 

@@ -31,8 +31,9 @@ from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.rows import Positions, Rows
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import Epoch
+from gapless.model.epochs import ALWAYS, Epoch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.stream import Run
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.effects import Deliver
 from gapless.protocol.events import Order
@@ -156,8 +157,7 @@ class Merged:
         """The rows at these positions."""
         if len(rows) == len(self.batch):
             return self
-        batch = EventBatch(self.batch.ticks[rows], self.batch.columns.take(pa.array(rows)))
-        return Merged(batch, None if self.source is None else self.source[rows])
+        return Merged(self.batch.take(rows), None if self.source is None else self.source[rows])
 
 
 @dataclass(slots=True)
@@ -330,6 +330,35 @@ class Group:
                 self._move_to(stop)
         return out
 
+    def straight(self, run: Run, batch: EventBatch, serials: Iterator[int]) -> list[Deliver] | None:
+        """Hand out rows that come next, with no silence in doubt among them; None when it is not so simple.
+
+        For a group of one pubend; the run begins with the first tick that the pubend has not told of.
+        """
+        start, stop, stamp = run
+        stream = self.lanes[0].istream.stream
+        if (
+            start != self.horizon
+            or stamp is not ALWAYS
+            or not stream.known
+            or stream.known.stop != start
+            or self.laggards
+            or self.parked
+            or self.late_starts
+            or self.switches
+            or self.passing
+            or len(self.waiting) >= self.parameters.deliveries_waiting_max
+            or len(batch) > self.parameters.message_rows_max
+        ):
+            return None
+        stream.accumulate([run], batch)
+        self.horizon = stop
+        deliver = self._matched(Merged(batch, None), serials)
+        if deliver is None:
+            return []
+        self.waiting[deliver.serial] = start
+        return [deliver]
+
     def catch_up(self, subend: Subend, serials: Iterator[int]) -> Deliver | None:
         """Hand the next part of its past to a laggard that was sent the part before."""
         lag = self.laggards[subend.subscription]
@@ -405,7 +434,7 @@ class Group:
         if not self.has_readers:
             return EMPTY
         stop = max(lane.istream.frontier, self._last_row() if len(self.lanes) > 1 else TICK_MIN)
-        if lane.resolved(self.horizon) >= stop:
+        if stop <= self.horizon or lane.resolved(self.horizon) >= stop:
             return EMPTY
         return lane.gaps(self.horizon, stop)
 
@@ -417,7 +446,8 @@ class Group:
         expected = max(each.expected for each in self.lanes)
         # A pubend that falls silent must not keep a condition alive that is to be replaced.
         change = max(self.switches, default=TICK_MIN)
-        wanted = lane.gaps(self.horizon, max(expected, lane.overdue, change))
+        until = max(expected, lane.overdue, change)
+        wanted = lane.gaps(self.horizon, until) if until > self.horizon else EMPTY
         return wanted | self._lacking(lane) if self.ready else wanted
 
     def _lacking(self, lane: Lane) -> TickSet:
@@ -569,7 +599,8 @@ class Group:
         return Merged(EventBatch(ticks[order], columns.take(pa.array(order))), source[order])
 
     def _matched(self, merged: Merged, serials: Iterator[int]) -> Deliver | None:
-        rows, slots = self.index.match(merged.batch.derived(Rows))
+        batch = merged.batch
+        rows, slots = self.index.match_all(len(batch)) or self.index.match(batch.derived(Rows))
         if self.late_starts and len(rows):
             rows, slots = self._started(merged, rows, slots)
         if not len(rows):

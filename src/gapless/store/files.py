@@ -42,6 +42,14 @@ class File(Protocol):
         """Return once the content and the size are on the disk. After a failure, nothing is known."""
         ...
 
+    def reserve(self, size: int) -> None:
+        """Make the file at least so large, with zeros at its end that were never written.
+
+        When its size stays, a sync has nothing to write but the data: it takes two thirds of the time, and
+        waits for no other file.
+        """
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut the file off at `size`."""
         ...
@@ -136,6 +144,10 @@ class DiskFile:
         os.fdatasync(self._fd)
         if self._end - self._dropped > 2 * CACHED_BYTES:
             self._drop(self._end - CACHED_BYTES)
+
+    def reserve(self, size: int) -> None:
+        """See `File.reserve`."""
+        os.posix_fallocate(self._fd, 0, size)
 
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""

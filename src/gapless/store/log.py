@@ -24,7 +24,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from gapless.errors import StoreError
@@ -36,13 +35,11 @@ from gapless.protocol.pubend import Recovered
 from gapless.store.contract import READ_BYTES_MAX, Extent, Flushed
 from gapless.store.control import Control
 from gapless.store.files import Data, DiskFiles, File, Files, failure, write_all
+from gapless.store.group import Group, Waiting
 from gapless.store.record import (
     BadFrame,
     Frame,
     Kind,
-    Payload,
-    batch_payload,
-    control_payload,
     decoded_batch,
     decoded_notes,
     framed,
@@ -61,14 +58,15 @@ from gapless.store.segment import (
     segment_name,
 )
 
-#: Batches below this size that are flushed together are written as one.
-JOIN_BYTES = 32 * 2**10
 #: A part of a frame that is so large is written by itself: copying it would take longer.
 ALONE_BYTES = 128 * 2**10
 #: Bytes of a group that are gathered before they are written.
 WRITE_BYTES = 4 * 2**20
 #: Sealed segments whose index stays in memory after a read.
 INDEXES_MAX = 256
+#: How much room a log takes in advance.
+RESERVE_BYTES_MIN = 4 * 2**10
+RESERVE_BYTES_MAX = 4 * 2**20
 LOCK_NAME = "lock"
 
 
@@ -91,29 +89,6 @@ class SegmentArchive(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    token: int
-    record: Record
-    note: bytes
-
-
-@dataclass(slots=True)
-class _Group:
-    """The part of a flush that is to be written."""
-
-    entries: list[_Waiting]
-    failed: list[int]
-    error: StoreError | None = None
-    #: First tick and offset of each batch frame, for the index.
-    batches: list[tuple[Tick, int]] = field(default_factory=list)
-
-    def fail(self, error: StoreError) -> None:
-        self.failed = sorted([*self.failed, *(entry.token for entry in self.entries)])
-        self.entries = []
-        self.error = error
-
-
 class Log:
     """The log of one pubend, in a folder of its own. Made by `open`."""
 
@@ -129,7 +104,7 @@ class Log:
         self._files = files
         self._lock_file: File | None = None
         #: Appended and not taken by a flush yet.
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._token = -1
         #: Guards what follows while it is changed or copied. Never held during I/O.
         self._lock = Lock()
@@ -141,6 +116,8 @@ class Log:
         self._indexed: deque[Segment] = deque()
         #: For the flush alone: the newest segment's file, None while that must not be appended to.
         self._file: File | None = None
+        #: How large the file was made in advance; 0 when it was not.
+        self._reserved = 0
         self._number = 0
         self._broken: StoreError | None = None
 
@@ -177,7 +154,7 @@ class Log:
         assert token > self._token, f"token {token} after {self._token}: tokens ascend"
         assert not note or isinstance(record, BatchRecord), "a note goes with a batch"
         self._token = token
-        self._waiting.append(_Waiting(token, record, note))
+        self._waiting.append(Waiting(token, record, note))
 
     @property
     def waiting(self) -> int:
@@ -191,7 +168,7 @@ class Log:
         entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if not entries:
             return Flushed()
-        group = self._with_room(_Group(entries, []))
+        group = self._with_room(Group(entries, []))
         if group.entries:
             self._write(group)
         written = group.entries[-1].token if group.entries else None
@@ -331,6 +308,8 @@ class Log:
 
     def close(self) -> None:
         """See `RecordLog.close`. No other call may be under way."""
+        if self._broken is None:
+            self._give_back()
         for file in (self._file, self._lock_file):
             if file is not None:
                 file.close()
@@ -409,7 +388,7 @@ class Log:
 
     # ---- flushing ------------------------------------------------------------------------------------
 
-    def _with_room(self, group: _Group) -> _Group:
+    def _with_room(self, group: Group) -> Group:
         """Leave the events out when the disk has hardly any room left: releases must still go through."""
         size = sum(
             entry.record.batch.nbytes for entry in group.entries if isinstance(entry.record, BatchRecord)
@@ -429,12 +408,13 @@ class Log:
         )
         batches = [entry for entry in group.entries if isinstance(entry.record, BatchRecord)]
         others = [entry for entry in group.entries if not isinstance(entry.record, BatchRecord)]
-        return _Group(others, [entry.token for entry in batches], full)
+        return Group(others, [entry.token for entry in batches], full)
 
-    def _write(self, group: _Group) -> None:
+    def _write(self, group: Group) -> None:
         """Write and sync a group; afterwards it has no entries if it failed. Raises when nobody can know."""
         if self._file is None or self._segments[-1].size >= self.options.segment_bytes_max:
             try:
+                self._give_back()
                 self._rotate()
             except OSError as error:
                 # Nothing of the group was written anywhere.
@@ -462,10 +442,10 @@ class Log:
             for entry in group.entries:
                 self._control.apply(entry.record)
 
-    def _write_frames(self, file: File, segment: Segment, group: _Group) -> int:
+    def _write_frames(self, file: File, segment: Segment, group: Group) -> int:
         start = at = written = segment.size
         parts: list[Data] = []
-        for payload in self._payloads(group.entries):
+        for payload in group.payloads(self._control.next_tick, self.schema):
             if payload.kind is Kind.BATCH:
                 group.batches.append((payload.first, at))
             frame = framed(payload, salt=segment.header.salt, offset=at, group=start)
@@ -481,35 +461,31 @@ class Log:
                 written += write_all(file, written, b"".join(parts))
                 parts = []
         if parts:
+            if at > self._reserved:
+                self._reserve(file, at)
             write_all(file, written, b"".join(parts))
         return at
 
-    def _payloads(self, entries: list[_Waiting]) -> Iterator[Payload]:
-        """The records as they are written: small batches that follow each other become one."""
-        small: list[_Waiting] = []
-        size = 0
-        stop = self._control.next_tick
-        for entry in entries:
-            record = entry.record
-            if isinstance(record, BatchRecord):
-                batch = record.batch
-                assert batch.first >= stop, f"{batch} is logged after tick {stop - 1}"
-                assert batch.columns.schema.equals(self.schema), f"columns {batch.columns.schema.names}"
-                stop = batch.last + 1
-                small.append(entry)
-                size += batch.nbytes
-                if size < JOIN_BYTES:
-                    continue
-            if small:
-                yield _joined(small)
-                small, size = [], 0
-            if not isinstance(record, BatchRecord):
-                yield control_payload(record)
-        if small:
-            yield _joined(small)
+    def _reserve(self, file: File, end: int) -> None:
+        """Take room in advance: as much again as there is, within bounds, as small logs shall stay small."""
+        size = end + min(max(end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
+        try:
+            file.reserve(size)
+            self._reserved = size
+        except OSError:
+            # No room to spare, or no such call: the write itself will tell whether that is bad.
+            self._reserved = end
+
+    def _give_back(self) -> None:
+        """Nothing more is appended to the newest segment: let go of the room that it does not need."""
+        if self._reserved and self._file is not None and self._reserved > self._segments[-1].size:
+            with suppress(OSError):
+                self._file.truncate(self._segments[-1].size)
+        self._reserved = 0
 
     def _cut(self, file: File, segment: Segment) -> None:
         """Undo a write that failed, durably."""
+        self._reserved = 0
         try:
             file.truncate(segment.size)
             file.sync()
@@ -549,6 +525,7 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._reserved = 0
         segment, file = Segment.create(self._files, self.folder, header, self._control)
         try:
             self._files.sync_folder(self.folder)
@@ -668,16 +645,3 @@ def schema_text(schema: pa.Schema) -> str:
     'price double?, id int64'
     """
     return ", ".join(f"{each.name} {each.type}{'?' if each.nullable else ''}" for each in schema)
-
-
-def _joined(entries: list[_Waiting]) -> Payload:
-    batches = [entry.record.batch for entry in entries if isinstance(entry.record, BatchRecord)]
-    notes = [
-        (entry.record.batch.last, entry.note)
-        for entry in entries
-        if entry.note and isinstance(entry.record, BatchRecord)
-    ]
-    if len(batches) == 1:
-        return batch_payload(batches[0], notes)
-    ticks = np.concatenate([batch.ticks for batch in batches])
-    return batch_payload(EventBatch(ticks, pa.concat_batches([batch.columns for batch in batches])), notes)

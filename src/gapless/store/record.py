@@ -5,7 +5,7 @@
  4  crc      u32   of the payload, or of its sums
  8  mark     4     "GpLs", so that frames can be found again behind damage
 12  kind     u8
-13  flags    u8    1: the ticks have no gaps and are not written; 2: the checksum is of sums
+13  flags    u8    1: the ticks have no gaps, are not written; 2: checksum of sums; 4: packed rows
 14  -        u16
 16  back     u32   how far behind this frame its group begins
 20  rows     u32
@@ -13,7 +13,8 @@
 28  length   u32   of the payload
 32  first    i64   the first tick of a batch, or the only tick of another record
 40  last     i64   the last tick of a batch
-48  payload        of a batch: notes, ticks (i64), one Arrow record batch without its schema
+48  payload        of a batch: notes, ticks (i64), one Arrow record batch without its schema; or, of packed
+                   rows, the length of each (u32), then the rows
 ```
 
 Frames begin at multiples of 8. The first checksum begins with a salt that only the segment knows and with the
@@ -43,6 +44,7 @@ import pyarrow as pa
 
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId
+from gapless.model.packed import PackedRows
 from gapless.model.ticks import Tick
 from gapless.protocol.effects import ReleaseRecord, ReserveRecord, StartRecord
 from gapless.store.files import Data, File
@@ -68,6 +70,7 @@ _SUMMED = 2
 SUMMED_BYTES_MIN = 64 * 2**10
 _BLOCK_WORDS = 4_096
 _WORD = np.dtype("<u8")
+_PACKED = 4
 _PADDING = bytes(ALIGNMENT)
 _TICKS = np.dtype("<i8")
 _NOTHING = memoryview(b"")
@@ -158,10 +161,16 @@ def batch_payload(batch: EventBatch, notes: Sequence[tuple[Tick, bytes]] = ()) -
     flags = _NO_GAPS if last - first == len(batch) - 1 else 0
     if not flags:
         parts.append(np.ascontiguousarray(batch.ticks, dtype=_TICKS).view(np.uint8).data)
-    message = memoryview(batch.columns.serialize()) if batch.encoded is None else batch.encoded
-    parts.append(message)
-    if len(message) >= SUMMED_BYTES_MIN:
-        flags |= _SUMMED
+    if batch.packed is not None:
+        flags |= _PACKED
+        rows = batch.packed.rows
+        parts.append(struct.pack(f"<{len(rows)}I", *map(len, rows)))
+        parts.extend(rows)
+    else:
+        message = memoryview(batch.columns.serialize()) if batch.encoded is None else batch.encoded
+        parts.append(message)
+        if len(message) >= SUMMED_BYTES_MIN:
+            flags |= _SUMMED
     return Payload(Kind.BATCH, first, last, parts, len(batch), flags, note_bytes)
 
 
@@ -334,6 +343,8 @@ def decoded_batch(frame: Frame, schema: pa.Schema) -> EventBatch:
             raise BadFrame(frame.offset)
         ticks = np.frombuffer(frame.payload[at:stop], dtype=_TICKS)
         at = stop
+    if frame.flags & _PACKED:
+        return EventBatch(ticks, _packed(frame, at, schema))
     try:
         columns = pa.ipc.read_record_batch(pa.py_buffer(frame.payload[at:]), schema)
     except (pa.ArrowException, OSError, EOFError):
@@ -341,6 +352,20 @@ def decoded_batch(frame: Frame, schema: pa.Schema) -> EventBatch:
     if columns.num_rows != frame.rows:
         raise BadFrame(frame.offset)
     return EventBatch(ticks, columns)
+
+
+def _packed(frame: Frame, at: int, schema: pa.Schema) -> PackedRows:
+    """The packed rows of a frame that begin at a place of its payload."""
+    start = at + 4 * frame.rows
+    if start > len(frame.payload):
+        raise BadFrame(frame.offset)
+    rows: list[bytes] = []
+    for length in struct.unpack_from(f"<{frame.rows}I", frame.payload, at):
+        rows.append(bytes(frame.payload[start : start + length]))
+        start += length
+    if start != len(frame.payload):
+        raise BadFrame(frame.offset)
+    return PackedRows(schema, rows)
 
 
 def decoded_notes(frame: Frame) -> list[tuple[Tick, bytes]]:

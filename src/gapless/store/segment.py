@@ -270,7 +270,9 @@ class Segment:
                 if frame.group > bad.offset:
                     # A later flush began, so this place had been durable.
                     raise damaged(self.path, bad.offset) from None
-            repair = Repair(path=self.path, offset=bad.offset, bytes_cut=end - bad.offset)
+            if not _is_blank(file, bad.offset, end):
+                # Else it is room that was taken in advance.
+                repair = Repair(path=self.path, offset=bad.offset, bytes_cut=end - bad.offset)
             file.truncate(bad.offset)
         # Its sync may have failed before the crash: then the system believes the last group to be on the
         # disk, and it is not. Writing it again makes the next sync true.
@@ -364,6 +366,11 @@ class Segment:
         index.ticks.frombytes(found.ticks)
         index.offsets.frombytes(found.offsets)
         return index
+
+
+def _is_blank(file: File, start: int, stop: int) -> bool:
+    """Whether there are only zeros."""
+    return not any(any(file.read(at, min(CHUNK_BYTES, stop - at))) for at in range(start, stop, CHUNK_BYTES))
 
 
 def new_salt() -> int:

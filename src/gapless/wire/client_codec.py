@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal, assert_never
 
 import msgspec
+import pyarrow as pa
 from msgspec import Meta
 
 from gapless.errors import PeerError, SchemaError
 from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.model.packed import PackedRows
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
@@ -68,6 +70,7 @@ from gapless.wire.codec import (
 )
 from gapless.wire.delivery import SOURCES_MAX, Source, decode_columns_delivery, decode_rows
 from gapless.wire.frames import Frame, Kind, Part, encode_frame
+from gapless.wire.rows import RowFormat, encode_packed
 
 #: Topics of one list.
 TOPICS_MAX: Final = 2**16
@@ -230,6 +233,8 @@ def encode_client(message: ClientMessage) -> list[Part]:
             published = _Publish(
                 topic, pubend, publisher, first, message.schema, message.after, message.given_up
             )
+            if isinstance(message.rows, PackedRows):
+                return encode_frame(Kind.PUBLISH_ROWS, encode_head(published), encode_packed(message.rows))
             return encode_frame(Kind.PUBLISH, encode_head(published), [encode_columns(message.rows)])
         case Subscribe(request=request, topic=topic, where=where, name=name, order=order):
             start = message.start if isinstance(message.start, str | int) else _told(message.start)
@@ -269,12 +274,12 @@ class ClientDecoder:
     def __init__(self, topics: Mapping[TopicId, Schema]) -> None:
         """`topics` may grow and change while the decoder is in use."""
         self._topics = topics
-        self._forms: dict[TopicId, tuple[ColumnsFormat, int]] = {}
+        self._forms: dict[TopicId, tuple[ColumnsFormat, RowFormat, int]] = {}
 
     def decode(self, frame: Frame) -> ClientMessage:
         """The message in a frame. Raises PeerError, whatever the bytes are."""
         match frame.kind:
-            case Kind.PUBLISH:
+            case Kind.PUBLISH | Kind.PUBLISH_ROWS:
                 return self._publish(frame)
             case Kind.ACKNOWLEDGE:
                 done = decode_head(_acknowledge, frame)
@@ -309,12 +314,17 @@ class ClientDecoder:
                 raise PeerError("E213", f"a {frame.kind.name} frame may not come from a client")
 
     def _publish(self, frame: Frame) -> Publish:
-        head = decode_head(_publish, frame, parts=1)
+        is_packed = frame.kind is Kind.PUBLISH_ROWS
+        head = decode_head(_publish, frame, parts=2 if is_packed else 1)
         topic = TopicId(head.topic)
-        rows = encoded = None
+        rows: pa.RecordBatch | PackedRows | None = None
+        encoded: memoryview | None = None
         known = self._known(topic)
-        if known is not None and known[1] == head.schema:
-            rows, encoded = known[0].decode_kept(frame.parts[0])
+        if known is not None and known[2] == head.schema:
+            if is_packed:
+                rows = known[1].unpacked(frame)
+            else:
+                rows, encoded = known[0].decode_kept(frame.parts[0])
             if not rows.num_rows:
                 raise unreadable(frame, "no rows")
         return Publish(
@@ -329,13 +339,17 @@ class ClientDecoder:
             encoded=encoded,
         )
 
-    def _known(self, topic: TopicId) -> tuple[ColumnsFormat, int] | None:
+    def _known(self, topic: TopicId) -> tuple[ColumnsFormat, RowFormat, int] | None:
         schema = self._topics.get(topic)
         if schema is None:
             return None
         known = self._forms.get(topic)
         if known is None or known[0].schema is not schema:
-            known = self._forms[topic] = (ColumnsFormat(schema), schema_fingerprint(schema))
+            known = self._forms[topic] = (
+                ColumnsFormat(schema),
+                RowFormat(schema),
+                schema_fingerprint(schema),
+            )
         return known
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from gapless.content.rows import Positions
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.model.packed import PackedRows
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick, TickArray
 from gapless.protocol.events import Order
@@ -52,7 +53,7 @@ class Publish:
     #: `codec.schema_fingerprint` of the schema that the rows were made for.
     schema: int
     #: As they came, when the topic has another schema or there is no such topic: None.
-    rows: pa.RecordBatch | None
+    rows: pa.RecordBatch | PackedRows | None
     #: The event that these come after, when the publisher published it through another pubend.
     after: tuple[PubendId, Tick] | None = None
     #: The publisher was refused events for the time being and has given them up: those up to this number.

@@ -75,6 +75,9 @@ class SharedRows:
 
     __slots__ = ("_entries",)
 
+    #: By row: its tick, its source and its bytes, filled up to a multiple of 8.
+    _entries: dict[int, bytes]
+
     def __init__(
         self,
         form: RowFormat,
@@ -84,15 +87,18 @@ class SharedRows:
         source: Positions | None = None,
     ) -> None:
         """`rows` are those that anybody gets; row r is of the pubend with number `numbers[source[r]]`."""
+        if source is None and batch.packed is not None and len(batch) == 1:
+            [tick], [data], number = batch.ticks.tolist(), batch.packed.rows, numbers[0]
+            self._entries = {0: _ENTRY.pack(tick, number, len(data)) + data + _PADDING[-len(data) % 8]}
+            return
         wanted = np.unique(rows)
         ticks = batch.ticks[wanted].tolist()
-        columns = batch.columns if len(wanted) == len(batch) else batch.columns.take(wanted)
+        some = batch if len(wanted) == len(batch) else batch.take(wanted)
         sources = [numbers[0]] * len(wanted) if source is None else [numbers[at] for at in source[wanted]]
-        #: By row: its tick, its source and its bytes, filled up to a multiple of 8.
-        self._entries: dict[int, bytes] = {
+        self._entries = {
             row: _ENTRY.pack(tick, number, len(data)) + data + _PADDING[-len(data) % 8]
             for row, tick, number, data in zip(
-                wanted.tolist(), ticks, sources, form.encode(columns), strict=True
+                wanted.tolist(), ticks, sources, form.encoded(some), strict=True
             )
         }
 

@@ -88,6 +88,7 @@ class Kind(IntEnum):
     LIST_TOPICS = 0x26
     CREATE_TOPIC = 0x27
     ASK_STATUS = 0x28
+    PUBLISH_ROWS = 0x29
 
     RECEIPT = 0x40
     PUBLISH_REFUSED = 0x41

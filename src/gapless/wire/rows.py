@@ -10,6 +10,8 @@ Implements docs/wire.md, section 6.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from types import GenericAlias
@@ -21,7 +23,11 @@ import pyarrow as pa
 from msgspec import Meta
 
 from gapless.errors import PeerError
+from gapless.model.batch import EventBatch
+from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
 from gapless.model.schema import Schema
+from gapless.wire.codec import unreadable
+from gapless.wire.frames import Frame, Part
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -47,10 +53,12 @@ _encode = msgspec.msgpack.Encoder().encode
 class RowFormat:
     """The rows of one topic as bytes, and back."""
 
-    __slots__ = ("_decoder", "_special", "_times", "schema")
+    __slots__ = ("_arrow", "_decoder", "_is_packable", "_special", "_times", "schema")
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
+        self._arrow = schema.arrow()
+        self._is_packable = is_packable(schema)
         types = tuple(
             _TYPES[column.type] | None if column.nullable else _TYPES[column.type]
             for column in schema.columns
@@ -66,12 +74,35 @@ class RowFormat:
             if column.type in {"timestamp", "decimal"}
         ]
 
+    def encoded(self, batch: EventBatch) -> Sequence[bytes]:
+        """Each row as bytes, which it may be already."""
+        return self.encode(batch.columns) if batch.packed is None else batch.packed.rows
+
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
         """Each row as bytes."""
         arrays = columns.columns
         for at in self._times:
             arrays[at] = arrays[at].cast(pa.int64())
         return [_encode(row) for row in zip(*[array.to_pylist() for array in arrays], strict=True)]
+
+    def unpacked(self, frame: Frame) -> PackedRows:
+        """The rows in the two parts of a frame: the length of each, and their bytes. Raises PeerError.
+
+        Each is decoded, and encoded anew: then it is written as this program would have written it, and as
+        short as that.
+        """
+        lengths, data = frame.parts
+        count = len(lengths) // 4
+        if not self._is_packable or not 0 < count <= PACKED_ROWS_MAX or len(lengths) % 4:
+            raise unreadable(frame, f"{len(lengths)} bytes of lengths, or rows that must come as columns")
+        rows: list[bytes] = []
+        at = 0
+        for length in struct.unpack(f"<{count}I", lengths):
+            rows.append(_encode(self.decode(data[at : at + length])))
+            at += length
+        if at != len(data):
+            raise unreadable(frame, "the lengths of its rows do not add up")
+        return PackedRows(self._arrow, rows)
 
     def decode(self, data: memoryview | bytes) -> tuple[object, ...]:
         """The values of a row. Raises PeerError unless they fit the schema."""
@@ -92,6 +123,11 @@ class RowFormat:
             elif isinstance(value, Decimal) and not _is_ours(value):
                 raise ValueError(f"column '{self.schema.columns[at].name}' cannot be {kind} {value}")
         return tuple(made)
+
+
+def encode_packed(rows: PackedRows) -> list[Part]:
+    """Packed rows as the parts of a frame."""
+    return [struct.pack(f"<{len(rows.rows)}I", *map(len, rows.rows)), b"".join(rows.rows)]
 
 
 def _time(microseconds: int) -> datetime | np.datetime64:

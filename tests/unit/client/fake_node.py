@@ -18,6 +18,7 @@ import pyarrow as pa
 from gapless.client import Client, Options, connect
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.packed import as_columns
 from gapless.model.schema import Schema
 from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.client_messages import (
@@ -247,7 +248,7 @@ class FakeNode:
         """Keep what is new of it."""
         assert message.rows is not None
         self.publishes += 1
-        for at, row in enumerate(zip(*message.rows.to_pydict().values(), strict=True)):
+        for at, row in enumerate(zip(*as_columns(message.rows).to_pydict().values(), strict=True)):
             key = (message.publisher, message.first_catenation + at)
             if key not in self.stored:
                 self.stored[key] = (self.tick, row)

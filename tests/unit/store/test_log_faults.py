@@ -8,9 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+import msgspec
+import numpy as np
 import pytest
 
 from gapless.errors import StoreError
+from gapless.model.batch import EventBatch
+from gapless.model.packed import PackedRows
+from gapless.model.ticks import TickRange
 from gapless.protocol.effects import BatchRecord, Record, ReleaseRecord, ReserveRecord
 from gapless.store.contract import Flushed
 from gapless.store.control import Control
@@ -269,6 +274,44 @@ def test_a_release_goes_through_when_events_do_not() -> None:
     assert (done.token, done.failed) == (102, (101, 103))
     assert str(done.error).startswith("E302 the disk of /log has 4000 bytes left, 4000 are kept")
     assert restarted(files).recover().released == 5
+
+
+def test_room_that_was_taken_in_advance_is_no_damage_and_is_given_back() -> None:
+    files = FaultyFiles()
+    log = open_log(files)
+    flush(log, batch(10))
+    flush(log, batch(20))
+    [path] = [path for path in files.names if path.suffix == ".segment"]
+    used = log.log_bytes
+    assert files.open(path).size() > used
+    files.cut_power(Random(1))
+    again = open_log(files)
+    assert again.repair is None
+    assert ticks_in(again) == [10, 20]
+    flush(again, batch(30))
+    again.close()
+    assert files.open(path).size() == again.log_bytes > used
+
+
+def test_without_room_in_advance_a_log_goes_on() -> None:
+    files = FaultyFiles()
+    files.hook = failing("reserve", errno.ENOSPC)
+    log = open_log(files)
+    assert flush(log, batch(10)).error is None
+    assert ticks_in(restarted(files)) == [10]
+
+
+def test_packed_rows_are_logged_and_read_as_they_are() -> None:
+    files = FaultyFiles()
+    log = open_log(files)
+    columns = batch(10).batch.columns
+    rows = [msgspec.msgpack.encode(list(row.values())) for row in columns.to_pylist()]
+    ticks = np.array([10], dtype=np.int64)
+    flush(log, BatchRecord(batch=EventBatch(ticks, PackedRows(SCHEMA, rows))))
+    _, found = restarted(files).read(TickRange(0, 100), 10)
+    assert found is not None
+    assert found.packed is not None
+    assert found == EventBatch(ticks, columns)
 
 
 @pytest.mark.parametrize("call", ["write", "truncate", "sync"])

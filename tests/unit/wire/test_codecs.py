@@ -1,5 +1,6 @@
 """Messages as bytes: the exact bytes of a few, and what is refused of the others."""
 
+import struct
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,6 +15,7 @@ from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.packed import PACKED_ROWS_MAX, PackedRows
 from gapless.model.schema import Schema
 from gapless.model.stream import KnowledgeStream
 from gapless.model.ticks import TICK_MIN, TickRange
@@ -41,7 +43,7 @@ from gapless.wire.client_messages import (
 )
 from gapless.wire.codec import KEPT_BYTES_MIN, ColumnsFormat, encode_batch, schema_fingerprint
 from gapless.wire.delivery import DELIVERY_BYTES_MAX, SharedColumns, SharedRows
-from gapless.wire.frames import FROM_STRANGER, Frame, FrameReader, Kind, Part
+from gapless.wire.frames import FROM_STRANGER, Frame, FrameReader, Kind, Part, encode_frame
 from gapless.wire.handshake import (
     Hello,
     Ping,
@@ -411,6 +413,66 @@ def test_what_is_published_for_another_schema_is_left_unread_and_is_no_breach() 
     topics[TRADES.topic] = TRADES
     with pytest.raises(PeerError, match=r"E215.*no rows"):
         node.decode(*frames_of(encode_client(publish(rows=0))))
+
+
+PLAIN = Schema.parse(TopicId("plain"), {"a": "int", "b": "float?", "c": "string"})
+
+
+def published_rows(*rows: object, lengths: list[int] | None = None, schema: Schema = PLAIN) -> list[Frame]:
+    """A frame of packed rows, whatever they are."""
+    data = [msgspec.msgpack.encode(row) for row in rows]
+    head = msgspec.msgpack.encode(["plain", None, "me", 1, schema_fingerprint(schema), None, None])
+    lengths = [len(each) for each in data] if lengths is None else lengths
+    told = struct.pack(f"<{len(lengths)}I", *lengths)
+    return frames_of(encode_frame(Kind.PUBLISH_ROWS, head, [told, b"".join(data)]))
+
+
+def test_a_few_rows_are_published_as_bytes() -> None:
+    rows = PackedRows(PLAIN.arrow(), [msgspec.msgpack.encode(row) for row in ((1, 2.5, "x"), (2, None, "y"))])
+    message = replace(publish("plain", schema_fingerprint(PLAIN)), rows=rows)
+    decoded = ClientDecoder({PLAIN.topic: PLAIN}).decode(*frames_of(encode_client(message)))
+    assert decoded == message
+
+
+def test_a_packed_row_is_kept_as_we_would_have_written_it() -> None:
+    # 2**60 + 1 is no float that Arrow would make of an integer.
+    decoded = ClientDecoder({PLAIN.topic: PLAIN}).decode(*published_rows((1, 2**60 + 1, "x")))
+    assert isinstance(decoded, Publish)
+    assert isinstance(decoded.rows, PackedRows)
+    assert decoded.rows.columns().to_pylist() == [{"a": 1, "b": 2.0**60, "c": "x"}]
+
+
+@pytest.mark.parametrize(
+    "row", [(1, 2.0), (1, 2.0, "x", 4), ("1", 2.0, "x"), (2**63, 2.0, "x"), (None, 2.0, "x"), {"a": 1}, 7]
+)
+def test_a_packed_row_of_another_schema_is_refused(row: object) -> None:
+    with pytest.raises(PeerError, match="E216"):
+        ClientDecoder({PLAIN.topic: PLAIN}).decode(*published_rows((1, 2.0, "x"), row))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        published_rows(),
+        published_rows(*[(1, 2.0, "x")] * (PACKED_ROWS_MAX + 1)),
+        published_rows((1, 2.0, "x"), lengths=[]),
+        [published_rows((1, 2.0, "x"))[0]._replace(parts=(memoryview(b"\x01"), memoryview(b"\x93")))],
+    ],
+)
+def test_packed_rows_that_do_not_add_up_are_refused(frames: list[Frame]) -> None:
+    with pytest.raises(PeerError, match="E215"):
+        ClientDecoder({PLAIN.topic: PLAIN}).decode(*frames)
+
+
+def test_rows_longer_than_the_frame_are_refused() -> None:
+    with pytest.raises(PeerError, match=r"E21[56]"):
+        ClientDecoder({PLAIN.topic: PLAIN}).decode(*published_rows((1, 2.0, "x"), lengths=[2**31]))
+
+
+def test_a_topic_with_documents_takes_columns_alone() -> None:
+    schema = Schema.parse(TopicId("plain"), {"a": "xml"})
+    with pytest.raises(PeerError, match=r"E215.*columns"):
+        ClientDecoder({schema.topic: schema}).decode(*published_rows((b"<a/>",), schema=schema))
 
 
 def test_fingerprints_tell_schemas_apart() -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gapless.content.condition import Condition
+from gapless.content.condition import EVERYTHING, Condition
 from gapless.content.evaluate import mask, mask_atom, mask_within
 from gapless.content.index.features import (
     Feature,
@@ -80,6 +80,7 @@ class Index:
     """
 
     __slots__ = (
+        "_all_rows",
         "_always",
         "_by_residual",
         "_by_slot",
@@ -116,6 +117,8 @@ class Index:
         self._unbound: dict[int, None] = {}
         #: While there are few conditions: all of them, by slot. None when there were more.
         self._few: dict[int, Condition] | None = {} if few_max else None
+        #: While there are few: the slots, if each of them gets every row.
+        self._all_rows: Positions | None = None
         #: Conjunctions that every row matches.
         self._always: dict[int, None] = {}
         #: Candidates per row of the last batch.
@@ -136,6 +139,7 @@ class Index:
             self._few[slot] = condition
             if len(self._few) > self._few_max:
                 self._few = None
+            self._look_for_all_rows()
         self._by_slot[slot] = [
             self._enter(slot, plan)
             for conjunction in condition.terms
@@ -146,6 +150,7 @@ class Index:
         """Send nothing to `slot` any more."""
         if self._few is not None:
             self._few.pop(slot, None)
+            self._look_for_all_rows()
         for entry in self._by_slot.pop(slot, ()):
             self._withdraw(entry)
 
@@ -165,6 +170,20 @@ class Index:
             found.append(pairs if start == 0 else (pairs[0] + start, pairs[1]))
             start += len(part)
         return _concatenated(found) if len(found) > 1 else (found[0] if found else NO_PAIRS)
+
+    def match_all(self, rows: int) -> Pairs | None:
+        """The pairs of so many rows when they need not be looked at; None when they must be."""
+        slots = self._all_rows
+        if slots is None:
+            return None
+        if len(slots) == 1:
+            return np.arange(rows), np.full(rows, slots[0])
+        return np.repeat(np.arange(rows), len(slots)), np.tile(slots, rows)
+
+    def _look_for_all_rows(self) -> None:
+        few = self._few
+        wide = few and all(condition == EVERYTHING for condition in few.values())
+        self._all_rows = np.asarray(sorted(few), dtype=np.int64) if few and wide else None
 
     @property
     def nbytes(self) -> int:
