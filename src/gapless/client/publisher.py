@@ -1,7 +1,7 @@
 """How is an event published? Numbered, sent with all that wait beside it, kept until its receipt is there.
 
 `publish` only puts the event in a queue. When the socket is free, everything queued becomes the columns of
-one frame. Up to `SENDS_MAX` frames are under way at a time; while they are, small ones wait and grow: no
+one frame. While one is under way, small ones wait and grow, unless the node is far away: no
 timer, no delay when there is little to do, large batches when there is much.
 
 Every event has a *catenation number*, and the node stores no number of a publisher twice. So whatever has
@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from math import inf
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -29,9 +31,11 @@ from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
-#: While so many sends are under way, small ones wait and grow: fewer and larger ones are sooner served.
-#: One is on the disk, one on its way there.
-SENDS_MAX = 2
+#: A small send waits while another is under way: fewer and larger ones are sooner served. But for every so
+#: many seconds that the quickest receipt took, one more may be: a node that is far away is not a busy one.
+TRIP_SECONDS = 0.005
+#: So many small sends at most.
+SENDS_MAX = 8
 #: From so many events on, a send is no longer small.
 SEND_ROWS_WORTH = 512
 #: `ready` lets the queue be emptied when it is this long.
@@ -89,6 +93,9 @@ class Publisher:
         self._outstanding_rows = 0
         self._outstanding_bytes = 0
         self._row_bytes = 256.0
+        #: The quickest receipt of this connection, and how many small sends may be under way because of it.
+        self._trip_s = inf
+        self._sends_max = 1
         #: The number of the last event that was given up after refusals; -1 when none was.
         self._given_up = -1
         #: Set while the node has asked us to come again later.
@@ -281,7 +288,9 @@ class Publisher:
                     return parts, True
         while True:
             if not self._waiting:
-                if not self._rows or (len(self._sent) >= SENDS_MAX and len(self._rows) < SEND_ROWS_WORTH):
+                if not self._rows or (
+                    len(self._sent) >= self._sends_max and len(self._rows) < SEND_ROWS_WORTH
+                ):
                     break
                 self._close_filling()
             if size > WRITE_BYTES_MAX:
@@ -290,6 +299,7 @@ class Publisher:
             self._make(send, shape)
             if send.count:
                 send.first, self._next = self._next, self._next + send.count
+                send.sent_s = monotonic()
                 self._sent.append(send)
                 size += send.nbytes
                 parts += self._encoded(send, shape)
@@ -338,6 +348,7 @@ class Publisher:
     def linked(self) -> None:
         """A new connection: whatever has no receipt is sent again, to the pubend that had it."""
         self._tells_last = True
+        self._trip_s, self._sends_max = inf, 1
         home = self._session is self._steering.home
         if home and self._steering.is_elsewhere(self.topic, self._pubend, first=self._is_numbered):
             self._steer()
@@ -493,10 +504,15 @@ class Publisher:
             if new and error is not None:
                 self._unseen.append(send)
         while self._sent and not self._sent[0].open:
-            self._sent.popleft()
+            self._took(monotonic() - self._sent.popleft().sent_s)
         self._reckon()
         if self._rows or self._waiting:
             self._session.wake(self)
+
+    def _took(self, trip_s: float) -> None:
+        if trip_s < self._trip_s:
+            self._trip_s = trip_s
+            self._sends_max = min(1 + int(trip_s / TRIP_SECONDS), SENDS_MAX)
 
     # The topic.
 

@@ -120,6 +120,7 @@ class Send:
         "outcomes",
         "pieces",
         "rows",
+        "sent_s",
         "whole",
     )
 
@@ -134,6 +135,8 @@ class Send:
         self.nbytes = 0
         #: The catenation number of place 0, once there is one.
         self.first = -1
+        #: When it was first sent.
+        self.sent_s = 0.0
         #: The ranges of places that nothing is known of, ascending.
         self.open: list[tuple[int, int]] = []
         self.outcomes: list[Outcome] = []

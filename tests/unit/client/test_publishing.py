@@ -36,24 +36,31 @@ def test_everything_queued_goes_out_as_one_frame_with_consecutive_numbers() -> N
     run(story())
 
 
-def test_small_frames_wait_for_each_other_while_many_are_under_way() -> None:
+@pytest.mark.parametrize(("trip_s", "under_way"), [(1e9, 1), (1e-9, SENDS_MAX)], ids=["near", "far"])
+def test_small_frames_wait_for_each_other_while_others_are_under_way(
+    trip_s: float, under_way: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gapless.client.publisher.TRIP_SECONDS", trip_s)
+
     async def story() -> None:
         async with connected() as (node, client):
+            await client.publish("trades", event(0))
+            await node.hear(Publish)
             held: list[tuple[Peer, Publish]] = []
             node.on_publish = lambda peer, message: held.append((peer, message))
             publications = []
-            for price in range(SENDS_MAX):
+            for price in range(1, under_way + 1):
                 publications.append(client.publish("trades", event(price)))
                 await node.hear(Publish)
-            publications += [client.publish("trades", event(SENDS_MAX + price)) for price in range(50)]
-            assert len(held) == SENDS_MAX
+            publications += [client.publish("trades", event(under_way + price)) for price in range(1, 51)]
+            assert len(held) == under_way
             node.on_publish = None
             for peer, message in held:
                 node.store(message)
                 node.receipt(peer, message)
-            assert len({(await publication).tick for publication in publications}) == SENDS_MAX + 50
-            # One frame each for the first, and one for all that waited.
-            assert node.publishes == SENDS_MAX + 1
+            assert len({(await publication).tick for publication in publications}) == under_way + 50
+            # One frame each for the first ones, and one for all that waited.
+            assert node.publishes == 1 + under_way + 1
 
     run(story())
 
