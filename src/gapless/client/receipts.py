@@ -12,6 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -249,14 +250,14 @@ class Send:
         self._waiting = waiting
 
 
-class Publication:
-    """One event on its way. Awaiting it gives its receipt, or raises why it was refused."""
+class Publication(msgspec.Struct, eq=False, gc=False):
+    """One event on its way. Awaiting it gives its receipt, or raises why it was refused.
 
-    __slots__ = ("_index", "_send")
+    There is one for every event: made without a call of Python, and nothing for the collector to look at.
+    """
 
-    def __init__(self, send: Send, index: int) -> None:
-        self._send = send
-        self._index = index
+    _send: Send
+    _index: int
 
     def __await__(self) -> Generator[object, None, Receipt]:
         send = self._send

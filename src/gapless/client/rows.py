@@ -62,6 +62,10 @@ class Shape:
             itemgetter(*self._names) if self.width > 1 else _single(self._names[0])
         )
 
+        # With the first array that it makes, Arrow imports pandas if that is installed: a third of a second
+        # that no event shall wait for.
+        pa.array((), pa.int64())
+
     def completed(self, event: Mapping[str, object]) -> Row:
         """The values of an event that leaves out columns, or has too many. Raises SchemaError."""
         topic = self.schema.topic
