@@ -2,7 +2,8 @@
 
 The host owns the only reference to the broker. Whatever happens (a frame, a flush, a timer) becomes an
 event; the effects of a step go to links, storage and sessions, which may feed further events: those wait
-until the step is done.
+until the step is done. A step that ends with a mistake of our own leaves effects undone that others wait
+for, for ever: the host feeds the broker no more, and says so. A node that is gone can be replaced.
 """
 
 from __future__ import annotations
@@ -46,13 +47,17 @@ log = logging.getLogger("gapless.host")
 class Host:
     """The loop around one broker."""
 
-    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, failed: Callable[[Exception], None], clock: Callable[[], int] = time.time_ns) -> None:
+        """`failed` hears of a mistake that ended a step in its middle."""
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._queue: deque[tuple[Event, Callable[[], None] | None]] = deque()
         self._stepping = False
-        self._timer: asyncio.TimerHandle | None = None
-        #: When the broker wants to be woken, in the loop's time: not before the timer.
+        #: What wakes the broker, and when, in the loop's time.
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        #: When the broker wants to be woken: not before the timer.
         self._fire_at = 0.0
         self._stopped = False
         self._broker: Broker | None = None
@@ -111,6 +116,12 @@ class Host:
                 except (UsageError, PeerError) as error:
                     # An event of our own making cannot be anybody else's mistake.
                     log.exception("refused: %s", error)
+        except (UsageError, PeerError):
+            raise
+        except Exception as mistake:
+            self.stop()
+            self._failed(mistake)
+            raise
         finally:
             self._stepping = False
 
@@ -163,15 +174,18 @@ class Host:
         # nothing and not be set again.
         self._fire_at = at = effect.at_ms / 1_000 + 0.001
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_at <= at:
                 # Under load the time is put off with every step: look at it again when the old one has come.
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._fire)
+        self._call_at(at)
+
+    def _call_at(self, at: float) -> None:
+        self._timer, self._timer_at = self._loop.call_at(at, self._fire), at
 
     def _fire(self) -> None:
         self._timer = None
         if self._fire_at > self._loop.time():
-            self._timer = self._loop.call_at(self._fire_at, self._fire)
+            self._call_at(self._fire_at)
             return
         self.feed(TimerFired())

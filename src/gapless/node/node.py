@@ -81,7 +81,7 @@ class Node:
         self._rates = Rates()
         self._stopping = asyncio.Event()
         #: Why the node stopped by itself.
-        self.failure: StoreError | None = None
+        self.failure: Exception | None = None
         #: When its certificate expires, in Unix time; None without TLS.
         self.certificate_expires: float | None = None
 
@@ -123,7 +123,7 @@ class Node:
                 days = round(days_left(self.certificate_expires), 1)
                 log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
-        self._host = Host()
+        self._host = Host(self._mistaken)
         self.storage = Storage(
             logs,
             self._host.feed,
@@ -220,7 +220,7 @@ class Node:
             await asyncio.wait_for(self.sessions.gone(), DRAIN_SECONDS_MAX)
 
     async def run(self) -> None:
-        """Until `stop` is called. Raises StoreError when a log cannot be trusted any more."""
+        """Until `stop` is called. Raises StoreError when a log cannot be trusted, or a mistake of our own."""
         await self._stopping.wait()
         if self.failure is not None:
             raise self.failure
@@ -407,6 +407,12 @@ class Node:
         log.error("log_broken", code=error.code, reason=error.message)
         self.failure = error
         self._host.stop()
+        self._stopping.set()
+
+    def _mistaken(self, mistake: Exception) -> None:
+        """A step of the broker ended in its middle: the node stops, and its log is what a restart goes by."""
+        log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}")
+        self.failure = mistake
         self._stopping.set()
 
 
