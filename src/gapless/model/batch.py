@@ -8,7 +8,7 @@ Implements docs/protocol.md, section 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -193,3 +193,22 @@ class EventBatch:
     def __repr__(self) -> str:
         span = f" {self.first}..{self.last + 1}" if len(self) else ""
         return f"EventBatch({len(self)} events{span})"
+
+
+def gathered(batches: Iterable[EventBatch], rows_max: int, bytes_max: int) -> Iterator[EventBatch]:
+    """The same rows in fewer and larger batches, of at most so much, unless they were larger before.
+
+    >>> small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(5)]
+    >>> [batch.ticks.tolist() for batch in gathered(small, 2, 1_000)]
+    [[0, 1], [2, 3], [4]]
+    """
+    parts: list[EventBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if parts and (rows + len(batch) > rows_max or size + batch.nbytes > bytes_max):
+            yield EventBatch.joined(parts)
+            parts, rows, size = [], 0, 0
+        parts.append(batch)
+        rows, size = rows + len(batch), size + batch.nbytes
+    if parts:
+        yield EventBatch.joined(parts)

@@ -30,7 +30,7 @@ from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.rows import Positions, Rows
-from gapless.model.batch import EventBatch
+from gapless.model.batch import EventBatch, gathered
 from gapless.model.epochs import ALWAYS, Epoch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
@@ -58,6 +58,8 @@ CHANGE_OF_LAGGARD = mark("change_of_laggard", "a laggard came to a tick at which
 HEAP_STALE_MAX = 64
 #: So many members are asked one by one.
 FEW_MAX = 4
+#: Deliveries are not made larger than this by putting batches together.
+_TOGETHER_BYTES_MAX = 8 * 2**20
 _WINDOW_MIN = 1_000
 #: More than all time since ticks began: a window that ended before now would have to be moved on with every
 #: part of an answer, and each time be asked for in ever smaller parts.
@@ -571,7 +573,12 @@ class Group:
         rows_max = self.parameters.message_rows_max
         if len(self.lanes) == 1:
             lane = self.lanes[0]
-            for chunk in lane.istream.stream.rows.between(start[lane.pubend], stop):
+            chunks: Iterable[EventBatch] = lane.istream.stream.rows.between(start[lane.pubend], stop)
+            if not self.index.takes_all:
+                # What one of many wants of a delivery is written to it at once, so a delivery costs them all
+                # nearly the same, however many rows it has. Those who want all of it get it as it came.
+                chunks = gathered(chunks, rows_max, _TOGETHER_BYTES_MAX)
+            for chunk in chunks:
                 for piece in chunk.pieces(rows_max):
                     yield Merged(piece, None), piece.last + 1
         else:

@@ -171,6 +171,11 @@ class Index:
             start += len(part)
         return _concatenated(found) if len(found) > 1 else (found[0] if found else NO_PAIRS)
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether all conditions accept every row."""
+        return self._all_rows is not None
+
     def match_all(self, rows: int) -> Pairs | None:
         """The pairs of so many rows when they need not be looked at; None when they must be."""
         slots = self._all_rows
