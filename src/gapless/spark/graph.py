@@ -14,6 +14,7 @@ stage is computed from the state rows that the stage keeps. `Events` keep none: 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -98,6 +99,8 @@ class Feed:
     """What is seen of a stage, and by whom."""
 
     shown: Shown
+    #: No other feed ever has the same.
+    number: int
     #: All rows that are seen, while somebody needs them.
     rows: KeyedRows | None = None
     views: list[View] = field(default_factory=list)
@@ -149,6 +152,7 @@ class Graph:
         self.roots: dict[Keyed | Events, Root] = {}
         self._steps: dict[Reduced | Paired, Step] = {}
         self.views: dict[str, View] = {}
+        self._numbers = itertools.count()
 
     # Views come and go.
 
@@ -191,9 +195,9 @@ class Graph:
     # What a batch does.
 
     def feeds(self, root: Root) -> list[tuple[str, Feed]]:
-        """The feeds of a root, each with the prefix of its columns."""
+        """The feeds of a root, each with the prefix of its columns, which is the same as long as it lives."""
         with self.lock:
-            return [(f"{number}", feed) for number, feed in enumerate(root.feeds.values())]
+            return [(str(feed.number), feed) for feed in root.feeds.values()]
 
     def take(self, root: Root, table: pa.Table, feeds: list[tuple[str, Feed]], as_of: AsOf) -> None:
         """A micro-batch: the changed state rows with what these feeds show of them."""
@@ -239,7 +243,7 @@ class Graph:
         absent = pa.concat_tables([step.derived.rows.schema.empty_table(), keys], promote_options="default")
         step.derived.rows.apply(absent, np.zeros(len(gone), np.bool_))
         real = step.derived.rows.apply(changed, np.ones(changed.num_rows, np.bool_)).new
-        feeds = [(f"{number}", feed) for number, feed in enumerate(step.feeds.values())]
+        feeds = [(str(feed.number), feed) for feed in step.feeds.values()]
         table = self._evaluate(real, [(prefix, feed.shown) for prefix, feed in feeds])
         for prefix, feed in feeds:
             rows, visible = _part(table, prefix, feed), where_mask(table.column(f"{prefix}."))
@@ -281,7 +285,10 @@ class Graph:
                 self._steps[stage] = self._step(stage, make_root)
         elif stage not in self.roots:
             self.roots[stage] = make_root(stage)
-        return self._stage_feeds(stage).setdefault(shown, Feed(shown))
+        feeds = self._stage_feeds(stage)
+        if shown not in feeds:
+            feeds[shown] = Feed(shown, next(self._numbers))
+        return feeds[shown]
 
     def _step(self, stage: Reduced | Paired, make_root: Callable[[Keyed | Events], Root]) -> Step:
         below = (stage.input,) if isinstance(stage, Reduced) else (stage.left, stage.right)

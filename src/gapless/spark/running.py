@@ -1,8 +1,10 @@
 """How does Spark run a stage? As one streaming query, each of whose batches is collected once.
 
 A batch is a single job: the aggregation, and what every feed shows of the rows that changed, come to the
-driver together as Arrow. Then the graph takes them, the views publish, the state rows are written down, and
-Spark commits. A crash at any place between repeats the batch, which then changes nothing that was published.
+driver together as Arrow. Feeds that are there when the query starts are part of it, as telling Spark what
+they show takes as long as computing it; only those that come later are told with every batch. Then the graph
+takes the rows, the views publish, the state rows are written down, and Spark commits. A crash at any place
+between repeats the batch, which then changes nothing that was published.
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ class Running:
         #: Why a batch failed, if it was not Spark's fault.
         self.error: GaplessError | None = None
         self.batch_ms: float | None = None
+        #: The prefixes of the feeds that are part of the query.
+        self._planned: set[str] = set()
         self._stopped = False
 
     def restore(self) -> None:
@@ -113,6 +117,10 @@ class Running:
 
     def _started(self) -> StreamingQuery:
         frame = compiled(self.root.stage, self._runner.reader(self.name))
+        feeds = self._runner.graph.feeds(self.root)
+        self._planned = {prefix for prefix, _ in feeds}
+        keep = [KEY] if self.root.rows is None else self.root.schema.names
+        frame = shown(frame, [(prefix, feed.shown) for prefix, feed in feeds], keep)
         return (
             frame.writeStream.queryName(self.name)
             .outputMode("update")
@@ -173,8 +181,8 @@ class Running:
         started = time.monotonic()
         graph, root = self._runner.graph, self.root
         feeds = graph.feeds(root)
-        keep = [KEY] if root.rows is None else root.schema.names
-        table = shown(frame, [(prefix, feed.shown) for prefix, feed in feeds], keep).toArrow()
+        late = [(prefix, feed.shown) for prefix, feed in feeds if prefix not in self._planned]
+        table = (shown(frame, late, frame.columns) if late else frame).toArrow()
         as_of = self.checkpoint.as_of(batch, _topics(root.stage))
         with graph.lock:
             if self._stopped:
