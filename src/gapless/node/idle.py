@@ -1,4 +1,4 @@
-"""Which bulk reads does nobody take on? Those that have waited for their reader for long: they lose their slot.
+"""Which bulk reads does nobody take on? Those that wait for their reader for too long: they lose their slot.
 
 A read that is not taken on waits inside of gRPC, which has no limit for that, and it has one of the few slots
 that there are. So each read says when it has handed something over and when that was taken, and somebody

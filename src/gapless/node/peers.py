@@ -43,12 +43,21 @@ def hang_up(peer: str, port: int) -> None:
     is in use: it is only shut, and its owner closes it.
     """
     address = address_of(peer)
-    with contextlib.suppress(OSError):
-        for each in _OPEN_FILES.iterdir():
-            # A number may be another file's by now, so what is looked at is a copy of its own.
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(each.name))) as found:
-                if _ends(found) == (port, address):
-                    found.shutdown(socket.SHUT_RDWR)
+    for each in list(_OPEN_FILES.iterdir()) if _OPEN_FILES.is_dir() else ():
+        with contextlib.suppress(OSError), _copied(int(each.name)) as found:
+            if _ends(found) == (port, address):
+                found.shutdown(socket.SHUT_RDWR)
+
+
+def _copied(number: int) -> socket.socket:
+    """The socket with this number, under a number that nobody else uses meanwhile. Raises OSError."""
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        # It is no socket.
+        os.close(copy)
+        raise
 
 
 def _ends(connection: socket.socket) -> tuple[int, tuple[str, int]] | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 from gapless.node.idle import Read, Reads
 from gapless.node.peers import address_of, hang_up, is_loopback
+
+OPEN_FILES = Path("/dev/fd")
 
 
 class Watched:
@@ -82,8 +85,10 @@ def test_only_the_connection_of_that_peer_is_ended() -> None:
         there, _ = door.accept()
         with mine, other, here, there:
             peer = f"ipv4:127.0.0.1:{mine.getsockname()[1]}"
+            before = len(list(OPEN_FILES.iterdir()))
             hang_up(peer, port + 1)
             hang_up("unix:", port)
+            assert len(list(OPEN_FILES.iterdir())) == before, "all copies are closed"
             here.sendall(b"a")
             assert mine.recv(1) == b"a"
             hang_up(peer, port)
