@@ -66,6 +66,8 @@ def history(  # they are the options of the source, as arguments
     columns: Iterable[str] | None = None,
     token: str | None = None,
     ca: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
     gone: bool = False,
     files: bool | str | PathLike[str] | None = None,
 ) -> DataFrame:
@@ -88,6 +90,8 @@ def history(  # they are the options of the source, as arguments
         "columns": None if columns is None else ",".join(columns),
         "token": token,
         "ca": ca,
+        "certificate": certificate,
+        "key": key,
         "gone": "allow" if gone else None,
     }
     named = {name: value for name, value in told.items() if value is not None}
@@ -96,7 +100,7 @@ def history(  # they are the options of the source, as arguments
     if files is None:
         files = (spark.conf.get("spark.master", "") or "").startswith("local")
     folder = None if isinstance(files, bool) else str(files)
-    with open_bulk(options.brokers, options.topic, token=token, tls=ca) as bulk:
+    with open_bulk(options.brokers, options.topic, token=token, tls=options.tls) as bulk:
         wanted = from_arrow_schema(bulk.arrow(options.columns)).names
         condition = _condition(bulk, options.where)
         accepted = condition if files else None
