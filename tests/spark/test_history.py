@@ -20,6 +20,7 @@ from gapless.cli.main import main
 from gapless.client import sync
 from gapless.client.bulk import PubendPast, open_bulk
 from gapless.errors import ContentError, StoreError, UsageError
+from gapless.node import flight as node_flight
 from tests.spark.nodes import NodeThread
 
 if TYPE_CHECKING:
@@ -125,6 +126,24 @@ def test_all_events_once_from_files_and_from_the_log(
     assert not read_from_files(without)
     same(table(without), truth)
     assert [each.dataType for each in without.schema] == [each.dataType for each in frame.schema]
+
+
+def test_files_of_a_node_elsewhere_are_read_where_they_are_said_to_be(
+    spark: SparkSession,
+    node: NodeThread,
+    truth: pa.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = pasts(node)["trades-1"].folder
+    monkeypatch.setattr(node_flight, "is_loopback", lambda _: False)
+    assert pasts(node)["trades-1"].folder == "", "it is told to nobody on another machine"
+    for files in (None, True, tmp_path):
+        assert not read_from_files(history(spark, node, files=files))
+    (tmp_path / "shared").symlink_to(folder)
+    frame = history(spark, node, files=tmp_path / "shared")
+    assert len(frame.inputFiles()) > 4
+    same(table(frame), truth)
 
 
 def test_any_range_has_its_events_and_no_others(

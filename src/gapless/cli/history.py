@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Ca, Json, Token, notice
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Ca, Certificate, Door, Json, Key, Token, notice
 from gapless.cli.pipeline import forget_no_pandas
 from gapless.cli.readers import whole_number
 from gapless.errors import ContentError, GaplessError, PipelineError, UsageError
@@ -75,6 +75,8 @@ def history(
     node: _Node = ADDRESS,
     token: Token = None,
     ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
 ) -> None:
     """Ask what has happened: SQL over any time of a topic.
 
@@ -92,12 +94,13 @@ def history(
         raise UsageError("E151", "--to says where the history ends: name the node with --node")
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("E151", "choose one of --json, --csv and --parquet")
-    if ca is not None and not ca.is_file():
-        raise UsageError("E156", f"{ca}: cannot be read: no such file")
+    files = Door(ca=ca, certificate=certificate, key=key).files()
     if parquet is not None and not parquet.absolute().parent.is_dir():
         raise UsageError("E156", f"{parquet}: cannot be written: there is no such folder")
     told = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
-    optional = {"columns": columns, "token": token, "ca": None if ca is None else str(ca)}
+    optional = {"columns": columns, "token": token}
+    if files is not None:
+        optional |= {"ca": files.authority, "certificate": files.certificate, "key": files.key}
     wish = _Wish({**told, **{name: each for name, each in optional.items() if each is not None}}, gone, sql)
     forget_no_pandas()
     _check(wish)
@@ -135,7 +138,7 @@ def _check(wish: _Wish) -> None:
 
     options = parse_options(wish.options)
     check_installed()
-    with open_bulk(options.brokers, options.topic, token=options.token, tls=options.ca) as bulk:
+    with open_bulk(options.brokers, options.topic, token=options.token, tls=options.tls) as bulk:
         bulk.arrow(options.columns)
         parse_condition(options.where, bulk.schema)
 
@@ -181,6 +184,8 @@ def _asked(spark: SparkSession, wish: _Wish) -> DataFrame:
         columns=None if names is None else names.split(","),
         token=told.get("token"),
         ca=told.get("ca"),
+        certificate=told.get("certificate"),
+        key=told.get("key"),
         gone=wish.gone,
     )
     if wish.sql is None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import ssl
 
     from gapless.client import Client
+    from gapless.client.tls import TlsFiles
 
 Found = TypeVar("Found")
 
@@ -85,6 +86,15 @@ class Door:
 
         options = Options(connect_timeout_s=patience_s)
         return connect(address, token=self.token, tls=self.context(), name=_name(), options=options)
+
+    def files(self) -> TlsFiles | None:
+        """The same as the names of files, for other processes; None without TLS. Raises UsageError."""
+        from gapless.client.tls import TlsFiles  # noqa: PLC0415
+
+        if self.context() is None:
+            return None
+        paths = (self.ca, self.certificate, self.key)
+        return TlsFiles(*(None if path is None else str(path.absolute()) for path in paths))
 
     def context(self) -> ssl.SSLContext | None:
         """What TLS needs; None without TLS. Raises UsageError for files that cannot be used."""

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Ca, To, Token
+from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Key, To, Token
 from gapless.cli.readers import whole_number
-from gapless.errors import LinkError, UsageError
+from gapless.errors import LinkError
 from gapless.node.pipeline import WITH_INPUT
 from gapless.spark.session import check_installed
 
@@ -45,6 +45,8 @@ def pipeline(
     ] = 1_000_000,
     token: Token = None,
     ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
 ) -> None:
     """Compute the views of a network with Spark until stopped.
 
@@ -61,8 +63,7 @@ def pipeline(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for chatty in ("py4j", "gapless.client"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    if ca is not None and not ca.is_file():
-        raise UsageError("E156", f"{ca}: cannot be read: no such file")
+    tls = Door(ca=ca, certificate=certificate, key=key).files()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -79,7 +80,7 @@ def pipeline(
             checkpoints=checkpoints.absolute(),
             rows_max=rows_max,
             token=token,
-            ca=ca,
+            tls=tls,
             stop=stop,
             patience_s=CONNECT_SECONDS,
         )

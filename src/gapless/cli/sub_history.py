@@ -61,10 +61,7 @@ class Past:
         """Look how far back it goes. Raises UsageError, or LinkError."""
         from gapless.client.bulk import open_bulk  # noqa: PLC0415  # Arrow Flight takes a while to load
 
-        if door.certificate is not None:
-            raise UsageError("E151", "--history reads in bulk, without client certificates: use --token")
-        tls = str(door.ca) if door.ca is not None else door.tls or None
-        bulk = await asyncio.to_thread(open_bulk, to, topic, token=door.token, tls=tls)
+        bulk = await asyncio.to_thread(open_bulk, to, topic, token=door.token, tls=door.files())
         pasts = await asyncio.to_thread(bulk.describe)
         starts: dict[str, Tick] = {}
         for each in pasts.values():

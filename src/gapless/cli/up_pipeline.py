@@ -12,11 +12,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gapless.client import Options, connect
+from gapless.client.tls import TlsFiles
 from gapless.errors import GaplessError
 from gapless.node.config import NodeConfig
 from gapless.node.logs import event_log
 from gapless.node.node import Node
 from gapless.node.pipeline import PipelineProcess, Spark, command
+from gapless.node.security import ClientCertificates, Tls
 from gapless.views.registry import REGISTRY_TOPIC, Registry
 
 log = event_log("gapless.pipeline")
@@ -33,12 +35,16 @@ async def pipeline_of(node: Node, config: NodeConfig) -> AsyncIterator[PipelineP
         yield None
         return
     address = f"{node.scheme}{_reachable(node)}"
-    ca = None if config.tls is None else config.tls.authority
+    tls = _shown(config.tls)
     with contextlib.ExitStack() as stack:
         folder = config.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         token = {} if spark.token is None else {"GAPLESS_TOKEN": spark.token}
-        process = PipelineProcess(command(address, spark, folder, ca=ca), folder / "pipeline.log", token)
-        task = asyncio.create_task(_follow(node, address, spark, ca, process), name="views")
+        files = tls or TlsFiles()
+        told = command(
+            address, spark, folder, ca=files.authority, certificate=files.certificate, key=files.key
+        )
+        process = PipelineProcess(told, folder / "pipeline.log", token)
+        task = asyncio.create_task(_follow(node, address, spark, tls, process), name="views")
         try:
             yield process
         finally:
@@ -54,7 +60,18 @@ def _reachable(node: Node) -> str:
     return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{node.address.port}"  # noqa: S104
 
 
-async def _follow(node: Node, address: str, spark: Spark, ca: Path | None, process: PipelineProcess) -> None:
+def _shown(tls: Tls | None) -> TlsFiles | None:
+    """What the pipeline needs: the authority; and where clients have to show a certificate, the node's."""
+    if tls is None:
+        return None
+    if tls.clients is not ClientCertificates.REQUIRED:
+        return TlsFiles(str(tls.authority.absolute()))
+    return TlsFiles(*(str(path.absolute()) for path in (tls.authority, tls.certificate, tls.key)))
+
+
+async def _follow(
+    node: Node, address: str, spark: Spark, tls: TlsFiles | None, process: PipelineProcess
+) -> None:
     """Want the process while there are views."""
     # Topics come from anywhere in the network: there is nothing to wait for but time.
     while REGISTRY_TOPIC not in node.broker.network.topics:  # noqa: ASYNC110
@@ -63,7 +80,7 @@ async def _follow(node: Node, address: str, spark: Spark, ca: Path | None, proce
     while True:
         try:
             async with (
-                connect(address, token=spark.token, tls=ca, name="views", options=Options()) as client,
+                connect(address, token=spark.token, tls=tls, name="views", options=Options()) as client,
                 client.subscribe(REGISTRY_TOPIC, start="earliest") as rows,
             ):
                 async for batch in rows.batches():

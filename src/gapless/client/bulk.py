@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -31,6 +30,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gapless.client.refusals import error_of
+from gapless.client.tls import TlsFiles
 from gapless.errors import GaplessError, LinkError, ParameterError, UsageError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
@@ -50,7 +50,7 @@ from gapless.wire.bulk import (
     encode,
 )
 
-__all__ = ["Bulk", "Horizon", "Part", "PubendPast", "open_bulk"]
+__all__ = ["Bulk", "Horizon", "Part", "PubendPast", "TlsFiles", "open_bulk"]
 
 #: For so long a node that does not answer is tried again.
 PATIENCE_SECONDS = 60.0
@@ -68,8 +68,9 @@ class BulkPlace:
     brokers: str
     topic: str
     token: str | None = field(default=None, repr=False)
-    #: The file of the authority that made the nodes' certificates; True for those that the system trusts.
-    tls: str | bool | None = None
+    #: The file of the authority that made the nodes' certificates, or that and a certificate of our own; True
+    #: for the authorities that the system trusts. Whoever reads elsewhere has files of the same names.
+    tls: str | TlsFiles | bool | None = None
     #: The columns of the topic, as in a network description.
     columns: Mapping[str, str] = field(default_factory=dict)
     #: Where each pubend is read.
@@ -81,16 +82,19 @@ def open_bulk(
     topic: str,
     *,
     token: str | None = None,
-    tls: str | PathLike[str] | bool | None = None,
+    tls: str | PathLike[str] | TlsFiles | bool | None = None,
     patience_s: float = PATIENCE_SECONDS,
 ) -> Bulk:
-    """The events of a topic, to be read in bulk. `brokers`, `token` and `tls` are as for `connect`.
+    """The events of a topic, to be read in bulk. `brokers`, `token` and `tls` are as for `connect`,
+    but that a certificate of one's own is given as `TlsFiles`, which another process may use too.
 
     Raises UsageError, or LinkError when no broker answers.
     """
-    if not isinstance(tls, str | PathLike | bool | None):
-        raise ParameterError("E191", "for bulk reads, tls is the file of an authority, or True: no context")
-    wish = tls if isinstance(tls, bool | None) else str(tls)
+    if not isinstance(tls, str | PathLike | TlsFiles | bool | None):
+        raise ParameterError(
+            "E191", "for bulk reads, tls is the file of an authority, TlsFiles, or True: no context"
+        )
+    wish = str(tls) if isinstance(tls, PathLike) else tls
     place = BulkPlace(brokers=brokers, topic=topic, token=token, tls=wish)
     bulk = Bulk(place, patience_s=patience_s)
     bulk.find()
@@ -289,10 +293,9 @@ class Bulk:
     def _client(self, door: str) -> Any:
         client = self._clients.get(door)
         if client is None:
-            options: dict[str, object] = {}
-            if isinstance(self.place.tls, str):
-                options["tls_root_certs"] = Path(self.place.tls).read_bytes()
-            client = self._clients[door] = flight.FlightClient(door, **options)
+            wish = self.place.tls
+            files = wish if isinstance(wish, TlsFiles) else TlsFiles(wish if isinstance(wish, str) else None)
+            client = self._clients[door] = flight.FlightClient(door, **files.for_flight())
         return client
 
     def _options(self) -> Any:

@@ -85,7 +85,7 @@ def connect(
 
     `address` is `gapless://host:7400`, or several hosts with commas: any of them will do, and when one is
     lost the others are tried. `gapless+tls://host:7400` is the same over TLS; `tls` is then the file of the
-    authority that made the nodes' certificates, or a context, which may also have a certificate of one's own;
+    authority that made the nodes' certificates, `TlsFiles` or a context, which may have one of our own;
     without it, the authorities that the system trusts. `name` is for people who look at the node's status.
 
     Raises UsageError for an address that is none.

@@ -3,14 +3,68 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
 from gapless.errors import LinkError, ParameterError
 
-#: How TLS is asked for: a context, the file of an authority, True for the authorities of the system.
-TlsWish: TypeAlias = bool | str | PathLike[str] | ssl.SSLContext | None
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What TLS needs, as the names of files: another process on a machine that has them may use it too.
+
+    Raises ParameterError for a key without a certificate.
+    """
+
+    #: The authority that made the nodes' certificates; None for those that the system trusts.
+    authority: str | None = None
+    #: The certificate that we show, and its key; None when that is in the same file.
+    certificate: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.certificate is None:
+            raise ParameterError("E191", "tls: a key goes with a certificate: give both")
+
+    @staticmethod
+    def of(authority: str | None, certificate: str | None = None, key: str | None = None) -> TlsFiles | None:
+        """These files; None when there is none of them."""
+        if authority is certificate is key is None:
+            return None
+        return TlsFiles(authority, certificate, key)
+
+    def context(self) -> ssl.SSLContext:
+        """For a connection of ours. Raises ParameterError for a file that cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.authority)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise self._useless(error) from error
+        return context
+
+    def for_flight(self) -> dict[str, bytes]:
+        """For a connection of Arrow Flight. Raises ParameterError for a file that cannot be read."""
+        found = {
+            "tls_root_certs": self.authority,
+            "cert_chain": self.certificate,
+            "private_key": self.key or self.certificate,
+        }
+        try:
+            return {name: Path(file).read_bytes() for name, file in found.items() if file is not None}
+        except OSError as error:
+            raise self._useless(error) from error
+
+    def _useless(self, error: OSError) -> ParameterError:
+        files = " and ".join(file for file in (self.authority, self.certificate, self.key) if file)
+        reason = error.strerror or "no certificate or key is there"
+        return ParameterError("E191", f"tls: {files} cannot be used: {reason}")
+
+
+#: How TLS is asked for: a context, files, that of an authority alone, True for the authorities of the system.
+TlsWish: TypeAlias = bool | str | PathLike[str] | TlsFiles | ssl.SSLContext | None
 
 #: What a TLS record of an alert begins with: a node that expects TLS sends one to whoever does not speak it.
 ALERT = b"\x15\x03"
@@ -25,6 +79,8 @@ def tls_context(wish: TlsWish, *, wanted: bool) -> ssl.SSLContext | None:
         raise ParameterError("E191", "tls is False, and the address asks for TLS: write gapless://")
     if isinstance(wish, ssl.SSLContext):
         return wish
+    if isinstance(wish, TlsFiles):
+        return wish.context()
     if isinstance(wish, str | PathLike):
         try:
             return ssl.create_default_context(cafile=Path(wish))

@@ -3,15 +3,19 @@
 Every call runs in a thread of the Flight library, beside the event loop. It touches two things that others
 write: numbers of a pubend, which only grow and are read one at a time, and logs, which allow reads beside
 the writer. How many reads run at once is bounded; whoever comes later waits a little, and is then asked to
-come again.
+come again. Whoever takes nothing on for long makes room for others (`gapless.node.idle`).
 
 What goes wrong is told in the words of everything else here: the error of a call carries the code and the
-text as JSON. Importing this module loads Flight, so nobody does before somebody wants to read.
+text as JSON, and no call is answered with a traceback. Where files are is told to callers on the same machine
+alone, who may read an archive without us. Importing this module loads Flight, so nobody does before somebody
+wants to read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,10 +24,12 @@ from pyarrow import flight
 
 from gapless.content.condition import EVERYTHING as ALL_EVENTS
 from gapless.content.language import parse_condition
-from gapless.errors import GaplessError, StoreError, UsageError
+from gapless.errors import GaplessError, LinkError, StoreError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick, TickRange
+from gapless.node.idle import IDLE_SECONDS, Reads
 from gapless.node.logs import event_log
+from gapless.node.peers import hang_up, is_loopback
 from gapless.node.security import EVERYTHING, ClientCertificates, Rights, Tls, Tokens
 from gapless.store.history import History, Wanted
 from gapless.wire.address import Address
@@ -50,6 +56,12 @@ log = event_log("gapless.bulk")
 #: So many reads may run at once; another one waits for so long, and is then refused (E199).
 READS_MAX = 16
 WAIT_SECONDS_MAX = 10.0
+#: About so many bytes are handed over at once. Whoever takes 35 kB/s takes them before it counts as idle.
+PIECE_BYTES = 2**20
+#: The calls of Flight that are answered.
+_OFFERED = frozenset(
+    {flight.FlightMethod.DO_GET, flight.FlightMethod.DO_ACTION, flight.FlightMethod.LIST_ACTIONS}
+)
 
 
 class Source:
@@ -91,8 +103,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         scheme, files = ("grpc", {}) if tls is None else ("grpc+tls", _files(tls))
         super().__init__(f"{scheme}://{listen}", middleware={"rights": _Door(tokens)}, **files)
         self._source = source
-        self._reads = threading.Semaphore(READS_MAX)
+        self.reads = Reads(READS_MAX, lambda peer: hang_up(peer, self.port), IDLE_SECONDS)
         self._stopping = threading.Event()
+        watch = threading.Thread(
+            target=self.reads.watch, args=[self._stopping], name="gapless-bulk-idle", daemon=True
+        )
+        watch.start()
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way after its next batch, and let go. Blocks."""
@@ -103,11 +119,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """`horizons`, `describe` and `plan`."""
-        try:
-            answer = self._answered(_rights(context), action.type, action.body.to_pybytes())
-        except GaplessError as error:
-            raise _told(error) from error
-        return iter([encode(answer)])
+        with _telling(context):
+            return iter([encode(self._answered(context, action.type, action.body.to_pybytes()))])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002  # as Flight calls it
         """What may be asked for."""
@@ -119,7 +132,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """A read."""
-        try:
+        with _telling(context):
             asked = decode_request(ticket.ticket, ReadTicket)
             _rights(context).check_subscribe(TopicId(asked.topic))
             history = self._source.one(asked.topic, asked.pubend)
@@ -139,11 +152,10 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
             )
             schema = history.arrow(asked.columns)
             batches = history.read(ticks, wanted, gone=asked.gone)
-            return flight.GeneratorStream(schema, self._bounded(batches))
-        except GaplessError as error:
-            raise _told(error) from error
+            return flight.GeneratorStream(schema, self._bounded(context, batches))
 
-    def _answered(self, rights: Rights, kind: str, body: bytes) -> Any:
+    def _answered(self, context: Any, kind: str, body: bytes) -> Any:
+        rights = _rights(context)
         match kind:
             case "horizons":
                 asked = decode_request(body, AskTopic)
@@ -152,7 +164,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
             case "describe":
                 asked = decode_request(body, AskTopic)
                 rights.check_subscribe(TopicId(asked.topic))
-                return self._described(asked.topic)
+                return self._described(asked.topic, here=is_loopback(context.peer()))
             case "plan":
                 wish = decode_request(body, AskPlan)
                 rights.check_subscribe(TopicId(wish.topic))
@@ -164,7 +176,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                     "E198", f"there is no action {kind!r:.80}: there are horizons, describe, plan"
                 )
 
-    def _described(self, topic: str) -> Described:
+    def _described(self, topic: str, *, here: bool) -> Described:
+        """What is kept of a topic; and where, for whoever is `here`, on this machine."""
         found = self._source.of(topic)
         pasts: list[PubendPast] = []
         for pubend, history in found.items():
@@ -181,46 +194,72 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                         ArchivedFile(file=each.path.name, start=each.start, stop=each.stop)
                         for each in kept.files
                     ),
-                    folder=str(kept.files[0].path.parent.absolute()) if kept.files else "",
+                    folder=str(kept.files[0].path.parent.absolute()) if kept.files and here else "",
                 )
             )
         schema = next(iter(found.values())).schema
         return Described(topic=topic, columns=column_texts(schema), pubends=tuple(pasts))
 
-    def _bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches; not too many reads at once, and none after the end."""
-        if not self._reads.acquire(timeout=WAIT_SECONDS_MAX):
-            text = f"{READS_MAX} bulk reads are under way at this node: try again"
-            raise _told(UsageError("E199", text, retry=True))
-        try:
-            for batch in batches:
-                if self._stopping.is_set():
-                    raise UsageError("E188", "this node stops: go to another one", retry=True)
-                yield batch
-        except GaplessError as error:
-            if isinstance(error, StoreError) and error.code != "E306":
-                log.error("bulk_read_failed", code=error.code, reason=error.message)
-            raise _told(error) from error
-        finally:
-            self._reads.release()
+    def _bounded(self, context: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows; not too many reads at once, none that nobody takes, and none after the end."""
+        with _telling(context):
+            read = self.reads.begin(context.peer(), wait_s=WAIT_SECONDS_MAX)
+            if read is None:
+                text = f"{READS_MAX} bulk reads are under way at this node: try again"
+                raise UsageError("E199", text, retry=True)
+            try:
+                for piece in (each for batch in batches for each in pieces(batch)):
+                    if self._stopping.is_set():
+                        raise UsageError("E188", "this node stops: go to another one", retry=True)
+                    read.handed = time.monotonic()
+                    yield piece
+                    read.handed = None
+                    if read.is_cut:
+                        raise LinkError(
+                            "E412",
+                            f"a bulk read took nothing for {self.reads.idle_s:.0f} seconds, and its place is "
+                            "another's: read on behind the last tick that came",
+                            retry=True,
+                        )
+            finally:
+                self.reads.end(read)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces that a slow reader can take in time."""
+    count = -(-batch.nbytes // PIECE_BYTES)
+    rows = max(1, -(-batch.num_rows // max(1, count)))
+    for start in range(0, max(1, batch.num_rows), rows):
+        yield batch.slice(start, rows)
 
 
 class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow has no types
-    """Looks at the token of each call."""
+    """Looks at each call: at its token, and whether there is such a call here.
+
+    Those that are not would be answered with a traceback, and for some of them Flight would do so whatever
+    is raised there: so they come no further than this.
+    """
 
     def __init__(self, tokens: Tokens | None) -> None:
         super().__init__()
         self._tokens = tokens
 
-    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:  # noqa: ARG002  # as Flight calls
-        """Whoever has no good token comes no further."""
-        if self._tokens is None:
-            return _Caller(EVERYTHING)
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
+        """Whoever has no good token comes no further, and no call that is not for us."""
         told = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
         try:
-            return _Caller(self._tokens.rights(str(told).removeprefix("Bearer ") or None))
+            rights = EVERYTHING
+            if self._tokens is not None:
+                rights = self._tokens.rights(str(told).removeprefix("Bearer ") or None)
+            if info.method not in _OFFERED:
+                raise UsageError(
+                    "E181",
+                    f"there is no {info.method.name.lower()} here: ask with the actions horizons, describe "
+                    "and plan, and read with do_get",
+                )
         except UsageError as error:
             raise _told(error) from error
+        return _Caller(rights)
 
 
 class _Caller(flight.ServerMiddleware):  # type: ignore[misc]  # PyArrow has no types
@@ -236,6 +275,23 @@ def _rights(context: Any) -> Rights:
     return rights
 
 
+@contextlib.contextmanager
+def _telling(context: Any) -> Iterator[None]:
+    """What goes wrong in here is told to the caller in one line, and in the log where it is our trouble."""
+    try:
+        yield
+    except GaplessError as error:
+        if isinstance(error, StoreError) and error.code != "E306":
+            log.error("bulk_read_failed", code=error.code, reason=error.message)
+            if not is_loopback(context.peer()):
+                # The text names a file of this machine.
+                error = StoreError(error.code, "the node cannot read what it keeps: its log says why")
+        raise _told(error) from error
+    except Exception as error:
+        log.error("bulk_read_failed", code="E181", reason=repr(error))
+        raise _told(UsageError("E181", "the node failed to answer this: its log says why")) from error
+
+
 def _told(error: GaplessError) -> Exception:
     """An error in the form in which Flight carries it to the client."""
     refusal: Refusal = refusal_of(error)
@@ -244,6 +300,7 @@ def _told(error: GaplessError) -> Exception:
         "E185": flight.FlightUnauthenticatedError,
         "E188": flight.FlightUnavailableError,
         "E199": flight.FlightUnavailableError,
+        "E412": flight.FlightUnavailableError,
     }
     kind = kinds.get(error.code) or flight.FlightServerError
     made: Exception = kind(f"{error.code} {error.message}", extra_info=encode(refusal))

@@ -47,11 +47,20 @@ class Spark:
     token: str | None = field(default=None, repr=False)
 
 
-def command(address: str, spark: Spark, folder: Path, *, ca: Path | None = None) -> list[str]:
-    """The program to start."""
-    trusted = [] if ca is None else ["--ca", str(ca)]
+def command(
+    address: str,
+    spark: Spark,
+    folder: Path,
+    *,
+    ca: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+) -> list[str]:
+    """The program to start. The files are for TLS: the authority to trust, and what it shows."""
     place = ["--master", spark.master, "--checkpoints", str(spark.checkpoints or folder / "checkpoints")]
-    return [sys.executable, "-m", "gapless", "pipeline", "--to", address, *place, *trusted]
+    files = {"--ca": ca, "--certificate": certificate, "--key": key}
+    shown = [word for option, file in files.items() if file is not None for word in (option, file)]
+    return [sys.executable, "-m", "gapless", "pipeline", "--to", address, *place, *shown]
 
 
 class PipelineProcess:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gapless.client import sync
 from gapless.client.options import Options
+from gapless.client.tls import TlsFiles
 from gapless.errors import GaplessError, PipelineError, UsageError
 from gapless.spark import register
 from gapless.spark.pipeline import Pipeline
@@ -70,17 +71,18 @@ def run(
     rows_max: int,
     master: str = MASTER,
     token: str | None = None,
-    ca: Path | None = None,
+    tls: TlsFiles | None = None,
     patience_s: float = 10.0,
 ) -> None:
-    """Compute the views of a network until told to stop.
+    """Compute the views of a network until told to stop. Executors of a cluster have the files of `tls`, too.
 
     Raises UsageError E174 without PySpark or Java, LinkError without a node, PipelineError E504 when another
     pipeline is there.
     """
     check_installed()
-    tls = None if ca is None else str(ca)
-    options = {name: value for name, value in (("token", token), ("ca", tls)) if value is not None}
+    files = tls or TlsFiles()
+    told = {"token": token, "ca": files.authority, "certificate": files.certificate, "key": files.key}
+    options = {name: value for name, value in told.items() if value is not None}
     connecting = Options(connect_timeout_s=patience_s)
     with sync.connect(address, token=token, tls=tls, name=LEASE, options=connecting) as client:
         lease = Lease(client)

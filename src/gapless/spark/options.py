@@ -14,7 +14,8 @@
 | `gone` | `allow` to begin later when the beginning is no longer kept; otherwise that is an error |
 | `history` | `false` to read what a new subscription would get: of a compacted topic the newest rows |
 | `pushdown` | `true` to evaluate filters of a batch query where the events are; see `PushingReader` |
-| `token`, `ca` | as for every client |
+| `token` | the token that lets us in |
+| `ca`, `certificate`, `key` | files for TLS: the authority of the nodes; the certificate that we show |
 
 A stream begins with `now` unless it is told otherwise, and a batch with `earliest`.
 """
@@ -27,6 +28,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from gapless.client.tls import TlsFiles
 from gapless.errors import UsageError
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 
@@ -51,6 +53,8 @@ _KNOWN = (
     "pushdown",
     "token",
     "ca",
+    "certificate",
+    "key",
 )
 _BOOLEANS = {"true": True, "false": False}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,6 +79,13 @@ class SourceOptions:
     pushdown: bool = False
     token: str | None = field(default=None, repr=False)
     ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """What TLS needs; None where nothing of it is said."""
+        return TlsFiles.of(self.ca, self.certificate, self.key)
 
 
 def parse_options(told: Mapping[str, str]) -> SourceOptions:
@@ -96,6 +107,8 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
     for name in ("brokers", "topic"):
         if not found.get(name, "").strip():
             raise _wrong(name, "is missing: both 'brokers' and 'topic' are needed")
+    if found.get("key") and not found.get("certificate"):
+        raise _wrong("key", "goes with option 'certificate': give both")
     return SourceOptions(
         brokers=found["brokers"].strip(),
         topic=found["topic"].strip(),
@@ -111,6 +124,8 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
         pushdown=_choice("pushdown", found.get("pushdown", "false").lower(), _BOOLEANS),
         token=found.get("token") or None,
         ca=found.get("ca") or None,
+        certificate=found.get("certificate") or None,
+        key=found.get("key") or None,
     )
 
 

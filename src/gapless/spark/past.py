@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,15 +66,18 @@ def history(  # they are the options of the source, as arguments
     columns: Iterable[str] | None = None,
     token: str | None = None,
     ca: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
     gone: bool = False,
-    files: bool | None = None,
+    files: bool | str | PathLike[str] | None = None,
 ) -> DataFrame:
     """The events of a topic as a table: `tick`, `pubend`, and its columns.
 
     `where` is a condition as for a subscription. `from_` and `to` are `earliest`, `now`, a tick or a time;
     without them it is all that there is up to now. With `gone` a range whose beginning is no longer kept
-    begins later; otherwise that is an error. `files` says whether Spark may read archives itself: it may
-    in local mode, and elsewhere when the folder of the archive is one that all executors see.
+    begins later; otherwise that is an error. `files` says whether Spark may read archives itself.
+    It does in local mode on the machine of the node, which tells nobody else where its files are; elsewhere
+    give the folder where this program and all executors see the archive of the topic.
 
     Raises UsageError for what makes no sense, StoreError (E306) for what is no longer kept, LinkError.
     """
@@ -86,6 +90,8 @@ def history(  # they are the options of the source, as arguments
         "columns": None if columns is None else ",".join(columns),
         "token": token,
         "ca": ca,
+        "certificate": certificate,
+        "key": key,
         "gone": "allow" if gone else None,
     }
     named = {name: value for name, value in told.items() if value is not None}
@@ -93,12 +99,13 @@ def history(  # they are the options of the source, as arguments
     register(spark)
     if files is None:
         files = (spark.conf.get("spark.master", "") or "").startswith("local")
-    with open_bulk(options.brokers, options.topic, token=token, tls=ca) as bulk:
+    folder = None if isinstance(files, bool) else str(files)
+    with open_bulk(options.brokers, options.topic, token=token, tls=options.tls) as bulk:
         wanted = from_arrow_schema(bulk.arrow(options.columns)).names
         condition = _condition(bulk, options.where)
         accepted = condition if files else None
         pasts = bulk.describe()
-        spans = [_span(past, options, seen=accepted is not None) for past in pasts.values()]
+        spans = [_span(past, options, folder, seen=accepted is not None) for past in pasts.values()]
         every = bulk.arrow()
     named["from"] = _offset(spans, lambda each: each.seam)
     named["to"] = _offset(spans, lambda each: each.stop)
@@ -120,8 +127,8 @@ def _offset(spans: list[Span], tick: Callable[[Span], Tick]) -> str:
 # ---- where a pubend is read --------------------------------------------------------------------------
 
 
-def _span(past: PubendPast, options: SourceOptions, *, seen: bool) -> Span:
-    """What of a pubend is read where."""
+def _span(past: PubendPast, options: SourceOptions, folder: str | None, *, seen: bool) -> Span:
+    """What of a pubend is read where. The folder of its files is the node's own unless another is given."""
     start = max(_tick(options.start, EARLIEST, past), _BEGINNING)
     stop = min(_tick(options.stop, NOW, past), past.known)
     if start < past.oldest and start < stop:
@@ -135,12 +142,14 @@ def _span(past: PubendPast, options: SourceOptions, *, seen: bool) -> Span:
     stop = max(start, stop)
     # From there on the log has it, and whatever the log deletes by the time it is read, the archive has.
     seam = max(start, min(stop, past.log_oldest))
+    place = folder or past.folder
     files = [
-        (str(Path(past.folder) / each.file), each.start, each.stop)
+        # Their names, and no way to anywhere else.
+        (str(Path(place, Path(each.file).name)), each.start, each.stop)
         for each in past.archive
         if each.stop > start and each.start < seam
     ]
-    if not seen or not all(_is_here(*each) for each in files):
+    if not seen or not place or not all(_is_here(*each) for each in files):
         return Span(past.pubend, start, start, stop)
     return Span(past.pubend, start, seam, stop, tuple(files))
 

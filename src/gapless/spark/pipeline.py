@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from gapless.client.bulk import Bulk, open_bulk
 from gapless.client.sync import Client
+from gapless.client.tls import TlsFiles
 from gapless.errors import GaplessError, LinkError, PipelineError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
@@ -223,7 +224,8 @@ class Pipeline:
         """What the topic of a view has."""
         network = self.runner.network
         options = network.options
-        with open_bulk(network.brokers, topic, token=options.get("token"), tls=options.get("ca")) as bulk:
+        tls = TlsFiles.of(options.get("ca"), options.get("certificate"), options.get("key"))
+        with open_bulk(network.brokers, topic, token=options.get("token"), tls=tls) as bulk:
             return newest_rows(bulk, relation)
 
     # What goes wrong.

@@ -241,7 +241,7 @@ def _digest(job: str, rows: pa.Table) -> str:
 
 
 def _connected(options: SinkOptions) -> sync.Client:
-    return sync.connect(options.brokers, token=options.token, tls=options.ca, name="spark")
+    return sync.connect(options.brokers, token=options.token, tls=options.tls, name="spark")
 
 
 def _task() -> TaskContext:

@@ -8,7 +8,8 @@
 | `order` | `any` (otherwise), or `given` to publish rows in the order in which Spark gives them |
 | `job` | of a batch write: the same rows under the same name are published once, however often it runs |
 | `pubend` | which pubend of the topic; the first by name otherwise |
-| `token`, `ca` | as for every client |
+| `token` | the token that lets us in |
+| `ca`, `certificate`, `key` | files for TLS: the authority of the nodes; the certificate that we show |
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gapless.client.tls import TlsFiles
 from gapless.errors import UsageError
 
-_KNOWN = ("brokers", "topic", "publish", "order", "job", "pubend", "token", "ca")
+_KNOWN = ("brokers", "topic", "publish", "order", "job", "pubend", "token", "ca", "certificate", "key")
 #: What Spark itself puts among the options of a stream.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "path"})
 
@@ -38,6 +40,13 @@ class SinkOptions:
     pubend: str | None = None
     token: str | None = field(default=None, repr=False)
     ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """What TLS needs; None where nothing of it is said."""
+        return TlsFiles.of(self.ca, self.certificate, self.key)
 
 
 def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
@@ -59,6 +68,8 @@ def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
     for name in ("brokers", "topic"):
         if not found.get(name, "").strip():
             raise _wrong(name, "is missing: both 'brokers' and 'topic' are needed")
+    if found.get("key") and not found.get("certificate"):
+        raise _wrong("key", "goes with option 'certificate': give both")
     by_tasks = _chosen("publish", found.get("publish", "commit"), ("commit", "tasks")) == "tasks"
     if by_tasks and found.get("job"):
         raise _wrong("job", "goes with publish=commit: tasks do not know of the rows of other tasks")
@@ -71,6 +82,8 @@ def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
         pubend=found.get("pubend") or None,
         token=found.get("token") or None,
         ca=found.get("ca") or None,
+        certificate=found.get("certificate") or None,
+        key=found.get("key") or None,
     )
 
 

@@ -231,7 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.name is None or self._hold is not None:
             return None if self._hold is None else self._hold[1]
-        client = sync.connect(options.brokers, token=options.token, tls=options.ca, name="spark").__enter__()
+        client = sync.connect(options.brokers, token=options.token, tls=options.tls, name="spark").__enter__()
         try:
             hold = client.hold(options.topic, options.name, start).__enter__()
         except BaseException:
@@ -270,7 +270,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _opened(options: SourceOptions) -> Bulk:
-    return open_bulk(options.brokers, options.topic, token=options.token, tls=options.ca)
+    return open_bulk(options.brokers, options.topic, token=options.token, tls=options.tls)
 
 
 def _resolved(bulk: Bulk, place: Place | None, otherwise: str) -> Offset:

@@ -311,7 +311,7 @@ def _renamed(name: str) -> str:
 
 def _unreadable(path: Path, error: Exception) -> StoreError:
     if isinstance(error, FileNotFoundError):
-        return StoreError("E306", f"{path} was deleted while it was read: begin later, or restore the file")
+        return StoreError("E306", f"{path.name} was deleted while it was read: begin later, or restore it")
     reason = str(error).splitlines()[0]
     return StoreError("E301", f"{path} is damaged: {reason}: restore the file from a copy")
 

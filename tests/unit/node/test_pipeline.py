@@ -117,6 +117,8 @@ def test_a_network_file_says_which_node_starts_spark(tmp_path: Path) -> None:
         "--checkpoints",
         str(tmp_path / "views"),
     ]
+    shown = command("gapless+tls://s1:7402", spark, tmp_path, ca="ca.pem", certificate="s1.pem", key="s1.key")
+    assert shown[-6:] == ["--ca", "ca.pem", "--certificate", "s1.pem", "--key", "s1.key"]
 
 
 @pytest.mark.parametrize(

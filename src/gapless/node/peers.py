@@ -1,0 +1,75 @@
+"""Who is at the other end of a call of gRPC? Its address as gRPC tells it, and how its connection ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from urllib.parse import unquote
+
+#: Where this process has its open files, on every system that we know.
+_OPEN_FILES = Path("/dev/fd")
+
+
+def address_of(peer: str) -> tuple[str, int] | None:
+    """The host and the port of a peer; None when it has none.
+
+    >>> address_of("ipv4:127.0.0.1:40312"), address_of("ipv6:%5B::1%5D:40312"), address_of("unix:")
+    (('127.0.0.1', 40312), ('::1', 40312), None)
+    """
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdigit():
+        return None
+    return _plain(host.strip("[]")), int(port)
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether a peer came over the loopback of this machine, and so runs on it.
+
+    >>> is_loopback("ipv4:127.0.0.1:40312"), is_loopback("ipv6:%5B::1%5D:1"), is_loopback("ipv4:10.0.0.7:1")
+    (True, True, False)
+    """
+    address = address_of(peer)
+    return address is not None and ip_address(address[0]).is_loopback
+
+
+def hang_up(peer: str, port: int) -> None:
+    """End the connection that a peer has to a port of this process; whoever owns the socket sees it end.
+
+    The socket is another library's. It is not closed, which would give its number to somebody else while it
+    is in use: it is only shut, and its owner closes it.
+    """
+    address = address_of(peer)
+    for each in list(_OPEN_FILES.iterdir()) if _OPEN_FILES.is_dir() else ():
+        with contextlib.suppress(OSError), _copied(int(each.name)) as found:
+            if _ends(found) == (port, address):
+                found.shutdown(socket.SHUT_RDWR)
+
+
+def _copied(number: int) -> socket.socket:
+    """The socket with this number, under a number that nobody else uses meanwhile. Raises OSError."""
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        # It is no socket.
+        os.close(copy)
+        raise
+
+
+def _ends(connection: socket.socket) -> tuple[int, tuple[str, int]] | None:
+    """The port at this end, and the address of the other one. Raises OSError."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    host, port = connection.getpeername()[:2]
+    return connection.getsockname()[1], (_plain(host), port)
+
+
+def _plain(host: str) -> str:
+    """One text for one host: a socket for both versions of IP writes those of the old one in its own way."""
+    address = ip_address(host)
+    old = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(old or address)
