@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Ca, Json, Token, notice
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Json, Pass, dials, notice
 from gapless.cli.pipeline import forget_no_pandas
 from gapless.cli.readers import whole_number
 from gapless.errors import ContentError, GaplessError, PipelineError, UsageError
@@ -42,6 +42,7 @@ _Node = Annotated[
 _Place = "earliest|now|TICK|TIME"
 
 
+@dials
 def history(
     topic: Annotated[str, typer.Argument(help="The topic to look at.")],
     *,
@@ -73,8 +74,7 @@ def history(
         typer.Option("--master", metavar="URL", help="Where Spark runs: local[N], spark://HOST:PORT"),
     ] = "local[*]",
     node: _Node = ADDRESS,
-    token: Token = None,
-    ca: Ca = None,
+    door: Pass,
 ) -> None:
     """Ask what has happened: SQL over any time of a topic.
 
@@ -92,12 +92,11 @@ def history(
         raise UsageError("E151", "--to says where the history ends: name the node with --node")
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("E151", "choose one of --json, --csv and --parquet")
-    if ca is not None and not ca.is_file():
-        raise UsageError("E156", f"{ca}: cannot be read: no such file")
+    door.check()
     if parquet is not None and not parquet.absolute().parent.is_dir():
         raise UsageError("E156", f"{parquet}: cannot be written: there is no such folder")
     told = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
-    optional = {"columns": columns, "token": token, "ca": None if ca is None else str(ca)}
+    optional = {"columns": columns, "token": door.token, "ca": None if door.ca is None else str(door.ca)}
     wish = _Wish({**told, **{name: each for name, each in optional.items() if each is not None}}, gone, sql)
     forget_no_pandas()
     _check(wish)

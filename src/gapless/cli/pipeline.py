@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Ca, To, Token
+from gapless.cli.nodes import ADDRESS, Pass, To, dials
 from gapless.cli.readers import whole_number
-from gapless.errors import LinkError, UsageError
+from gapless.errors import LinkError
 from gapless.node.pipeline import WITH_INPUT
 from gapless.spark.session import check_installed
 
@@ -24,6 +24,7 @@ CHECKPOINTS = Path("gapless-checkpoints")
 CONNECT_SECONDS = 30.0
 
 
+@dials
 def pipeline(
     *,
     to: To = ADDRESS,
@@ -43,8 +44,7 @@ def pipeline(
             help="How many rows a view may show, and a stage keep.",
         ),
     ] = 1_000_000,
-    token: Token = None,
-    ca: Ca = None,
+    door: Pass,
 ) -> None:
     """Compute the views of a network with Spark until stopped.
 
@@ -61,8 +61,7 @@ def pipeline(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for chatty in ("py4j", "gapless.client"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    if ca is not None and not ca.is_file():
-        raise UsageError("E156", f"{ca}: cannot be read: no such file")
+    door.check()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -78,8 +77,8 @@ def pipeline(
             master=master,
             checkpoints=checkpoints.absolute(),
             rows_max=rows_max,
-            token=token,
-            ca=ca,
+            token=door.token,
+            ca=door.ca,
             stop=stop,
             patience_s=CONNECT_SECONDS,
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gapless.cli.nodes import Door, notice
+from gapless.cli.nodes import Node, notice
 from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
@@ -57,14 +57,14 @@ class Past:
         self.stops = {PubendId(pubend): tick for pubend, tick in stops.items()}
 
     @staticmethod
-    async def opened(topic: str, schema: Schema, start: Start, to: str, door: Door) -> Past:
+    async def opened(topic: str, schema: Schema, start: Start, node: Node) -> Past:
         """Look how far back it goes. Raises UsageError, or LinkError."""
         from gapless.client.bulk import open_bulk  # noqa: PLC0415  # Arrow Flight takes a while to load
 
-        if door.certificate is not None:
+        if node.certificate is not None:
             raise UsageError("E151", "--history reads in bulk, without client certificates: use --token")
-        tls = str(door.ca) if door.ca is not None else door.tls or None
-        bulk = await asyncio.to_thread(open_bulk, to, topic, token=door.token, tls=tls)
+        tls = str(node.ca) if node.ca is not None else node.tls or None
+        bulk = await asyncio.to_thread(open_bulk, node.to, topic, token=node.token, tls=tls)
         pasts = await asyncio.to_thread(bulk.describe)
         starts: dict[str, Tick] = {}
         for each in pasts.values():
