@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gapless.client import Options, connect
 from gapless.errors import GaplessError
 from gapless.node.config import NodeConfig
 from gapless.node.logs import event_log
@@ -56,6 +55,9 @@ def _reachable(node: Node) -> str:
 
 async def _follow(node: Node, address: str, spark: Spark, ca: Path | None, process: PipelineProcess) -> None:
     """Want the process while there are views."""
+    # One node of a network does this; the others need no client library.
+    from gapless.client import Options, connect  # noqa: PLC0415
+
     # Topics come from anywhere in the network: there is nothing to wait for but time.
     while REGISTRY_TOPIC not in node.broker.network.topics:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
