@@ -17,7 +17,16 @@ from typing import NoReturn
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from gapless.content.sql_tokens import Leaf, shown
+from gapless.content.sql_tokens import (
+    LEAVES,
+    LITERAL_AHEAD,
+    ODD_SIGNS,
+    PARENTHESIS_AHEAD,
+    SURROGATE,
+    Leaf,
+    literal,
+    shown,
+)
 from gapless.errors import ViewError
 
 TEXT_CHARACTERS_MAX = 100_000
@@ -40,12 +49,7 @@ def refuse(code: str, message: str, text: str, at: int | None) -> NoReturn:
 
 
 _TOKEN = re.compile(
-    r"""(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*(?:
-      (?P<binary>[xX]'[^']*')
-    | (?P<word>[^\W\d]\w*)
-    | (?P<number>0[xX]\w* | (?:[0-9]|\.[0-9])(?:[eE][+-]|[\w.])*)
-    | (?P<string>'[^']*(?:''[^']*)*')
-    | (?P<quoted>"[^"]*(?:""[^"]*)*")
+    rf"""(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*(?:{LEAVES}
     | (?P<sign><>|!=|<=|>=|\|\||::|[-+*/%(),=<>.;])
     | (?P<end>\Z)
     | (?P<other>.)
@@ -53,9 +57,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _WORD_AHEAD = re.compile(r"\s*([^\W\d]\w*)")
-_LITERAL_AHEAD = re.compile(r"\s*('[^']*(?:''[^']*)*')")
-_PARENTHESIS_AHEAD = re.compile(r"\s*\(")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _SIGNS: dict[str, TokenType] = {
     "(": TokenType.L_PAREN,
@@ -157,17 +158,7 @@ _INSTEAD = {
     "VALUES": "publish the rows to a topic",
     "WINDOW": "only ROW_NUMBER() OVER (...) <= k is supported",
 }
-_ODD_SIGNS = {
-    "::": "write CAST(x AS type)",
-    "?": "parameters are not supported: write the value into the text",
-    ":": "parameters are not supported: write the value into the text",
-    "@": "parameters are not supported: write the value into the text",
-    "$": "parameters are not supported: write the value into the text",
-    "[": "arrays are not supported: lists of values are written IN (1, 2)",
-    "{": "arrays are not supported: lists of values are written IN (1, 2)",
-    "`": 'names are quoted as in "name"',
-    "!": "write NOT, or <> for not equal",
-}
+_ODD_SIGNS = {**ODD_SIGNS, "::": "write CAST(x AS type)"}
 
 _T = TokenType
 _OPERATORS = frozenset(
@@ -210,7 +201,7 @@ def scan(text: str, known: frozenset[str], *, expression: bool = False) -> Scann
     if len(text) > TEXT_CHARACTERS_MAX:
         message = f"a view has at most {TEXT_CHARACTERS_MAX} characters, got {len(text)}: make views of parts"
         refuse("E165", message, text, 0)
-    if found := _SURROGATE.search(text):
+    if found := SURROGATE.search(text):
         refuse("E165", "half a surrogate pair is no character: send the text as UTF-8", text, found.start())
     return _Scanner(text, known, expression).scanned()
 
@@ -255,7 +246,7 @@ class _Scanner:
                 case "sign" | "other":
                     self._other(written, start)
                 case _:
-                    self._literal(group, written, start)
+                    self._leaf(literal(group, written, start), at)
             if len(self._tokens) > TOKENS_MAX:
                 message = f"a view has at most {TOKENS_MAX} words and signs: make views of parts"
                 refuse("E165", message, text, start)
@@ -279,32 +270,22 @@ class _Scanner:
             if following == "FIRST":
                 refuse("E168", "NULLS FIRST is not supported: nulls come last", self._text, start)
             return ahead.end()
-        is_call = _PARENTHESIS_AHEAD.match(self._text, stop) is not None
+        is_call = PARENTHESIS_AHEAD.match(self._text, stop) is not None
         if upper in _KEYWORDS and not (is_call and upper in ("LEFT", "RIGHT")):
             self._add(_KEYWORDS[upper], upper, start, stop)
             return stop
         if upper in _CONSTANTS:
             self._leaf(Leaf("word", upper, start), stop)
             return stop
-        literal = _LITERAL_AHEAD.match(self._text, stop)
-        if upper == "TIMESTAMP" and literal:
-            self._leaf(Leaf("timestamp", literal[1][1:-1], start), literal.end())
-            return literal.end()
+        quoted = LITERAL_AHEAD.match(self._text, stop)
+        if upper == "TIMESTAMP" and quoted:
+            self._leaf(Leaf("timestamp", quoted[1], start), quoted.end())
+            return quoted.end()
         is_refused = upper in _INSTEAD and word not in self._known and self._last is not _T.ALIAS
-        if is_refused and (upper != "DATE" or literal):
+        if is_refused and (upper != "DATE" or quoted):
             refuse("E168", f"{upper} is not supported: {_INSTEAD[upper]}", self._text, start)
         self._leaf(Leaf("call" if is_call else "name", word, start), stop)
         return stop
-
-    def _literal(self, group: str, written: str, start: int) -> None:
-        if group == "number":
-            leaf = Leaf("number", written, start)
-        elif group == "binary":
-            leaf = Leaf("binary", written[2:-1], start)
-        else:
-            quote = written[0]
-            leaf = Leaf(group, written[1:-1].replace(quote * 2, quote), start)
-        self._leaf(leaf, start + len(written))
 
     def _semicolon(self, start: int, stop: int) -> None:
         found = _TOKEN.match(self._text, stop)
