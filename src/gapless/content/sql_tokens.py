@@ -71,9 +71,6 @@ LEAVES = r"""
     | (?P<string>'[^']*(?:''[^']*)*')
     | (?P<quoted>"[^"]*(?:""[^"]*)*")
 """
-#: What stands behind a word may make it a function, or a literal.
-PARENTHESIS_AHEAD = re.compile(r"\s*\(")
-LITERAL_AHEAD = re.compile(r"\s*'([^']*(?:''[^']*)*)'")
 #: What no text may hold.
 SURROGATE = re.compile("[\ud800-\udfff]")
 #: Signs that neither conditions nor views have, and what to write instead.
@@ -111,6 +108,8 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
+_LITERAL_AHEAD = re.compile(r"\s*'([^']*(?:''[^']*)*)'")
+_PARENTHESIS_AHEAD = re.compile(r"\s*\(")
 
 # The classes of tokens, one letter each: v value, ( ) comma, + sign, * times or divided by, c comparison,
 # a AND or OR, n NOT before a condition, N NOT before IN, LIKE or BETWEEN, S NOT after IS, i IN, l LIKE,
@@ -259,10 +258,10 @@ class _Scanner:
         if upper in _CONSTANTS:
             self._leaf(Leaf("word", upper, start), stop)
             return stop
-        if upper == "TIMESTAMP" and (ahead := LITERAL_AHEAD.match(self._text, stop)):
+        if upper == "TIMESTAMP" and (ahead := _LITERAL_AHEAD.match(self._text, stop)):
             self._leaf(Leaf("timestamp", ahead[1], start), ahead.end())
             return ahead.end()
-        if PARENTHESIS_AHEAD.match(self._text, stop):
+        if _PARENTHESIS_AHEAD.match(self._text, stop):
             self._call(word, upper, start, stop)
             return stop
         if upper in _INSTEAD and not self._is_column(word):
