@@ -273,7 +273,10 @@ async def _running(client: Client, made: Definition, wait_s: float) -> Status:
     loop = asyncio.get_running_loop()
     hint = loop.call_later(
         HINT_SECONDS,
-        lambda: notice(f"nobody computes view '{made.name}' yet: a node does by itself, or gapless pipeline"),
+        lambda: notice(
+            f"{made.name}: waiting for Spark, which takes a while to start; where no node starts it, "
+            "run gapless pipeline"
+        ),
     )
     try:
         async with asyncio.timeout(wait_s), client.subscribe(STATUS_TOPIC, start="earliest") as statuses:
