@@ -86,7 +86,7 @@ class ContentError(UsageError):
 
     def __init__(self, code: str, message: str, *, text: str = "", at: int | None = None) -> None:
         """`at` is the position in `text`, counted from 0, where the trouble begins."""
-        where = "" if at is None else f"at {at + 1}: "
+        where = "" if at is None else f"{_place(text, at)}: "
         super().__init__(code, f"{where}{message}")
         #: What was read.
         self.text = text
@@ -100,6 +100,17 @@ class ContentError(UsageError):
         start = self.text.rfind("\n", 0, self.at) + 1
         line = self.text[start:].split("\n", 1)[0].replace("\t", " ")
         return f"{line}\n{' ' * (self.at - start)}^"
+
+
+def _place(text: str, at: int) -> str:
+    """A place as an editor counts it.
+
+    >>> _place("a > 1", 4), _place("a\\n > 1", 5)
+    ('at 5', 'at line 2 column 4')
+    """
+    if "\n" not in text:
+        return f"at {at + 1}"
+    return f"at line {text.count(chr(10), 0, at) + 1} column {at - text.rfind(chr(10), 0, at)}"
 
 
 class ViewError(ContentError):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gapless.errors import ViewError
+from gapless.views.relation import columns
 from tests.views.language import read
 
 GOLDEN = Path(__file__).parent / "refusals.txt"
@@ -68,3 +69,22 @@ def test_the_place_of_a_trouble_in_another_view_is_where_that_is_named() -> None
     with pytest.raises(ViewError) as caught:
         read(text)
     assert caught.value.pointer() == "  tops WHERE qty > 3\n  ^"
+
+
+def test_in_a_text_of_several_lines_the_place_is_a_line_and_a_column() -> None:
+    with pytest.raises(ViewError) as caught:
+        read("SELECT item\nFROM east\nWHERE qty > 3\n  AND itm = 'a'")
+    assert str(caught.value) == "E166 at line 4 column 7: no column 'itm': did you mean 'item'?"
+    assert caught.value.pointer() == "  AND itm = 'a'\n      ^"
+
+
+def test_comments_may_stand_between_any_two_words() -> None:
+    plain = "SELECT item, sum(qty) AS n FROM east WHERE item > 'a' GROUP BY item"
+    words = plain.replace("sum(", "sum (").split(" ")
+    for gap in ("/* * / */", "-- BY\n", "\n"):
+        assert read(f" {gap} ".join(words)) == read(plain)
+
+
+def test_a_word_that_views_do_not_have_may_be_the_name_of_a_column() -> None:
+    relation = read("SELECT item, sum(qty) AS top, max(qty) AS into FROM east GROUP BY item HAVING into > 3")
+    assert [column.name for column in columns(relation)] == ["item", "top", "into"]

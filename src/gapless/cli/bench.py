@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, Token, run
+from gapless.cli.nodes import Door, Json, dials, run
 from gapless.cli.readers import number, whole_number
 from gapless.errors import UsageError
 
@@ -68,6 +68,7 @@ _Data = Annotated[
 _Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the latencies: .png, .svg or .pdf.")]
 
 
+@dials
 def bench(
     *,
     to: _To = None,
@@ -79,11 +80,7 @@ def bench(
     in_memory: _InMemory = False,
     data: _Data = None,
     plot: _Plot = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    door: Door,
     as_json: Json = False,
 ) -> None:
     """Measure throughput and latency, of a new node or of one that runs.
@@ -111,7 +108,6 @@ def bench(
     from gapless.cli.bench_run import Plan  # noqa: PLC0415
 
     plan = Plan(events=events, size=size, batch=batch, subscribers=subscribers, rate=rate)
-    door = Door(token, tls, ca, certificate, key)
     measured = run(_measured(plan, to, door, data, in_memory=in_memory))
     kept = "in memory" if in_memory else "durable"
     report = measured.report(plan, to or f"a process of its own, {kept}")

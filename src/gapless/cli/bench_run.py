@@ -134,7 +134,7 @@ class Bench:
     async def run(self) -> Measured:
         """Measure. Raises GaplessError."""
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(self._door.client(self._address))
+            client = await stack.enter_async_context(self._door.client_at(self._address))
             if TOPIC not in await client.topics():
                 await client.create_topic(TOPIC, COLUMNS)
             for _ in range(self._plan.subscribers):
@@ -148,7 +148,7 @@ class Bench:
         return measured
 
     async def _subscribe(self, stack: AsyncExitStack) -> None:
-        client = await stack.enter_async_context(self._door.client(self._address))
+        client = await stack.enter_async_context(self._door.client_at(self._address))
         events = await stack.enter_async_context(client.subscribe(TOPIC))
         task = asyncio.create_task(self._read(events))
         stack.callback(task.cancel)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Ca, Certificate, Door, Json, Key, Token, notice
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Json, Pass, dials, notice
 from gapless.cli.pipeline import forget_no_pandas
 from gapless.cli.readers import whole_number
 from gapless.errors import ContentError, GaplessError, PipelineError, UsageError
@@ -42,6 +42,7 @@ _Node = Annotated[
 _Place = "earliest|now|TICK|TIME"
 
 
+@dials
 def history(
     topic: Annotated[str, typer.Argument(help="The topic to look at.")],
     *,
@@ -73,10 +74,7 @@ def history(
         typer.Option("--master", metavar="URL", help="Where Spark runs: local[N], spark://HOST:PORT"),
     ] = "local[*]",
     node: _Node = ADDRESS,
-    token: Token = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    door: Pass,
 ) -> None:
     """Ask what has happened: SQL over any time of a topic.
 
@@ -94,11 +92,11 @@ def history(
         raise UsageError("E151", "--to says where the history ends: name the node with --node")
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("E151", "choose one of --json, --csv and --parquet")
-    files = Door(ca=ca, certificate=certificate, key=key).files()
+    files = door.files()
     if parquet is not None and not parquet.absolute().parent.is_dir():
         raise UsageError("E156", f"{parquet}: cannot be written: there is no such folder")
     told = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
-    optional = {"columns": columns, "token": token}
+    optional = {"columns": columns, "token": door.token}
     if files is not None:
         optional |= {"ca": files.authority, "certificate": files.certificate, "key": files.key}
     wish = _Wish({**told, **{name: each for name, each in optional.items() if each is not None}}, gone, sql)

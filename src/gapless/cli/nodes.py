@@ -1,13 +1,26 @@
-"""What do all commands share that talk to a node? Where it is, how to be let in, and how they end."""
+"""What do all commands share that talk to a node? Where it is, how to be let in, and how they end.
+
+A command says that it dials with one decorator and one parameter, and gets all options of that kind:
+
+    @dials
+    def status(*, node: Node, as_json: Json = False) -> None:
+        async with node.client() as client:
+            ...
+
+`Node` is for one node and `Nodes` for several; `Door` alone is for commands that find the address themselves,
+and `Pass` for those of Spark, which reads in bulk. The options are the fields of these classes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -31,6 +44,9 @@ EXIT_INTERRUPTED = 130
 #: A person who mistyped a port shall not wait long for the answer.
 CONNECT_SECONDS = 1.0
 
+#: In this order `--help` has them, whichever a command takes.
+OPTIONS = ("to", "token", "tls", "ca", "certificate", "key")
+
 To = Annotated[
     str,
     typer.Option(
@@ -40,52 +56,36 @@ To = Annotated[
         help="Where the node is, or several with commas: any will do.",
     ),
 ]
-#: Of commands that ask several nodes. A network file goes before the environment, which typer cannot know.
-ToEach = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--to",
-        metavar="ADDRESS",
-        help=f"A node to ask; repeatable.  [env var: {ADDRESS_VARIABLE}; default: {ADDRESS}]",
-    ),
-]
-Token = Annotated[
-    str | None,
-    typer.Option("--token", metavar="TEXT", envvar="GAPLESS_TOKEN", help="The token that lets us in."),
-]
-Tls = Annotated[
-    bool, typer.Option("--tls", help="Speak TLS; the node's certificate is by an authority of the system.")
-]
-Ca = Annotated[
-    Path | None,
-    typer.Option("--ca", metavar="FILE", help="Speak TLS; the node's certificate is by this authority."),
-]
-Certificate = Annotated[
-    Path | None, typer.Option("--certificate", metavar="FILE", help="Speak TLS, and show this certificate.")
-]
-Key = Annotated[
-    Path | None,
-    typer.Option("--key", metavar="FILE", help="The key of the certificate, if it is not in the same file."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """How to be let in, whatever the address."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What lets us in, for bulk reads as well."""
 
-    token: str | None = None
-    tls: bool = False
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="TEXT", envvar="GAPLESS_TOKEN", help="The token that lets us in."),
+    ] = None
+    ca: Annotated[
+        Path | None,
+        typer.Option("--ca", metavar="FILE", help="Speak TLS; the node's certificate is by this authority."),
+    ] = None
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="Speak TLS, and show this certificate."),
+    ] = None
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", metavar="FILE", help="The key of the certificate, if it is not in the same file."
+        ),
+    ] = None
 
-    def client(self, address: str, *, patience_s: float = CONNECT_SECONDS) -> Client:
-        """A client of the node at an address. Raises UsageError."""
-        from gapless.client import Options, connect  # noqa: PLC0415  # most of a command's start is this
-
-        options = Options(connect_timeout_s=patience_s)
-        return connect(address, token=self.token, tls=self.context(), name=_name(), options=options)
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether any option says so."""
+        return any(path is not None for path in (self.ca, self.certificate, self.key))
 
     def files(self) -> TlsFiles | None:
         """The same as the names of files, for other processes; None without TLS. Raises UsageError."""
@@ -98,7 +98,7 @@ class Door:
 
     def context(self) -> ssl.SSLContext | None:
         """What TLS needs; None without TLS. Raises UsageError for files that cannot be used."""
-        if not (self.tls or self.ca or self.certificate or self.key):
+        if not self.speaks_tls:
             return None
         import ssl  # noqa: PLC0415
 
@@ -115,6 +115,91 @@ class Door:
             files = " and ".join(str(path) for path in (self.ca, self.certificate, self.key) if path)
             raise UsageError("E156", f"{files}: no certificate or key: {error.strerror or error}") from error
         return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door(Pass):
+    """How to be let in, whatever the address."""
+
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Speak TLS; the node's certificate is by an authority of the system."),
+    ] = False
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether any option says so."""
+        return self.tls or any(path is not None for path in (self.ca, self.certificate, self.key))
+
+    def client_at(self, address: str, *, patience_s: float = CONNECT_SECONDS) -> Client:
+        """A client of the node at an address. Raises UsageError."""
+        from gapless.client import Options, connect  # noqa: PLC0415  # most of a command's start is this
+
+        options = Options(connect_timeout_s=patience_s)
+        return connect(address, token=self.token, tls=self.context(), name=_name(), options=options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node(Door):
+    """Where a node is, and how to be let in."""
+
+    to: To = ADDRESS
+
+    def client(self) -> Client:
+        """A client of the node. Raises UsageError."""
+        return self.client_at(self.to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes(Door):
+    """The same of several nodes."""
+
+    # A network file goes before the environment, which typer cannot know.
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to",
+            metavar="ADDRESS",
+            help=f"A node to ask; repeatable.  [env var: {ADDRESS_VARIABLE}; default: {ADDRESS}]",
+        ),
+    ] = None
+
+
+def dials(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that dials: its parameter of type Node, Nodes, Door or Pass becomes the options of that.
+
+    >>> def ping(*, node: Node, as_json: bool = False) -> None: ...
+    >>> list(inspect.signature(dials(ping)).parameters)
+    ['to', 'token', 'tls', 'ca', 'certificate', 'key', 'as_json']
+    """
+    signature = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
+    [name] = [each for each, kind in hints.items() if isinstance(kind, type) and issubclass(kind, Pass)]
+    asked: type[Pass] = hints[name]
+    options = _options(asked)
+    parameters: list[inspect.Parameter] = []
+    for each in signature.parameters.values():
+        parameters += options if each.name == name else [each.replace(annotation=hints[each.name])]
+
+    @wraps(command)
+    def dialling(**values: Any) -> None:
+        told = {option.name: values.pop(option.name) for option in options}
+        command(**values, **{name: asked(**told)})
+
+    # What typer reads. The names are those of this module and of the command's, so they are types by now.
+    vars(dialling)["__signature__"] = signature.replace(parameters=parameters)
+    dialling.__annotations__ = {each.name: each.annotation for each in parameters}
+    return dialling
+
+
+def _options(asked: type[Pass]) -> list[inspect.Parameter]:
+    kinds = get_type_hints(asked, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=kinds[each.name]
+        )
+        for each in sorted(fields(asked), key=lambda each: OPTIONS.index(each.name))
+    ]
 
 
 def _name() -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Key, To, Token
+from gapless.cli.nodes import ADDRESS, Pass, To, dials
 from gapless.cli.readers import whole_number
 from gapless.errors import LinkError
 from gapless.node.pipeline import WITH_INPUT
@@ -24,6 +24,7 @@ CHECKPOINTS = Path("gapless-checkpoints")
 CONNECT_SECONDS = 30.0
 
 
+@dials
 def pipeline(
     *,
     to: To = ADDRESS,
@@ -43,10 +44,7 @@ def pipeline(
             help="How many rows a view may show, and a stage keep.",
         ),
     ] = 1_000_000,
-    token: Token = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    door: Pass,
 ) -> None:
     """Compute the views of a network with Spark until stopped.
 
@@ -63,7 +61,7 @@ def pipeline(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for chatty in ("py4j", "gapless.client"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    tls = Door(ca=ca, certificate=certificate, key=key).files()
+    tls = door.files()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -79,7 +77,7 @@ def pipeline(
             master=master,
             checkpoints=checkpoints.absolute(),
             rows_max=rows_max,
-            token=token,
+            token=door.token,
             tls=tls,
             stop=stop,
             patience_s=CONNECT_SECONDS,

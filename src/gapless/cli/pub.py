@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Json, Key, Tls, To, Token, notice, run
+from gapless.cli.nodes import Json, Node, dials, notice, run
 from gapless.cli.readers import number, one_of, whole_number
 from gapless.errors import GaplessError, UsageError
 
@@ -44,6 +44,7 @@ STOP_SECONDS = 1.0
 READ_BYTES_MAX = 2**20
 
 
+@dials
 def pub(
     topic: Annotated[str, typer.Argument(help="The topic to publish to.")],
     events: Annotated[
@@ -81,12 +82,7 @@ def pub(
             help="Send at most N events together.  [default: as they are read]",
         ),
     ] = None,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """Publish events and wait until they are durable.
@@ -113,9 +109,8 @@ def pub(
         raise UsageError("E156", "standard input is closed: name events or a file")
     if files.count(STDIN) > 1:
         raise UsageError("E151", "standard input can be read once: name - once")
-    door = Door(token, tls, ca, certificate, key)
     work = _Work(topic, objects, files, form, rate, batch)
-    run(_published(work, to, door, as_json=as_json))
+    run(_published(work, node, as_json=as_json))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +159,7 @@ class _Account:
         return f"{message}; {self.events:,} {noun} published"
 
 
-async def _published(work: _Work, to: str, door: Door, *, as_json: bool) -> None:
+async def _published(work: _Work, node: Node, *, as_json: bool) -> None:
     from gapless.cli.pub_rows import RowReader, format_of  # noqa: PLC0415  # Arrow, when it is needed
 
     for name in work.files:
@@ -172,7 +167,7 @@ async def _published(work: _Work, to: str, door: Door, *, as_json: bool) -> None
             _check_file(Path(name))
             if work.form is None:
                 format_of(Path(name))
-    async with door.client(to) as client:
+    async with node.client() as client:
         topics = await client.topics()
         if work.topic not in topics:
             known = ", ".join(topics) or "none"

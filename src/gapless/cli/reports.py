@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Door
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Door, Nodes
 from gapless.errors import GaplessError, UsageError
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class Answer:
         return str(told or self.place.address)
 
 
-def places_of(network: Path | None, to: Sequence[str] | None, *, door: Door) -> list[Place]:
+def places_of(network: Path | None, nodes: Nodes) -> list[Place]:
     """Where to ask: at every broker of a description, or at the addresses. Raises UsageError."""
     if network is None:
-        named = to or [os.environ.get(ADDRESS_VARIABLE) or ADDRESS]
+        named = nodes.to or [os.environ.get(ADDRESS_VARIABLE) or ADDRESS]
         single = (_checked(text) for each in named for text in _split(each))
         return [Place(text) for text in dict.fromkeys(single)][:NODES_MAX]
-    if to:
+    if nodes.to:
         raise UsageError("E151", "the network description and --to both say where to ask: choose one")
     from gapless.node.config import load_network  # noqa: PLC0415  # no command that needs none pays for it
 
@@ -67,7 +67,7 @@ def places_of(network: Path | None, to: Sequence[str] | None, *, door: Door) -> 
         reason = getattr(error, "strerror", None) or "not a text"
         raise UsageError("E156", f"{network} cannot be read: {reason}") from error
     found = load_network(text, network.name, network.parent)
-    scheme = "gapless+tls" if door.context() is not None else "gapless"
+    scheme = "gapless+tls" if nodes.context() is not None else "gapless"
     listed = sorted({**found.addresses, **found.client_addresses}.items())[:NODES_MAX]
     return [Place(f"{scheme}://{address}", broker) for broker, address in listed]
 
@@ -110,7 +110,7 @@ class Watch:
         """A connection to a node, made now if there is none. Raises GaplessError."""
         client = self._clients.get(place)
         if client is None:
-            client = self._door.client(place.address)
+            client = self._door.client_at(place.address)
             await client.__aenter__()
             self._clients[place] = client
         return client

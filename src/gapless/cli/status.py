@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, ToEach, Token, run
+from gapless.cli.nodes import Json, Nodes, dials, run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 SUBSCRIPTIONS_SHOWN = 20
 
 
+@dials
 def status(
     *,
-    to: ToEach = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    nodes: Nodes,
     as_json: Json = False,
 ) -> None:
     """Show what nodes are and do: links, pubends, clients, subscriptions, topics.
@@ -37,13 +33,13 @@ def status(
     With --json there is one object per line for each node; operating.md describes its fields. A node that
     does not answer is shown with the reason. Exit status: 0 when any node answers, 2 otherwise.
     """
-    run(_shown(to, Door(token, tls, ca, certificate, key), as_json=as_json))
+    run(_shown(nodes, as_json=as_json))
 
 
-async def _shown(to: list[str] | None, door: Door, *, as_json: bool) -> None:
+async def _shown(nodes: Nodes, *, as_json: bool) -> None:
     from gapless.cli.reports import Watch, check_answered, places_of  # noqa: PLC0415
 
-    async with Watch(places_of(None, to, door=door), door) as watch:
+    async with Watch(places_of(None, nodes), nodes) as watch:
         answers = await watch.ask()
         check_answered(answers)
         topics = {}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Key, Tls, To, Token, notice, run
+from gapless.cli.nodes import Node, dials, notice, run
 from gapless.cli.readers import one_of, tick, whole_number
 from gapless.errors import ContentError, ParameterError, UsageError
 
@@ -89,6 +89,7 @@ _Forget = Annotated[
 ]
 
 
+@dials
 def sub(
     topic: Annotated[str, typer.Argument(help="The topic to subscribe to.")],
     *,
@@ -104,12 +105,7 @@ def sub(
     ack: _Ack = "auto",
     history: _History = False,
     forget: _Forget = False,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
 ) -> None:
     """Print events as lines of JSON, each exactly once, until stopped.
 
@@ -131,13 +127,12 @@ def sub(
         raise UsageError("E151", "--column goes with --xpath: it says which documents the pattern is about")
     if history:
         _check_history(start, order, named=name is not None, limited=limit is not None)
-    door = Door(token, tls, ca, certificate, key)
     begin, acknowledges = parse_start(start), ack == "auto"
     wish = _Wish(topic, where, xpath, column, name, begin, order, limit, acknowledges, names, table)
     if forget:
-        run(_forgotten(wish, to, door))
+        run(_forgotten(wish, node))
     else:
-        run(_replayed(wish, to, door) if history else _printed(wish, to, door))
+        run(_replayed(wish, node) if history else _printed(wish, node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +218,8 @@ def condition_text(schema: Schema, where: str, xpath: str | None, column: str | 
     return f"({where}) AND {pattern}" if where.strip() else pattern
 
 
-async def _forgotten(wish: _Wish, to: str, door: Door) -> None:
-    async with door.client(to) as client:
+async def _forgotten(wish: _Wish, node: Node) -> None:
+    async with node.client() as client:
         await _known(client, wish.topic)
         subscription = client.subscribe(
             wish.topic, wish.where, name=wish.name, order=wish.order, ack="manual"
@@ -234,8 +229,8 @@ async def _forgotten(wish: _Wish, to: str, door: Door) -> None:
     typer.echo(f"forgot '{wish.name}'", err=True)
 
 
-async def _printed(wish: _Wish, to: str, door: Door) -> None:
-    async with door.client(to) as client:
+async def _printed(wish: _Wish, node: Node) -> None:
+    async with node.client() as client:
         schema = await _known(client, wish.topic)
         where = condition_text(schema, wish.where, wish.xpath, wish.column)
         async with _subscribed(client, wish, where, wish.start) as events:
@@ -267,17 +262,17 @@ def _printer(wish: _Wish, schema: Schema) -> Iterator[Printer]:
         yield live.show
 
 
-async def _replayed(wish: _Wish, to: str, door: Door) -> None:
+async def _replayed(wish: _Wish, node: Node) -> None:
     """Print the past, and then what comes. Whoever has a name already goes on where it was."""
     from gapless.cli.sub_history import HOLD, Past, is_known  # noqa: PLC0415
 
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(door.client(to))
+        client = await stack.enter_async_context(node.client())
         schema = await _known(client, wish.topic)
         where = condition_text(schema, wish.where, wish.xpath, wish.column)
         start, left, past = wish.start, wish.limit, None
         if wish.name is None or not await is_known(client, wish.name):
-            past = await Past.opened(wish.topic, schema, wish.start, to, door)
+            past = await Past.opened(wish.topic, schema, wish.start, node)
             stack.callback(past.close)
             start = past.stops
         show = stack.enter_context(_printer(wish, schema))

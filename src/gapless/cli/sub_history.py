@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gapless.cli.nodes import Door, notice
+from gapless.cli.nodes import Node, notice
 from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
@@ -57,11 +57,11 @@ class Past:
         self.stops = {PubendId(pubend): tick for pubend, tick in stops.items()}
 
     @staticmethod
-    async def opened(topic: str, schema: Schema, start: Start, to: str, door: Door) -> Past:
+    async def opened(topic: str, schema: Schema, start: Start, node: Node) -> Past:
         """Look how far back it goes. Raises UsageError, or LinkError."""
         from gapless.client.bulk import open_bulk  # noqa: PLC0415  # Arrow Flight takes a while to load
 
-        bulk = await asyncio.to_thread(open_bulk, to, topic, token=door.token, tls=door.files())
+        bulk = await asyncio.to_thread(open_bulk, node.to, topic, token=node.token, tls=node.files())
         pasts = await asyncio.to_thread(bulk.describe)
         starts: dict[str, Tick] = {}
         for each in pasts.values():

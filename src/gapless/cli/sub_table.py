@@ -7,13 +7,12 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.match_cells import shown
+from gapless.cli.tables import add_row, empty_table, rows_that_fit, table_console
 
 if TYPE_CHECKING:
     from gapless.cli.sub_history import PastRows
@@ -22,23 +21,18 @@ if TYPE_CHECKING:
 
 #: How many rows are shown where there is no terminal whose height would say it.
 ROWS_PLAIN = 50
-#: Lines of the terminal that the table needs beside its rows.
-FRAME_LINES = 5
-#: How wide a table is where there is no terminal.
-PLAIN_WIDTH = 120
 
 
 class LiveTable:
     """The newest events of a subscription."""
 
-    def __init__(self, schema: Schema, *, names: bool, console: Console | None = None) -> None:
-        console = console or Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=PLAIN_WIDTH, file=console.file)
-        height = max(3, console.height - FRAME_LINES) if console.is_terminal else ROWS_PLAIN
-        self._schema = schema
-        self._names = names
-        self._rows: deque[list[str]] = deque(maxlen=height)
+    def __init__(self, schema: Schema, *, names: bool) -> None:
+        console = table_console()
+        self._schema = schema.arrow()
+        self._names = ("pubend", "tick") if names else ()
+        self._rows: deque[list[Any]] = deque(
+            maxlen=rows_that_fit(console) if console.is_terminal else ROWS_PLAIN
+        )
         self._count = 0
         self._began = monotonic()
         self._live = Live(self._frame(), console=console, refresh_per_second=8, redirect_stdout=False)
@@ -59,7 +53,7 @@ class LiveTable:
         pubends, ticks = batch.pubends[first:rows], batch.ticks[first:rows].tolist()
         for row, pubend, tick in zip(columns, pubends, ticks, strict=True):
             named = [pubend, str(tick)] if self._names else []
-            self._rows.append([*named, *(_text(value) for value in row.values())])
+            self._rows.append([*named, *row.values()])
         self._count += rows
         self._live.update(self._frame())
 
@@ -69,24 +63,7 @@ class LiveTable:
         return Group(self._table(), Text(f"{self._count:,} {noun}, {rate:,.1f} a second"))
 
     def _table(self) -> Table:
-        table = Table(box=box.SIMPLE_HEAD)
-        for name in ("pubend", "tick") if self._names else ():
-            table.add_column(name, style="dim", no_wrap=True)
-        for column in self._schema.columns:
-            is_number = column.type in ("int", "float", "decimal")
-            table.add_column(column.name, justify="right" if is_number else "left", no_wrap=True)
+        table = empty_table(self._schema, *self._names)
         for row in self._rows:
-            table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
+            add_row(table, row)
         return table
-
-
-def _text(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case bytes():
-            return value.decode(errors="replace")
-        case _:
-            return shown(value).strip('"')

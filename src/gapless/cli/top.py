@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, ToEach, Token, run
+from gapless.cli.nodes import Json, Nodes, dials, run
 from gapless.cli.readers import number
 
 if TYPE_CHECKING:
     from gapless.cli.reports import Watch
 
 
+@dials
 def top(
     network: Annotated[
         Path | None,
         typer.Argument(metavar="NETWORK.toml", help="The network: every broker with an address is asked."),
     ] = None,
     *,
-    to: ToEach = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
     every: Annotated[
         float,
@@ -30,11 +30,7 @@ def top(
             metavar="SECONDS", parser=number("--every", 0.2, 3_600, "seconds"), help="How often to look."
         ),
     ] = 1.0,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    nodes: Nodes,
     as_json: Json = False,
 ) -> None:
     """Watch a whole network: rates, latency, horizons, gaps, nacks, links.
@@ -49,16 +45,13 @@ def top(
     who keep up stand, `acked` what they have taken, `released` what the log may drop. A broker that does not
     answer is shown as down. Ctrl-C ends. Without a terminal, as with --once, there is one frame.
     """
-    door = Door(token, tls, ca, certificate, key)
-    run(_watched(network, to, door, every, once=once, as_json=as_json))
+    run(_watched(network, nodes, every, once=once, as_json=as_json))
 
 
-async def _watched(
-    network: Path | None, to: list[str] | None, door: Door, every: float, *, once: bool, as_json: bool
-) -> None:
+async def _watched(network: Path | None, nodes: Nodes, every: float, *, once: bool, as_json: bool) -> None:
     from gapless.cli.reports import Watch, check_answered, places_of  # noqa: PLC0415
 
-    async with Watch(places_of(network, to, door=door), door) as watch:
+    async with Watch(places_of(network, nodes), nodes) as watch:
         if as_json:
             answers = await watch.ask()
             check_answered(answers)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Json, Key, Tls, To, Token, run
+from gapless.cli.nodes import Json, Node, dials, run
 from gapless.errors import GaplessError, ParameterError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ app = typer.Typer(
 
 
 @app.command("create")
+@dials
 def create(
     name: Annotated[str, typer.Argument(help="Letters, digits, '_', '-' and '.'.")],
     columns: Annotated[
@@ -44,12 +45,7 @@ def create(
             help="Keep events for so long that everybody has, or the newest of each key.",
         ),
     ] = "",
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """Create a topic, durably; creating the very same one again is no error.
@@ -59,10 +55,9 @@ def create(
     The types are int, float, string, bool, timestamp, decimal, binary and xml.
     """
     wanted = columns_of(columns)
-    door = Door(token, tls, ca, certificate, key)
 
     async def story() -> tuple[Topic, bool]:
-        async with door.client(to) as client:
+        async with node.client() as client:
             before = await client.topics()
             await client.create_topic(name, wanted, retention=retention)
             return (await client.topics())[name], name not in before
@@ -76,24 +71,19 @@ def create(
 
 
 @app.command("list")
+@dials
 def list_topics(
     *,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """List all topics that we may see.
 
     gapless topic list --json
     """
-    door = Door(token, tls, ca, certificate, key)
 
     async def story() -> dict[str, Topic]:
-        async with door.client(to) as client:
+        async with node.client() as client:
             return await client.topics()
 
     topics = run(story())
@@ -110,23 +100,18 @@ def list_topics(
 
 
 @app.command("show")
+@dials
 def show(
     name: Annotated[str, typer.Argument(help="The topic.")],
     *,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """Show the columns of a topic, its pubends, where they live, and how far they are.
 
     gapless topic show trades
     """
-    door = Door(token, tls, ca, certificate, key)
-    shown = run(_shown(door, to, name))
+    shown = run(_shown(node, name))
     if as_json:
         typer.echo(json.dumps(shown))
         return
@@ -139,8 +124,8 @@ def show(
     _print_table(("PUBEND", "AT", "KNOWN UP TO TICK", "WHICH IS"), lines)
 
 
-async def _shown(door: Door, to: str, name: str) -> dict[str, Any]:
-    async with door.client(to) as client:
+async def _shown(node: Node, name: str) -> dict[str, Any]:
+    async with node.client() as client:
         topics = await client.topics()
         if name not in topics:
             known = ", ".join(sorted(topics)) or "none"

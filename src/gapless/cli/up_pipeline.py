@@ -10,9 +10,8 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gapless.client import Options, connect
-from gapless.client.tls import TlsFiles
 from gapless.errors import GaplessError
 from gapless.node.config import NodeConfig
 from gapless.node.logs import event_log
@@ -20,6 +19,9 @@ from gapless.node.node import Node
 from gapless.node.pipeline import PipelineProcess, Spark, command
 from gapless.node.security import ClientCertificates, Tls
 from gapless.views.registry import REGISTRY_TOPIC, Registry
+
+if TYPE_CHECKING:
+    from gapless.client.tls import TlsFiles
 
 log = event_log("gapless.pipeline")
 
@@ -34,6 +36,9 @@ async def pipeline_of(node: Node, config: NodeConfig) -> AsyncIterator[PipelineP
     if spark is None or spark.broker != config.broker:
         yield None
         return
+    # One node of a network does this; the others need no client library.
+    from gapless.client.tls import TlsFiles  # noqa: PLC0415
+
     address = f"{node.scheme}{_reachable(node)}"
     tls = _shown(config.tls)
     with contextlib.ExitStack() as stack:
@@ -62,6 +67,8 @@ def _reachable(node: Node) -> str:
 
 def _shown(tls: Tls | None) -> TlsFiles | None:
     """What the pipeline needs: the authority; and where clients have to show a certificate, the node's."""
+    from gapless.client.tls import TlsFiles  # noqa: PLC0415  # as above
+
     if tls is None:
         return None
     if tls.clients is not ClientCertificates.REQUIRED:
@@ -73,6 +80,8 @@ async def _follow(
     node: Node, address: str, spark: Spark, tls: TlsFiles | None, process: PipelineProcess
 ) -> None:
     """Want the process while there are views."""
+    from gapless.client import Options, connect  # noqa: PLC0415  # as above
+
     # Topics come from anywhere in the network: there is nothing to wait for but time.
     while REGISTRY_TOPIC not in node.broker.network.topics:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Ca, Certificate, Door, Json, Key, Tls, To, Token, notice, run
+from gapless.cli.nodes import Json, Node, dials, notice, run
 from gapless.cli.readers import seconds, whole_number
 from gapless.errors import PipelineError, UsageError
 
@@ -46,6 +46,7 @@ _File = Annotated[
 
 
 @app.command("create")
+@dials
 def create(
     name: _Name,
     sql: Annotated[str | None, typer.Argument(metavar="SQL", help="A SELECT over topics and views.")] = None,
@@ -56,12 +57,7 @@ def create(
         float,
         typer.Option("--wait", metavar="SECONDS", parser=seconds("--wait"), help="How long to wait for it."),
     ] = WAIT_SECONDS,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """Create a view: a table that is always up to date.
@@ -78,10 +74,9 @@ def create(
     command waits until that says that the view is running.
     """
     text = _sql(sql, file)
-    door = Door(token, tls, ca, certificate, key)
 
     async def story() -> tuple[Definition, Status | None, bool]:
-        async with door.client(to) as client:
+        async with node.client() as client:
             before = await client.views()
             made = await client.create_view(name, text)
             status = None if no_wait else await _running(client, made, wait)
@@ -97,24 +92,19 @@ def create(
 
 
 @app.command("list")
+@dials
 def list_views(
     *,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """List all views, and what the pipeline says of them.
 
     gapless view list --json
     """
-    door = Door(token, tls, ca, certificate, key)
 
     async def story() -> dict[str, ViewInfo]:
-        async with door.client(to) as client:
+        async with node.client() as client:
             return await client.views()
 
     views = run(story())
@@ -132,6 +122,7 @@ def list_views(
 
 
 @app.command("show")
+@dials
 def show(
     name: _Name,
     *,
@@ -140,12 +131,7 @@ def show(
         int | None,
         typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="At most so many rows."),
     ] = None,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """Print the rows that a view shows now.
@@ -159,10 +145,8 @@ def show(
     """
     from gapless.cli.view_watch import as_of_time, print_rows, row_text  # noqa: PLC0415
 
-    door = Door(token, tls, ca, certificate, key)
-
     async def story() -> tuple[Any, int, str]:
-        async with door.client(to) as client, client.view(name, where) as table:
+        async with node.client() as client, client.view(name, where) as table:
             rows = table.to_arrow()
             return rows if limit is None else rows.slice(0, limit), rows.num_rows, as_of_time(table.as_of)
 
@@ -176,6 +160,7 @@ def show(
 
 
 @app.command("watch")
+@dials
 def watch(
     name: _Name,
     *,
@@ -184,12 +169,7 @@ def watch(
         int | None,
         typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="End after N changes."),
     ] = None,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
     as_json: Json = False,
 ) -> None:
     """Watch a view change, as a table in the terminal; Ctrl-C ends.
@@ -204,16 +184,15 @@ def watch(
     """
     from gapless.cli.view_watch import watched  # noqa: PLC0415
 
-    door = Door(token, tls, ca, certificate, key)
-
     async def story() -> None:
-        async with door.client(to) as client, client.view(name, where) as table:
+        async with node.client() as client, client.view(name, where) as table:
             await watched(table, as_json=as_json, limit=limit)
 
     run(story())
 
 
 @app.command("explain")
+@dials
 def explain(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A view that there is.")] = None,
     *,
@@ -224,12 +203,7 @@ def explain(
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", help="Draw the graph of all views into this file.")
     ] = None,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
 ) -> None:
     """Say how a view is computed: what brokers select, what Spark keeps, what it shares with others.
 
@@ -244,10 +218,9 @@ def explain(
     from gapless.cli.view_explain import explained, write_drawing  # noqa: PLC0415
 
     text = None if name is not None else _sql(sql, file)
-    door = Door(token, tls, ca, certificate, key)
 
     async def story() -> tuple[str, TransformGraph]:
-        async with door.client(to) as client:
+        async with node.client() as client:
             return await explained(client, name, text)
 
     told, graph = run(story())
@@ -257,24 +230,19 @@ def explain(
 
 
 @app.command("drop")
+@dials
 def drop(
     name: _Name,
     *,
-    to: To = ADDRESS,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    node: Node,
 ) -> None:
     """Drop a view. One that other views use stays until they are dropped.
 
     gapless view drop stock
     """
-    door = Door(token, tls, ca, certificate, key)
 
     async def story() -> None:
-        async with door.client(to) as client:
+        async with node.client() as client:
             await client.drop_view(name)
 
     run(story())
@@ -305,7 +273,10 @@ async def _running(client: Client, made: Definition, wait_s: float) -> Status:
     loop = asyncio.get_running_loop()
     hint = loop.call_later(
         HINT_SECONDS,
-        lambda: notice(f"nobody computes view '{made.name}' yet: a node does by itself, or gapless pipeline"),
+        lambda: notice(
+            f"{made.name}: waiting for Spark, which takes a while to start; where no node starts it, "
+            "run gapless pipeline"
+        ),
     )
     try:
         async with asyncio.timeout(wait_s), client.subscribe(STATUS_TOPIC, start="earliest") as statuses:

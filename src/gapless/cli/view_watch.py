@@ -12,29 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import typer
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.match_cells import shown
+from gapless.cli.tables import add_row, cell, empty_table, rows_that_fit, table_console
 
 if TYPE_CHECKING:
     from gapless.client.table import Change
     from gapless.client.view import View
 
-#: Lines of the terminal that the table needs beside its rows.
-FRAME_LINES = 5
-#: How wide a table is where there is no terminal.
-PLAIN_WIDTH = 120
 #: What has changed stays in colour for so long.
 BRIGHT_SECONDS = 2.0
 
 
 def row_text(row: Mapping[str, Any]) -> str:
     """A row as a line of JSON."""
-    return json.dumps(row, default=_plain, ensure_ascii=False)
+    return json.dumps(row, default=cell, ensure_ascii=False)
 
 
 def as_of_time(as_of: Mapping[Any, Mapping[Any, int]]) -> str:
@@ -54,15 +49,12 @@ def as_of_time(as_of: Mapping[Any, Mapping[Any, int]]) -> str:
 
 def print_rows(rows: pa.Table) -> None:
     """All rows, as a table."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH, file=console.file)
-    console.print(_table(rows, set()))
+    table_console().print(_table(rows, set()))
 
 
 async def watched(table: View, *, as_json: bool, limit: int | None) -> None:
     """Show what a view shows until Ctrl-C, or until it has changed so many times."""
-    console = Console(highlight=False)
+    console = table_console()
     if as_json or not console.is_terminal:
         await _printed(table, limit)
     else:
@@ -113,38 +105,13 @@ def _brighten(bright: dict[str, float], change: Change, *, first: bool) -> None:
 
 def _frame(table: View, bright: Mapping[str, float], console: Console, count: int) -> Group:
     rows = table.to_arrow()
-    height = max(3, console.height - FRAME_LINES)
     noun = "change" if count == 1 else "changes"
     told = f"{table.name}: {rows.num_rows:,} rows, {count:,} {noun}, {as_of_time(table.as_of)}"
-    return Group(_table(rows.slice(0, height), set(bright)), Text(told, style="dim"))
+    return Group(_table(rows.slice(0, rows_that_fit(console)), set(bright)), Text(told, style="dim"))
 
 
 def _table(rows: pa.Table, bright: set[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for each in rows.schema:
-        is_number = (
-            pa.types.is_integer(each.type)
-            or pa.types.is_floating(each.type)
-            or pa.types.is_decimal(each.type)
-        )
-        table.add_column(each.name, justify="right" if is_number else "left", no_wrap=True)
+    table = empty_table(rows.schema)
     for row in rows.to_pylist():
-        style = "bold green" if bright and row_text(row) in bright else ""
-        table.add_row(*(Text(_cell(value), overflow="ellipsis") for value in row.values()), style=style)
+        add_row(table, row.values(), "bold green" if bright and row_text(row) in bright else "")
     return table
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case bytes():
-            return value.decode(errors="replace")
-        case _:
-            return shown(value).strip('"')
-
-
-def _plain(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else _cell(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import Ca, Certificate, Door, Json, Key, Tls, ToEach, Token, run
+from gapless.cli.nodes import Door, Json, Nodes, dials, run
 from gapless.cli.readers import tick
 from gapless.errors import GaplessError, ParameterError, UsageError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gapless.cli.why_story import Question
 
 
+@dials
 def why(
     event: Annotated[
         str,
@@ -31,12 +32,7 @@ def why(
         Path | None,
         typer.Option("--network", metavar="NETWORK.toml", help="The network: all its brokers are asked."),
     ] = None,
-    to: ToEach = None,
-    token: Token = None,
-    tls: Tls = False,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    nodes: Nodes,
     as_json: Json = False,
 ) -> None:
     """Say why a subscriber got an event, or did not: path, filters, epochs, positions.
@@ -52,7 +48,7 @@ def why(
     the way with its links and its filter.
     """
     question = parse_question(event, subscription)
-    run(_answered(question, network, to, Door(token, tls, ca, certificate, key), as_json=as_json))
+    run(_answered(question, network, nodes, as_json=as_json))
 
 
 def parse_question(event: str, subscription: str) -> Question:
@@ -68,14 +64,12 @@ def parse_question(event: str, subscription: str) -> Question:
     return Question(pubend, found, subscription)
 
 
-async def _answered(
-    question: Question, network: Path | None, to: list[str] | None, door: Door, *, as_json: bool
-) -> None:
+async def _answered(question: Question, network: Path | None, nodes: Nodes, *, as_json: bool) -> None:
     from gapless.cli.reports import Watch, places_of  # noqa: PLC0415
     from gapless.cli.why_story import told  # noqa: PLC0415
 
-    async with Watch(places_of(network, to, door=door), door) as watch:
-        places = await _everybody(watch, door)
+    async with Watch(places_of(network, nodes), nodes) as watch:
+        places = await _everybody(watch, nodes)
         answers = await _asked(watch, places, question)
         edges = [name for name, each in answers.items() if each is not None and each["subscription"]]
         if not edges:

@@ -9,6 +9,9 @@ change what a name or a literal means.
 Which token may follow which is one table, `_AFTER`. It is stricter than sqlglot, which for example
 accepts `x BETWEEN 1 5` and `x IN (1,,2)`.
 
+The SQL of views (`views.parse_tokens`) has more words and another table, and the same names and literals:
+those are defined here once.
+
 Implements docs/content.md, section 3.
 """
 
@@ -60,22 +63,53 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "...")
 
 
-_TOKEN = re.compile(
-    r"""\s*(?:
+#: Names and literals, for a verbose expression.
+LEAVES = r"""
       (?P<binary>[xX]'[^']*')
     | (?P<word>[^\W\d]\w*)
     | (?P<number>0[xX]\w* | (?:[0-9]|\.[0-9])(?:[eE][+-]|[\w.])*)
     | (?P<string>'[^']*(?:''[^']*)*')
     | (?P<quoted>"[^"]*(?:""[^"]*)*")
+"""
+#: What no text may hold.
+SURROGATE = re.compile("[\ud800-\udfff]")
+#: Signs that neither conditions nor views have, and what to write instead.
+ODD_SIGNS = {
+    "?": "parameters are not supported: write the value into the text",
+    ":": "parameters are not supported: write the value into the text",
+    "@": "parameters are not supported: write the value into the text",
+    "$": "parameters are not supported: write the value into the text",
+    "[": "arrays are not supported: lists of values are written IN (1, 2)",
+    "{": "arrays are not supported: lists of values are written IN (1, 2)",
+    "`": 'names are quoted as in "name"',
+    "!": "write NOT, or <> for not equal",
+}
+
+
+def literal(group: str, written: str, at: int) -> Leaf:
+    """What a match of `LEAVES` stands for, unless it is a word.
+
+    >>> literal("string", "'it''s'", 7)
+    Leaf(kind='string', text="it's", at=7)
+    """
+    if group == "number":
+        return Leaf("number", written, at)
+    if group == "binary":
+        return Leaf("binary", written[2:-1], at)
+    quote = written[0]
+    return Leaf(group, written[1:-1].replace(quote * 2, quote), at)
+
+
+_TOKEN = re.compile(
+    rf"""\s*(?:{LEAVES}
     | (?P<sign><>|!=|<=|>=|--|/\*|[-+*/(),=<>])
     | (?P<end>\Z)
     | (?P<other>.)
     )""",
     re.VERBOSE | re.DOTALL,
 )
-_LITERAL_AHEAD = re.compile(r"\s*'[^']*(?:''[^']*)*'")
+_LITERAL_AHEAD = re.compile(r"\s*'([^']*(?:''[^']*)*)'")
 _PARENTHESIS_AHEAD = re.compile(r"\s*\(")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 # The classes of tokens, one letter each: v value, ( ) comma, + sign, * times or divided by, c comparison,
 # a AND or OR, n NOT before a condition, N NOT before IN, LIKE or BETWEEN, S NOT after IS, i IN, l LIKE,
@@ -151,20 +185,14 @@ _INSTEAD = {
     "XOR": "write (a OR b) AND NOT (a AND b)",
 }
 _ODD_SIGNS = {
+    **ODD_SIGNS,
     "--": "comments are not supported: leave it out, or write - -5 with a space",
     "/*": "comments are not supported: leave it out",
     ";": "one condition, without ';'",
-    "?": "parameters are not supported: write the value into the text",
     ":": "parameters and casts are not supported: write the value into the text",
-    "@": "parameters are not supported: write the value into the text",
-    "$": "parameters are not supported: write the value into the text",
     "%": "'%' is not supported: compare the column itself",
     "|": "joining texts is not supported: compare the columns one by one",
     ".": "columns have no prefix: write the column's name alone",
-    "[": "arrays are not supported: lists of values are written IN (1, 2)",
-    "{": "arrays are not supported: lists of values are written IN (1, 2)",
-    "`": 'names are quoted as in "name"',
-    "!": "write NOT, or <> for not equal",
 }
 
 
@@ -176,7 +204,7 @@ def scan(text: str, schema: Schema) -> Scan:
     if len(text) > TEXT_CHARACTERS_MAX:
         message = f"a condition has at most {TEXT_CHARACTERS_MAX} characters, got {len(text)}: split it"
         refuse("E164", message, text, 0)
-    if found := _SURROGATE.search(text):
+    if found := SURROGATE.search(text):
         refuse("E160", "half a surrogate pair is no character: send the text as UTF-8", text, found.start())
     return _Scanner(text, schema).scanned()
 
@@ -211,7 +239,7 @@ class _Scanner:
             elif group == "other":
                 self._other(found[group], start)
             else:
-                self._literal(group, found[group], start)
+                self._leaf(literal(group, found[group], start), at)
             if len(self._tokens) > TOKENS_MAX:
                 message = f"a condition has at most {TOKENS_MAX} words and signs: split it"
                 refuse("E164", message, text, start)
@@ -231,7 +259,7 @@ class _Scanner:
             self._leaf(Leaf("word", upper, start), stop)
             return stop
         if upper == "TIMESTAMP" and (ahead := _LITERAL_AHEAD.match(self._text, stop)):
-            self._leaf(Leaf("timestamp", ahead[0].lstrip()[1:-1], start), ahead.end())
+            self._leaf(Leaf("timestamp", ahead[1], start), ahead.end())
             return ahead.end()
         if _PARENTHESIS_AHEAD.match(self._text, stop):
             self._call(word, upper, start, stop)
@@ -258,16 +286,6 @@ class _Scanner:
             refuse("E163", _ODD_SIGNS[sign], self._text, start)
         letter, token_type = _SIGNS[sign]
         self._add(letter, token_type, sign, start, start + len(sign))
-
-    def _literal(self, group: str, written: str, start: int) -> None:
-        if group == "number":
-            leaf = Leaf("number", written, start)
-        elif group == "binary":
-            leaf = Leaf("binary", written[2:-1], start)
-        else:
-            quote = written[0]
-            leaf = Leaf(group, written[1:-1].replace(quote * 2, quote), start)
-        self._leaf(leaf, start + len(written))
 
     def _other(self, character: str, start: int) -> None:
         if character in "'\"":

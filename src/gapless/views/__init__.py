@@ -2,25 +2,32 @@
 
 Pure like the rest of the core: SQL or the fluent algebra becomes a `Relation`, the relation is analysed,
 rewritten and cut into stages. `gapless.spark` runs the stages; `gapless.node` hosts what comes out.
+
+Every node and every client knows how views are kept (`registry`), and few ever read one. So the names below
+are loaded when they are used: the parser would be a third of what a client waits for before it begins.
 """
 
-from gapless.views.fluent import (
-    Table,
-    Term,
-    avg_,
-    call,
-    col,
-    count_,
-    first_,
-    last_,
-    lit,
-    max_,
-    min_,
-    sum_,
-    table,
-    topic,
-)
-from gapless.views.parse import parse_view
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gapless.views.fluent import (
+        Table,
+        Term,
+        avg_,
+        call,
+        col,
+        count_,
+        first_,
+        last_,
+        lit,
+        max_,
+        min_,
+        sum_,
+        table,
+        topic,
+    )
+    from gapless.views.parse import parse_view
 
 __all__ = [
     "Table",
@@ -39,3 +46,10 @@ __all__ = [
     "table",
     "topic",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is only loaded when it is used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'gapless.views' has no attribute {name!r}")
+    return getattr(import_module(f"gapless.views.{'parse' if name == 'parse_view' else 'fluent'}"), name)

@@ -283,6 +283,8 @@ class _Queries:
         items, rank = self._items(node, scope, aggregates)
         here = Shown(self._reader, scope, items, aggregates)
         ranking = None if rank is None else read_ranking(here, rank[1])
+        if not items:
+            self._refuse("E165", "SELECT names no columns beside the rank: name some", node)
         top = self._qualified(node, here, rank)
         groups = self._groups(node, here)
         having = self._having(node, scope, here, aggregates)
@@ -393,8 +395,6 @@ class _Queries:
                 rank = (self._reader.leaf(each.args["alias"].this).text, inner)
             else:
                 items.append(self._item(each, inner, scope, aggregates))
-        if not items:
-            self._refuse("E165", "SELECT names no columns beside the rank: name some", node)
         self._check_names(items)
         return tuple(items), rank
 

@@ -60,6 +60,21 @@ UNSTEADY = frozenset(
     {"now", "rand", "random", "uuid", "gen_random_uuid", "current_timestamp", "current_date", "current_time"}
     | {"localtime", "localtimestamp", "getdate", "sysdate", "unix_timestamp", "current_user", "today"}
 )
+_KEEPS_ALL = "it would keep every value of every group"
+_PART_OF_TIME = "write DATE_TRUNC('day', t)"
+#: Functions that people look for, why there are none, and what to write instead.
+_INSTEAD = {
+    **dict.fromkeys(["median", "mode", "percentile", "percentile_cont", "percentile_disc"], _KEEPS_ALL),
+    **dict.fromkeys(["string_agg", "group_concat", "listagg", "array_agg", "collect_list"], _KEEPS_ALL),
+    **dict.fromkeys(
+        ["stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"],
+        "show sum(x * x), sum(x) and count(x), from which it follows",
+    ),
+    **dict.fromkeys(["year", "month", "day", "hour", "minute", "date_part"], _PART_OF_TIME),
+    **dict.fromkeys(["if", "iif", "decode"], "write CASE WHEN a THEN b ELSE c END"),
+    **dict.fromkeys(["ifnull", "nvl", "isnull"], "write COALESCE(a, b)"),
+    **dict.fromkeys(["regexp_like", "regexp_matches", "regexp_replace"], "use LIKE"),
+}
 _WINDOW = "only ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) <= k is supported, behind QUALIFY"
 _WINDOW_FUNCTIONS = frozenset(
     {"row_number", "rank", "dense_rank", "percent_rank", "ntile", "lag", "lead", "first_value", "last_value"}
@@ -378,6 +393,8 @@ class _Expression:
             self.reader._unsteady(leaf)
         if name in _WINDOW_FUNCTIONS:
             self.reader.refuse("E168", f"{leaf.text}() is not supported here: {_WINDOW}", leaf.at)
+        if name in _INSTEAD:
+            self.reader.refuse("E168", f"{leaf.text}() is not supported: {_INSTEAD[name]}", leaf.at)
         function = _CALLED.get(name)
         if function is None or function in _OPERATORS_ONLY:
             known = sorted({*_CALLED, *AGGREGATES} - {*_OPERATORS_ONLY})
@@ -485,4 +502,5 @@ def nearest(written: str, names: list[str]) -> str:
     near = get_close_matches(written, names, n=1) or [
         lowered[name] for name in get_close_matches(written.lower(), lowered, n=1)
     ]
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:10]) or 'none'}"
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:10]) or 'none'}{more}"

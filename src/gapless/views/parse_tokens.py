@@ -17,7 +17,14 @@ from typing import NoReturn
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from gapless.content.sql_tokens import Leaf, shown
+from gapless.content.sql_tokens import (
+    LEAVES,
+    ODD_SIGNS,
+    SURROGATE,
+    Leaf,
+    literal,
+    shown,
+)
 from gapless.errors import ViewError
 
 TEXT_CHARACTERS_MAX = 100_000
@@ -39,23 +46,20 @@ def refuse(code: str, message: str, text: str, at: int | None) -> NoReturn:
     raise ViewError(code, message, text=text, at=at)
 
 
+#: What may stand between two words: space and comments.
+_GAP = r"(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*"
 _TOKEN = re.compile(
-    r"""(?:\s|--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*(?:
-      (?P<binary>[xX]'[^']*')
-    | (?P<word>[^\W\d]\w*)
-    | (?P<number>0[xX]\w* | (?:[0-9]|\.[0-9])(?:[eE][+-]|[\w.])*)
-    | (?P<string>'[^']*(?:''[^']*)*')
-    | (?P<quoted>"[^"]*(?:""[^"]*)*")
-    | (?P<sign><>|!=|<=|>=|\|\||::|[-+*/%(),=<>.;])
+    rf"""{_GAP}(?:{LEAVES}
+    | (?P<odd>::|==|=>|->|//|/\*)
+    | (?P<sign><>|!=|<=|>=|\|\||[-+*/%(),=<>.;])
     | (?P<end>\Z)
     | (?P<other>.)
     )""",
     re.VERBOSE | re.DOTALL,
 )
-_WORD_AHEAD = re.compile(r"\s*([^\W\d]\w*)")
-_LITERAL_AHEAD = re.compile(r"\s*('[^']*(?:''[^']*)*')")
-_PARENTHESIS_AHEAD = re.compile(r"\s*\(")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_WORD_AHEAD = re.compile(rf"{_GAP}([^\W\d]\w*)")
+_LITERAL_AHEAD = re.compile(rf"{_GAP}'([^']*(?:''[^']*)*)'")
+_PARENTHESIS_AHEAD = re.compile(rf"{_GAP}\(")
 
 _SIGNS: dict[str, TokenType] = {
     "(": TokenType.L_PAREN,
@@ -136,14 +140,18 @@ _STATEMENTS = frozenset(
 _INSTEAD = {
     "ANY": "list the values with IN",
     "ASOF": "a join is by equality alone",
+    "COLLATE": "texts are compared by code point",
     "CUBE": "one view has one grouping; make a view for each",
     "DATE": "write TIMESTAMP '2026-01-31 00:00:00'",
+    "EXTRACT": "write DATE_TRUNC('day', t)",
     "FETCH": "write LIMIT",
     "FILTER": "write sum(CASE WHEN condition THEN x END)",
     "GROUPING": "one view has one grouping; make a view for each",
     "ILIKE": "write LOWER(x) LIKE '...'",
     "INTERVAL": "times are compared and truncated, never added to: publish the time you need as a column",
+    "INTO": "a view is filled by itself: leave it out",
     "LATERAL": "join by equal columns",
+    "MINUS": "GROUP BY both sides and LEFT JOIN them, WHERE ... IS NULL",
     "PIVOT": "write sum(CASE WHEN column = 'x' THEN y END) AS x",
     "REGEXP": "use LIKE",
     "RLIKE": "use LIKE",
@@ -153,20 +161,28 @@ _INSTEAD = {
     "SIMILAR": "use LIKE",
     "SOME": "list the values with IN",
     "TABLESAMPLE": "a sample would differ at every computation",
+    "TOP": "write ORDER BY ... LIMIT k at the end",
     "UNNEST": "columns hold single values",
     "VALUES": "publish the rows to a topic",
     "WINDOW": "only ROW_NUMBER() OVER (...) <= k is supported",
 }
+#: Those of them that are names like others unless this follows.
+_ONLY_BEFORE = {
+    word: re.compile(f"{_GAP}{ahead}", re.IGNORECASE)
+    for word, ahead in {"DATE": "'", "EXTRACT": r"\(", "MINUS": r"\(?\s*SELECT\b", "TOP": "[0-9]"}.items()
+}
 _ODD_SIGNS = {
+    **ODD_SIGNS,
     "::": "write CAST(x AS type)",
-    "?": "parameters are not supported: write the value into the text",
-    ":": "parameters are not supported: write the value into the text",
-    "@": "parameters are not supported: write the value into the text",
-    "$": "parameters are not supported: write the value into the text",
-    "[": "arrays are not supported: lists of values are written IN (1, 2)",
-    "{": "arrays are not supported: lists of values are written IN (1, 2)",
-    "`": 'names are quoted as in "name"',
-    "!": "write NOT, or <> for not equal",
+    "==": "write =",
+    "=>": "write >=",
+    "->": "columns hold single values: write XML_TEXT(doc, '/path')",
+    "//": "write / to divide, and -- before a comment",
+    "/*": "this comment is never closed",
+    "&": "numbers have no bits here: write AND between conditions",
+    "^": "powers are not supported: write x * x",
+    "~": "use LIKE",
+    "#": "write -- before a comment",
 }
 
 _T = TokenType
@@ -189,6 +205,11 @@ _ALSO: dict[TokenType, frozenset[TokenType]] = {
     _T.IS: frozenset({_T.DISTINCT}),
     _T.DISTINCT: frozenset({_T.STAR, _T.FROM, _T.ON}),
 }
+#: Behind these stands a name, or what gets one.
+_NAMED = {
+    **dict.fromkeys([_T.FROM, _T.JOIN, _T.ALIAS], frozenset({_T.VAR, _T.L_PAREN})),
+    _T.DOT: frozenset({_T.VAR, _T.STAR}),
+}
 #: What a value ends with.
 _ENDS = frozenset({_T.VAR, _T.NUMBER, _T.STRING, _T.R_PAREN, _T.END})
 #: Where a star stands for all columns.
@@ -210,7 +231,7 @@ def scan(text: str, known: frozenset[str], *, expression: bool = False) -> Scann
     if len(text) > TEXT_CHARACTERS_MAX:
         message = f"a view has at most {TEXT_CHARACTERS_MAX} characters, got {len(text)}: make views of parts"
         refuse("E165", message, text, 0)
-    if found := _SURROGATE.search(text):
+    if found := SURROGATE.search(text):
         refuse("E165", "half a surrogate pair is no character: send the text as UTF-8", text, found.start())
     return _Scanner(text, known, expression).scanned()
 
@@ -250,12 +271,12 @@ class _Scanner:
                 case "sign" if written == ";":
                     self._semicolon(start, at)
                     break
-                case "sign" if written != "::":
+                case "sign":
                     self._add(_SIGNS[written], written, start, at)
-                case "sign" | "other":
+                case "odd" | "other":
                     self._other(written, start)
                 case _:
-                    self._literal(group, written, start)
+                    self._leaf(literal(group, written, start), at)
             if len(self._tokens) > TOKENS_MAX:
                 message = f"a view has at most {TOKENS_MAX} words and signs: make views of parts"
                 refuse("E165", message, text, start)
@@ -286,25 +307,18 @@ class _Scanner:
         if upper in _CONSTANTS:
             self._leaf(Leaf("word", upper, start), stop)
             return stop
-        literal = _LITERAL_AHEAD.match(self._text, stop)
-        if upper == "TIMESTAMP" and literal:
-            self._leaf(Leaf("timestamp", literal[1][1:-1], start), literal.end())
-            return literal.end()
-        is_refused = upper in _INSTEAD and word not in self._known and self._last is not _T.ALIAS
-        if is_refused and (upper != "DATE" or literal):
+        quoted = _LITERAL_AHEAD.match(self._text, stop)
+        if upper == "TIMESTAMP" and quoted:
+            self._leaf(Leaf("timestamp", quoted[1], start), quoted.end())
+            return quoted.end()
+        if self._last is _T.ALIAS:
+            # Whoever calls a column so may use the name.
+            self._known |= {word}
+        before = _ONLY_BEFORE.get(upper)
+        if upper in _INSTEAD and word not in self._known and (not before or before.match(self._text, stop)):
             refuse("E168", f"{upper} is not supported: {_INSTEAD[upper]}", self._text, start)
         self._leaf(Leaf("call" if is_call else "name", word, start), stop)
         return stop
-
-    def _literal(self, group: str, written: str, start: int) -> None:
-        if group == "number":
-            leaf = Leaf("number", written, start)
-        elif group == "binary":
-            leaf = Leaf("binary", written[2:-1], start)
-        else:
-            quote = written[0]
-            leaf = Leaf(group, written[1:-1].replace(quote * 2, quote), start)
-        self._leaf(leaf, start + len(written))
 
     def _semicolon(self, start: int, stop: int) -> None:
         found = _TOKEN.match(self._text, stop)
@@ -336,6 +350,8 @@ class _Scanner:
             found = shown(self._text[start:stop])
             refuse("E165", f"expected {self._beginning}, found {found}", self._text, start)
         self._check_place(kind, start, stop)
+        if self._last is _T.L_PAREN:
+            self._check_pair(kind)
         self._measure(kind, start)
         self._all_columns = kind is _T.STAR and self._last in _BEFORE_ALL
         self._last = kind
@@ -345,8 +361,9 @@ class _Scanner:
         last, found = self._last, shown(self._text[start:stop])
         if last in _OPEN and not self._all_columns:
             assert last is not None
-            if kind not in _BEGINS and kind not in _ALSO.get(last, ()):
-                what = "a name" if last in (_T.FROM, _T.JOIN, _T.ALIAS, _T.DOT) else "a column or a value"
+            named = None if self._is_distinct_from else _NAMED.get(last)
+            if kind not in (named or _BEGINS | _ALSO.get(last, frozenset())):
+                what = "a name" if named else "a column or a value"
                 if last in (_T.IN, _T.USING, _T.OVER):
                     what = "a parenthesis"
                 refuse("E165", f"expected {what}, found {found}", self._text, start)
@@ -357,6 +374,21 @@ class _Scanner:
             refuse(
                 "E165", f"expected AND, found {found}: BETWEEN needs AND and two values", self._text, start
             )
+
+    def _check_pair(self, kind: TokenType) -> None:
+        """What may not stand right behind an opening parenthesis, by what is before that."""
+        before = self._tokens[-2].token_type if len(self._tokens) > 1 else None
+        at = self._tokens[-1].start
+        if kind is _T.SELECT and before is _T.VAR:
+            message = "a subquery stands behind FROM, JOIN or AS, as in WITH name AS (SELECT ...)"
+            refuse("E165", message, self._text, at)
+        if kind is _T.R_PAREN and before not in (_T.VAR, _T.IN, _T.USING, _T.OVER):
+            refuse("E165", "nothing stands between these parentheses", self._text, at)
+
+    @property
+    def _is_distinct_from(self) -> bool:
+        """Whether the last words are those of IS DISTINCT FROM, which is refused as a whole."""
+        return [each.token_type for each in self._tokens[-2:]] == [_T.DISTINCT, _T.FROM]
 
     def _measure(self, kind: TokenType, start: int) -> None:
         """Count how deep parentheses, CASEs, NOTs and signs stand inside each other."""

@@ -27,6 +27,19 @@ def test_the_help_of_each_command_has_an_example(entry: Entry) -> None:
     assert f"gapless {entry.name} " in answer.output.split("Options:")[0].split("\n", 2)[2], answer.output
 
 
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("gapless.client", ["sqlglot", "gapless.views.parse", "gapless.views.fluent", "pandas"]),
+        ("gapless.cli.up", ["gapless.client", "gapless.views.parse", "gapless.views.fluent", "pandas"]),
+    ],
+)
+def test_who_reads_no_view_does_not_load_the_parser_of_views(module: str, spared: list[str]) -> None:
+    program = f"import sys, {module}; print([name for name in {spared!r} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"
+
+
 def test_the_list_of_commands_loads_none_of_them() -> None:
     program = (
         "import sys; sys.argv = ['gapless', '--help']\n"

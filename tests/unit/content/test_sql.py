@@ -416,7 +416,7 @@ def test_what_is_too_long_is_refused_before_it_is_read() -> None:
 def test_the_pointer_stands_under_the_mistake() -> None:
     with pytest.raises(ContentError) as caught:
         parse_sql("volume > 3\n  AND prise < 9", SCHEMA)
-    assert str(caught.value) == "E161 at 18: no column 'prise': did you mean 'price'?"
+    assert str(caught.value) == "E161 at line 2 column 7: no column 'prise': did you mean 'price'?"
     assert caught.value.pointer() == "  AND prise < 9\n      ^"
 
 

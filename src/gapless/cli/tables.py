@@ -1,0 +1,66 @@
+"""How do rows become a table in a terminal? Numbers to the right, one line each, as many as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gapless.cli.match_cells import shown
+
+#: Lines of the terminal that a table needs beside its rows.
+FRAME_LINES = 5
+#: How wide a table is where there is no terminal.
+PLAIN_WIDTH = 120
+
+
+def table_console() -> Console:
+    """Standard output, as wide as the terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def rows_that_fit(console: Console) -> int:
+    """How many rows the terminal has room for."""
+    return max(3, console.height - FRAME_LINES)
+
+
+def empty_table(schema: pa.Schema, *before: str) -> Table:
+    """A table with these columns; what comes before them is dim."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in before:
+        table.add_column(name, style="dim", no_wrap=True)
+    for each in schema:
+        is_number = any(test(each.type) for test in _NUMBERS)
+        table.add_column(each.name, justify="right" if is_number else "left", no_wrap=True)
+    return table
+
+
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+
+
+def add_row(table: Table, values: Iterable[Any], style: str = "") -> None:
+    """Put a row below the others; what is too wide ends in dots."""
+    table.add_row(*(Text(cell(value), overflow="ellipsis") for value in values), style=style)
+
+
+def cell(value: Any) -> str:
+    """A value as people read it; null is nothing.
+
+    >>> cell(None), cell("a"), cell(b"<a/>"), cell(1.5)
+    ('', 'a', '<a/>', '1.5')
+    """
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bytes():
+            return value.decode(errors="replace")
+        case _:
+            return shown(value).strip('"')
