@@ -43,6 +43,10 @@ def pipeline(
             help="How many rows a view may show, and a stage keep.",
         ),
     ] = 1_000_000,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Go on in the place of one at another edge that is gone."),
+    ] = False,
     token: Token = None,
     ca: Ca = None,
 ) -> None:
@@ -54,9 +58,10 @@ def pipeline(
       gapless pipeline --to gapless://edge-1:7400 --master spark://spark-1:7077 --checkpoints /shared/views
 
     A node without a network file starts this by itself when the first view is created, and so does the node
-    that `[spark] broker` names. One pipeline computes all views of a network; what it computes is published
-    to their topics. Checkpoints may be deleted at any time while it does not run: then the views are computed
-    again from the log. With a cluster, the folder must be one that all of its machines see.
+    that `[spark] broker` names. One pipeline computes all views of a network, at one edge: at any other it is
+    refused. What it computes is published to their topics. Checkpoints may be deleted at any time while it
+    does not run: then the views are computed again from the log. With a cluster, the folder must be one that
+    all of its machines see.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for chatty in ("py4j", "gapless.client"):
@@ -82,6 +87,7 @@ def pipeline(
             ca=ca,
             stop=stop,
             patience_s=CONNECT_SECONDS,
+            take_over=take_over,
         )
     except LinkError as error:
         raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error

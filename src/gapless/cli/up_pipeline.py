@@ -1,6 +1,7 @@
-"""When does a node start Spark? While its network has views: the registry says so, and the node follows it.
+"""When does a node start Spark? While its network has views, and until nothing is held for those that it had.
 
-The node is a client of its own network for that, as anybody could be.
+The registry says so, and the topic of holds, and the node follows both: it is a client of its own network
+for that, as anybody could be. When the last view is dropped, the pipeline must still let go of the log.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from gapless.client import Options, connect
+import pyarrow as pa
+
+from gapless.client import Client, Options, connect
 from gapless.errors import GaplessError
+from gapless.model.ids import PubendId, TopicId
 from gapless.node.config import NodeConfig
 from gapless.node.logs import event_log
 from gapless.node.node import Node
-from gapless.node.pipeline import PipelineProcess, Spark, command
-from gapless.views.registry import REGISTRY_TOPIC, Registry
+from gapless.node.pipeline import PipelineProcess, command
+from gapless.views.registry import HOLDS_TOPIC, REGISTRY_TOPIC, HoldBook, Registry
 
 log = event_log("gapless.pipeline")
 
@@ -38,13 +42,21 @@ async def pipeline_of(node: Node, config: NodeConfig) -> AsyncIterator[PipelineP
         folder = config.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         token = {} if spark.token is None else {"GAPLESS_TOKEN": spark.token}
         process = PipelineProcess(command(address, spark, folder, ca=ca), folder / "pipeline.log", token)
-        task = asyncio.create_task(_follow(node, address, spark, ca, process), name="views")
+        wish = _Wish(process, config.broker)
+
+        def connected() -> Client:
+            return connect(address, token=spark.token, tls=ca, name="views", options=Options())
+
+        tasks = [
+            asyncio.create_task(_follow(node, topic, connected, take), name="views")
+            for topic, take in ((REGISTRY_TOPIC, wish.registry), (HOLDS_TOPIC, wish.holds))
+        ]
         try:
             yield process
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await process.close()
 
 
@@ -54,22 +66,45 @@ def _reachable(node: Node) -> str:
     return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{node.address.port}"  # noqa: S104
 
 
-async def _follow(node: Node, address: str, spark: Spark, ca: Path | None, process: PipelineProcess) -> None:
-    """Want the process while there are views."""
+class _Wish:
+    """Whether the process is wanted, by what both topics say."""
+
+    def __init__(self, process: PipelineProcess, broker: str) -> None:
+        self._process = process
+        self._broker = broker
+        self._views = Registry()
+        self._holds = HoldBook()
+
+    def registry(self, pubend: PubendId, ticks: list[int], rows: pa.RecordBatch) -> None:
+        """Rows of the registry came."""
+        self._views.apply(pubend, ticks, rows)
+        self._tell()
+
+    def holds(self, pubend: PubendId, ticks: list[int], rows: pa.RecordBatch) -> None:
+        """Rows of the topic of holds came."""
+        self._holds.apply(pubend, ticks, rows)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._process.want(bool(self._views.definitions or self._holds.at(self._broker)))
+
+
+async def _follow(
+    node: Node,
+    topic: TopicId,
+    connected: Callable[[], Client],
+    take: Callable[[PubendId, list[int], pa.RecordBatch], None],
+) -> None:
+    """Take all rows of a topic, once there is one, for as long as this runs."""
     # Topics come from anywhere in the network: there is nothing to wait for but time.
-    while REGISTRY_TOPIC not in node.broker.network.topics:  # noqa: ASYNC110
+    while topic not in node.broker.network.topics:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
-    registry = Registry()
     while True:
         try:
-            async with (
-                connect(address, token=spark.token, tls=ca, name="views", options=Options()) as client,
-                client.subscribe(REGISTRY_TOPIC, start="earliest") as rows,
-            ):
+            async with connected() as client, client.subscribe(topic, start="earliest") as rows:
                 async for batch in rows.batches():
                     for pubend, events in batch.by_pubend().items():
-                        registry.apply(pubend, events.ticks.tolist(), events.columns)
-                    process.want(bool(registry.definitions))
+                        take(pubend, events.ticks.tolist(), events.columns)
         except GaplessError as error:
             log.warning("views_not_followed", code=error.code, reason=error.message)
             await asyncio.sleep(LOOK_SECONDS)
