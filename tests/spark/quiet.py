@@ -1,4 +1,4 @@
-"""A pipeline whose queries compute nothing, and only hold the log as those of Spark do: no Spark is needed."""
+"""A pipeline whose queries compute nothing, and only hold the log as those of Spark do. Needs no session."""
 
 from __future__ import annotations
 

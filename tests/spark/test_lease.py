@@ -6,16 +6,21 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gapless.client import sync
-from gapless.errors import PipelineError, UsageError
+from gapless.errors import LinkError, PipelineError, UsageError
 from gapless.model.ids import TopicId
+from gapless.spark import application
 from gapless.spark.application import Lease, run
-from gapless.views.registry import HOLDS_TOPIC, LEASE, hold_rows
+from gapless.views.registry import HOLDS_TOPIC, LEASE, RUNNING, hold_rows
 from tests.integration.files import run as run_story
 from tests.integration.files import running
+from tests.spark.nodes import NodeThread
+from tests.spark.quiet import QuietRunner, status_when
+from tests.spark.test_holds import NODE, TOTAL
 
 NETWORK = """
 cells = {p = ["p1"], s = ["s1"], t = ["t1"]}
@@ -25,6 +30,7 @@ topics.sales = {item = "string", qty = "int"}
 pubends.sales-1 = {topic = "sales", broker = "p1"}
 """
 LOST_SECONDS = 30.0
+ENDED_SECONDS = 20.0
 
 
 def at_two_edges(folder: Path, story: Callable[[str, str], None]) -> None:
@@ -108,3 +114,31 @@ def test_of_two_that_claim_it_at_once_the_first_has_it(
 def test_a_pipeline_has_one_edge(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^E190 .* is more than one edge"):
         run("gapless://s1,t1", checkpoints=tmp_path, stop=threading.Event(), rows_max=1)
+
+
+def test_a_pipeline_whose_node_is_gone_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "session", lambda _: SimpleNamespace(version="4", stop=lambda: None))
+    monkeypatch.setattr(application, "register", lambda _: None)
+    monkeypatch.setattr(application, "Runner", QuietRunner)
+    stop = threading.Event()
+    ended: list[BaseException | None] = []
+
+    def program() -> None:
+        try:
+            run(node.address, checkpoints=tmp_path / "checkpoints", stop=stop, rows_max=1)
+        except LinkError as error:
+            ended.append(error)
+        else:
+            ended.append(None)
+
+    with NodeThread.running(NODE, tmp_path) as node:
+        with sync.connect(node.address) as client:
+            client.create_view("stock", TOTAL)
+            thread = threading.Thread(target=program)
+            thread.start()
+            status_when(client, "stock", RUNNING)
+        node.stop()
+        stop.set()
+        thread.join(ENDED_SECONDS)
+        assert ended, "what it cannot say any more, it does not wait to say"
+        node.start()

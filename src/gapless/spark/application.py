@@ -37,8 +37,9 @@ from gapless.views.registry import (
 
 log = logging.getLogger("gapless.pipeline")
 
-#: How long a pipeline that ends tries to give the lease back.
-GIVE_BACK_SECONDS = 3.0
+#: How long a pipeline that ends tries to give the lease back, and then waits for receipts that it has not got.
+#: When its node is gone there will be none, and what it could not say the next one finds out.
+GIVE_BACK_SECONDS, CLOSE_SECONDS = 2.0, 1.0
 #: What a node says that keeps everything in memory.
 _NO_FOLDER = "E136"
 
@@ -166,7 +167,7 @@ def run(
         )
     tls = None if ca is None else str(ca)
     options = {name: value for name, value in (("token", token), ("ca", tls)) if value is not None}
-    connecting = Options(connect_timeout_s=patience_s)
+    connecting = Options(connect_timeout_s=patience_s, close_timeout_s=CLOSE_SECONDS)
     with sync.connect(address, token=token, tls=tls, name=LEASE, options=connecting) as client:
         lease = Lease(client, take_over=take_over)
         try:

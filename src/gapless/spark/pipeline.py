@@ -62,7 +62,7 @@ TICK_SECONDS = 0.2
 #: How often it says how the views are, when nothing else changes.
 STATUS_SECONDS = 2.0
 #: How long an application that ends tries to say so.
-LAST_WORDS_SECONDS = 3.0
+LAST_WORDS_SECONDS = 2.0
 #: A query that failed is started again after a pause, which doubles from the one to the other.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
 #: What could not be let go of is tried again after this time.
