@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,8 @@ from gapless.spark.session import check_installed
 CHECKPOINTS = Path("gapless-checkpoints")
 #: A node that has just started may need a moment.
 CONNECT_SECONDS = 30.0
+#: A node that is gone answers no more: whatever waits for it longer than this after the end is given up.
+GONE_SECONDS = 10.0
 
 
 def pipeline(
@@ -99,6 +102,8 @@ def _until_input_ends(stop: threading.Event) -> None:
     while os.read(sys.stdin.fileno(), 1_024):
         pass
     stop.set()
+    time.sleep(GONE_SECONDS)
+    os._exit(1)  # Java ends with this process.
 
 
 def forget_no_pandas() -> None:

@@ -37,7 +37,7 @@ from gapless.views.registry import (
 
 log = logging.getLogger("gapless.pipeline")
 
-#: How long a pipeline that ends tries to give the lease back, and then waits for receipts that it has not got.
+#: How long a pipeline that ends tries to give the lease back, and then waits for receipts that are missing.
 #: When its node is gone there will be none, and what it could not say the next one finds out.
 GIVE_BACK_SECONDS, CLOSE_SECONDS = 2.0, 1.0
 #: What a node says that keeps everything in memory.
