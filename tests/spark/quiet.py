@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gapless.client import sync
+from gapless.client.views import reached
 from gapless.spark.compile import readers, state_columns
 from gapless.spark.graph import Root
 from gapless.spark.pipeline import Pipeline
@@ -78,10 +79,12 @@ def book_when(client: sync.Client, is_so: Callable[[HoldBook], bool]) -> HoldBoo
     """What is written down of holds, as soon as it is so."""
     book = HoldBook()
     with client.subscribe(HOLDS_TOPIC, start="earliest") as rows:
+        # What was so long ago is no answer.
+        ends = client.ends(HOLDS_TOPIC)
         for batch in rows.batches():
             for pubend, events in batch.by_pubend().items():
                 book.apply(pubend, events.ticks.tolist(), events.columns)
-            if is_so(book):
+            if reached(rows.positions, ends) and is_so(book):
                 break
     return book
 

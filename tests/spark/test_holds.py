@@ -164,14 +164,20 @@ def test_what_a_process_has_left_is_found_by_the_next(
         assert held(node) == names - {STRAY}
 
 
-def test_names_at_other_edges_are_left_alone(node: NodeThread, client: sync.Client, tmp_path: Path) -> None:
+def test_names_at_other_edges_and_of_others_are_left_alone(
+    node: NodeThread, client: sync.Client, tmp_path: Path
+) -> None:
     client.publish_batch(HOLDS_TOPIC, hold_rows("n2", {STRAY: TopicId("sales")}, held=True))
+    client.publish_batch(HOLDS_TOPIC, hold_rows("n1", {"desk-3": TopicId("sales")}, held=True))
+    with client.hold("sales", "desk-3", {}):
+        pass
     client.create_view("stock", TOTAL)
     with quiet_pipeline(node.address, tmp_path / "checkpoints"):
         begun(client)
         client.drop_view("stock")
         book = book_when(client, lambda book: bool(book.at("n2")) and has_none(book))
     assert set(book.at("n2")) == {STRAY}
+    assert client.inquire(subscription="desk-3")["subscription"] is not None
 
 
 def test_a_view_that_cannot_be_planned_keeps_whatever_may_be_its_own(

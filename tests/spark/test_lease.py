@@ -15,6 +15,7 @@ from gapless.errors import LinkError, PipelineError, UsageError
 from gapless.model.ids import TopicId
 from gapless.spark import application
 from gapless.spark.application import Lease, run
+from gapless.spark.holds import read_book
 from gapless.views.registry import HOLDS_TOPIC, LEASE, RUNNING, hold_rows
 from tests.integration.files import run as run_story
 from tests.integration.files import running
@@ -93,6 +94,7 @@ def test_of_two_that_claim_it_at_once_the_first_has_it(
     def story(one: str, other: str) -> None:
         write = Lease._write
         with sync.connect(one) as here, sync.connect(other) as there:
+            assert not read_book(there).leases()
 
             def late(self: Lease, edge: str, *, held: bool) -> None:
                 if held:

@@ -107,13 +107,13 @@ class Lease:
         """Return when somebody at another edge has taken the lease."""
         book = HoldBook()
         # An older row may come before the newest one, but not after all that was there in the beginning.
-        with self._client.subscribe(HOLDS_TOPIC, start="earliest") as rows:
-            ends = self._client.ends(HOLDS_TOPIC)
-            for batch in rows.batches():
-                for pubend, events in batch.by_pubend().items():
-                    book.apply(pubend, events.ticks.tolist(), events.columns)
-                if reached(rows.positions, ends) and self._edge not in book.leases():
-                    return
+        rows = self._client.subscribe(HOLDS_TOPIC, start="earliest").__enter__()
+        ends = self._client.ends(HOLDS_TOPIC)
+        for batch in rows.batches():
+            for pubend, events in batch.by_pubend().items():
+                book.apply(pubend, events.ticks.tolist(), events.columns)
+            if reached(rows.positions, ends) and self._edge not in book.leases():
+                return
 
     def give_back(self) -> None:
         """Let a pipeline at any edge have it. The node may be away, and nobody waits for it then."""

@@ -14,7 +14,6 @@ checkpoint goes first: without the log after it, it could not be used, and would
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -23,14 +22,19 @@ from gapless.client.sync import Client
 from gapless.client.views import reached
 from gapless.errors import GaplessError
 from gapless.model.ids import TopicId
-from gapless.views.registry import HOLDS_COLUMNS, HOLDS_RETENTION, HOLDS_TOPIC, HoldBook, hold_rows
+from gapless.views.registry import (
+    HOLDS_COLUMNS,
+    HOLDS_RETENTION,
+    HOLDS_TOPIC,
+    HoldBook,
+    held_stage,
+    hold_rows,
+)
 
 log = logging.getLogger("gapless.pipeline")
 
 #: The topic's home may be away: then a name is forgotten another time.
 FORGET_SECONDS = 5.0
-#: What `running.hold_name` gives: the stage, and which of its topics.
-_NAME = re.compile(r"gapless\.views\.([0-9a-f]+)\.\d+")
 
 
 class Holds:
@@ -49,7 +53,7 @@ class Holds:
         self._edge = str(report["broker"])
         # Those that earlier versions did not write down; the node lists as many as it does.
         for each in report["subscriptions"].get("list", ()):
-            if _NAME.fullmatch(each.get("name") or "") is not None:
+            if held_stage(each.get("name") or "") is not None:
                 self._names[each["name"]] = TopicId(each["topic"])
         self._names |= read_book(self._client).at(self._edge)
 
@@ -74,9 +78,9 @@ class Holds:
         return all(name in needed for name in self._names)
 
     def _forget(self, name: str, topic: TopicId) -> None:
-        found = _NAME.fullmatch(name)
-        if found is not None:
-            shutil.rmtree(self._checkpoints / found[1], ignore_errors=True)
+        stage = held_stage(name)
+        assert stage is not None, f"{name!r} is no hold"
+        shutil.rmtree(self._checkpoints / stage, ignore_errors=True)
         if self._client.inquire(subscription=name)["subscription"] is not None:
             self._client.forget_hold(topic, name, timeout_s=FORGET_SECONDS)
         self._client.publish_batch(HOLDS_TOPIC, hold_rows(self._edge, {name: topic}, held=False))

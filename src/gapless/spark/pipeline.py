@@ -134,14 +134,15 @@ class Pipeline:
     def _follow(self) -> None:
         """In a thread of its own: what the registry says."""
         try:
-            with self._client.subscribe(REGISTRY_TOPIC, start="earliest") as rows:
-                ends = self._client.ends(REGISTRY_TOPIC)
-                self._is_read = reached(rows.positions, ends)
-                for batch in rows.batches():
-                    for pubend, events in batch.by_pubend().items():
-                        self._registry.apply(pubend, events.ticks.tolist(), events.columns)
-                    self._is_read = self._is_read or reached(rows.positions, ends)
-                    self._changed.set()
+            # It ends with the client, and then nobody is there to be told that it is left.
+            rows = self._client.subscribe(REGISTRY_TOPIC, start="earliest").__enter__()
+            ends = self._client.ends(REGISTRY_TOPIC)
+            self._is_read = reached(rows.positions, ends)
+            for batch in rows.batches():
+                for pubend, events in batch.by_pubend().items():
+                    self._registry.apply(pubend, events.ticks.tolist(), events.columns)
+                self._is_read = self._is_read or reached(rows.positions, ends)
+                self._changed.set()
         except (GaplessError, RuntimeError) as error:
             self._lost = error
             self._changed.set()

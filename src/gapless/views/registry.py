@@ -91,6 +91,8 @@ HOLDS_COLUMNS: Mapping[str, str] = MappingProxyType(
 HOLDS_RETENTION = "newest(edge, name)"
 #: The name that one pipeline of a network has at a time.
 LEASE = "gapless.pipeline"
+#: The name of a hold: of which stage, and which of its topics.
+_HOLD = re.compile(r"gapless\.views\.([0-9a-f]+)\.[0-9]+")
 
 #: The columns that every relation has before those of its view.
 KIND, AS_OF, KEY, STAMP = OWN_COLUMNS = ("gapless_kind", "gapless_as_of", "gapless_key", "gapless_stamp")
@@ -260,13 +262,23 @@ class HoldBook:
                 self.held.pop(key, None)
 
     def at(self, edge: str) -> dict[str, TopicId]:
-        """The names at one edge, but for the lease, each with its topic."""
-        return {name: topic for (at, name), topic in self.held.items() if at == edge and name != LEASE}
+        """The holds of stages at one edge, each with its topic. Other names are not ours to forget."""
+        return {name: topic for (at, name), topic in self.held.items() if at == edge and held_stage(name)}
 
     def leases(self) -> list[str]:
         """The edges at which a pipeline may be, who came first before the others."""
         found = [key for key in self.held if key[1] == LEASE]
         return [edge for edge, _ in sorted(found, key=lambda key: self._newest[key])]
+
+
+def held_stage(name: str) -> str | None:
+    """The stage for which a name holds the log; None when it is not such a name.
+
+    >>> held_stage("gapless.views.36f7880d5b94.0"), held_stage("desk-3")
+    ('36f7880d5b94', None)
+    """
+    found = _HOLD.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def hold_rows(edge: str, names: Mapping[str, TopicId], *, held: bool) -> dict[str, list[object]]:
