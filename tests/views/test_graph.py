@@ -1,6 +1,8 @@
 """The transform graph: equal stages once, and what a change of the views changes."""
 
-from gapless.views.graph import GraphChange, TransformGraph, stages_of
+from gapless.errors import ViewError
+from gapless.views.graph import GraphChange, Planner, TransformGraph, stages_of
+from gapless.views.relation import Relation
 from gapless.views.stages import Keyed, Reduced
 from tests.views.test_plan import AVAILABLE, PRICES, parsed
 
@@ -50,3 +52,54 @@ def test_a_selection_by_key_is_pushed_unless_the_whole_is_there() -> None:
     beside, change = beside.with_view("three", narrow)
     assert change == GraphChange()
     assert len(beside.stages) == 1
+
+
+WHOLE = {"all": PRICES, "three": f"{PRICES} HAVING item = 3"}
+
+
+def planned(planner: Planner, texts: dict[str, str]) -> TransformGraph:
+    graph, refused = planner.planned(texts, {name: parsed(text) for name, text in texts.items()})
+    assert not refused
+    return graph
+
+
+def test_views_are_planned_in_their_order_whether_at_once_or_one_by_one() -> None:
+    planner = Planner()
+    texts = {**WHOLE, "four": f"{PRICES} HAVING item = 4", "available": AVAILABLE}
+    for count in range(1, len(texts) + 1):
+        some = dict(list(texts.items())[:count])
+        graph = planned(planner, some)
+        assert graph == planned(Planner(), some)
+        by_hand = TransformGraph()
+        for name, text in some.items():
+            by_hand, _ = by_hand.with_view(name, parsed(text))
+        assert graph == by_hand
+    assert graph.users(stages_of(graph.plans["all"])[0]) == ("all", "three", "four")
+    # Whoever came before the whole was there has a stage of its own, and keeps it.
+    backwards = planned(Planner(), dict(reversed(WHOLE.items())))
+    assert len(backwards.stages) == 2
+
+
+def test_after_a_view_was_dropped_the_others_are_planned_without_it() -> None:
+    planner = Planner()
+    planned(planner, WHOLE)
+    alone = planned(planner, {"three": WHOLE["three"]})
+    assert alone == planned(Planner(), {"three": WHOLE["three"]})
+    assert isinstance(stage := alone.stages[0], Keyed)
+    assert stage.branches[0].leaves[0].where == "item = 3"
+
+
+def test_a_view_that_cannot_be_planned_yet_is_planned_in_its_place_later() -> None:
+    planner = Planner()
+    three = {"three": parsed(WHOLE["three"])}
+    graph, refused = planner.planned(WHOLE, Unreadable(three))
+    assert set(refused) == {"all"}
+    assert set(graph.plans) == {"three"}
+    assert planned(planner, WHOLE) == planned(Planner(), WHOLE)
+
+
+class Unreadable(dict[str, Relation]):
+    """Relations, some of which cannot be read."""
+
+    def __missing__(self, name: str) -> Relation:
+        raise ViewError("E166", f"no topic for '{name}'")

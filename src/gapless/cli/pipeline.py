@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,8 @@ from gapless.spark.session import check_installed
 CHECKPOINTS = Path("gapless-checkpoints")
 #: A node that has just started may need a moment.
 CONNECT_SECONDS = 30.0
+#: A node that is gone answers no more: whatever waits for it longer than this after the end is given up.
+GONE_SECONDS = 10.0
 
 
 @dials
@@ -44,6 +47,10 @@ def pipeline(
             help="How many rows a view may show, and a stage keep.",
         ),
     ] = 1_000_000,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Go on in the place of one at another edge that is gone."),
+    ] = False,
     door: Pass,
 ) -> None:
     """Compute the views of a network with Spark until stopped.
@@ -54,9 +61,10 @@ def pipeline(
       gapless pipeline --to gapless://edge-1:7400 --master spark://spark-1:7077 --checkpoints /shared/views
 
     A node without a network file starts this by itself when the first view is created, and so does the node
-    that `[spark] broker` names. One pipeline computes all views of a network; what it computes is published
-    to their topics. Checkpoints may be deleted at any time while it does not run: then the views are computed
-    again from the log. With a cluster, the folder must be one that all of its machines see.
+    that `[spark] broker` names. One pipeline computes all views of a network, at one edge: at any other it is
+    refused. What it computes is published to their topics. Checkpoints may be deleted at any time while it
+    does not run: then the views are computed again from the log. With a cluster, the folder must be one that
+    all of its machines see.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for chatty in ("py4j", "gapless.client"):
@@ -81,6 +89,7 @@ def pipeline(
             tls=tls,
             stop=stop,
             patience_s=CONNECT_SECONDS,
+            take_over=take_over,
         )
     except LinkError as error:
         raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error
@@ -92,6 +101,8 @@ def _until_input_ends(stop: threading.Event) -> None:
     while os.read(sys.stdin.fileno(), 1_024):
         pass
     stop.set()
+    time.sleep(GONE_SECONDS)
+    os._exit(1)  # Java ends with this process.
 
 
 def forget_no_pandas() -> None:

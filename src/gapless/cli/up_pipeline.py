@@ -1,6 +1,7 @@
-"""When does a node start Spark? While its network has views: the registry says so, and the node follows it.
+"""When does a node start Spark? While its network has views, and until nothing is held for those that it had.
 
-The node is a client of its own network for that, as anybody could be.
+The registry says so, and the topic of holds, and the node follows both: it is a client of its own network
+for that, as anybody could be. When the last view is dropped, the pipeline must still let go of the log.
 """
 
 from __future__ import annotations
@@ -8,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from gapless.errors import GaplessError
+from gapless.model.ids import PubendId, TopicId
 from gapless.node.config import NodeConfig
 from gapless.node.logs import event_log
 from gapless.node.node import Node
-from gapless.node.pipeline import PipelineProcess, Spark, command
+from gapless.node.pipeline import PipelineProcess, command
 from gapless.node.security import ClientCertificates, Tls
-from gapless.views.registry import REGISTRY_TOPIC, Registry
+from gapless.views.registry import HOLDS_TOPIC, REGISTRY_TOPIC, HoldBook, Registry
 
 if TYPE_CHECKING:
+    from gapless.client import Client
     from gapless.client.tls import TlsFiles
 
 log = event_log("gapless.pipeline")
@@ -37,6 +42,7 @@ async def pipeline_of(node: Node, config: NodeConfig) -> AsyncIterator[PipelineP
         yield None
         return
     # One node of a network does this; the others need no client library.
+    from gapless.client import Options, connect  # noqa: PLC0415
     from gapless.client.tls import TlsFiles  # noqa: PLC0415
 
     address = f"{node.scheme}{_reachable(node)}"
@@ -49,13 +55,21 @@ async def pipeline_of(node: Node, config: NodeConfig) -> AsyncIterator[PipelineP
             address, spark, folder, ca=files.authority, certificate=files.certificate, key=files.key
         )
         process = PipelineProcess(told, folder / "pipeline.log", token)
-        task = asyncio.create_task(_follow(node, address, spark, tls, process), name="views")
+        wish = _Wish(process, config.broker)
+
+        def connected() -> Client:
+            return connect(address, token=spark.token, tls=tls, name="views", options=Options())
+
+        tasks = [
+            asyncio.create_task(_follow(node, topic, connected, take), name="views")
+            for topic, take in ((REGISTRY_TOPIC, wish.registry), (HOLDS_TOPIC, wish.holds))
+        ]
         try:
             yield process
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await process.close()
 
 
@@ -76,26 +90,45 @@ def _shown(tls: Tls | None) -> TlsFiles | None:
     return TlsFiles(*(str(path.absolute()) for path in (tls.authority, tls.certificate, tls.key)))
 
 
-async def _follow(
-    node: Node, address: str, spark: Spark, tls: TlsFiles | None, process: PipelineProcess
-) -> None:
-    """Want the process while there are views."""
-    from gapless.client import Options, connect  # noqa: PLC0415  # as above
+class _Wish:
+    """Whether the process is wanted, by what both topics say."""
 
+    def __init__(self, process: PipelineProcess, broker: str) -> None:
+        self._process = process
+        self._broker = broker
+        self._views = Registry()
+        self._holds = HoldBook()
+
+    def registry(self, pubend: PubendId, ticks: list[int], rows: pa.RecordBatch) -> None:
+        """Rows of the registry came."""
+        self._views.apply(pubend, ticks, rows)
+        self._tell()
+
+    def holds(self, pubend: PubendId, ticks: list[int], rows: pa.RecordBatch) -> None:
+        """Rows of the topic of holds came."""
+        self._holds.apply(pubend, ticks, rows)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._process.want(bool(self._views.definitions or self._holds.at(self._broker)))
+
+
+async def _follow(
+    node: Node,
+    topic: TopicId,
+    connected: Callable[[], Client],
+    take: Callable[[PubendId, list[int], pa.RecordBatch], None],
+) -> None:
+    """Take all rows of a topic, once there is one, for as long as this runs."""
     # Topics come from anywhere in the network: there is nothing to wait for but time.
-    while REGISTRY_TOPIC not in node.broker.network.topics:  # noqa: ASYNC110
+    while topic not in node.broker.network.topics:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
-    registry = Registry()
     while True:
         try:
-            async with (
-                connect(address, token=spark.token, tls=tls, name="views", options=Options()) as client,
-                client.subscribe(REGISTRY_TOPIC, start="earliest") as rows,
-            ):
+            async with connected() as client, client.subscribe(topic, start="earliest") as rows:
                 async for batch in rows.batches():
                     for pubend, events in batch.by_pubend().items():
-                        registry.apply(pubend, events.ticks.tolist(), events.columns)
-                    process.want(bool(registry.definitions))
+                        take(pubend, events.ticks.tolist(), events.columns)
         except GaplessError as error:
             log.warning("views_not_followed", code=error.code, reason=error.message)
             await asyncio.sleep(LOOK_SECONDS)

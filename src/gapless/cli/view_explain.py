@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.client.views import client_schemas, found, named_views, read_registry, read_view
-from gapless.errors import UsageError, ViewError
+from gapless.errors import UsageError
 from gapless.views.drawing import draw
 from gapless.views.explain import explain
-from gapless.views.graph import TransformGraph
+from gapless.views.graph import Planner, TransformGraph
 
 if TYPE_CHECKING:
     from gapless.client import Client
@@ -24,15 +23,13 @@ async def explained(client: Client, name: str | None, sql: str | None) -> tuple[
     registry = await read_registry(client)
     schemas = await client_schemas(client)
     views = named_views(schemas, registry)
-    graph = TransformGraph()
-    for each in registry.definitions:
-        # One that cannot be read is not computed either, and says so in its status.
-        with suppress(ViewError):
-            graph, _ = graph.with_view(each, views[each])
+    # As the pipeline does. One that cannot be planned is not computed either, and says so in its status.
+    graph, _ = Planner().planned(registry.texts(), views)
     text = found(registry.definitions, name).sql if name is not None else sql or ""
     relation, _ = read_view(text, schemas, registry)
     called = name or UNNAMED
-    return explain(called, relation, graph), graph.with_view(called, relation)[0]
+    told = explain(called, relation, graph)
+    return told, graph if name is not None else graph.with_view(called, relation)[0]
 
 
 def write_drawing(graph: TransformGraph, path: Path) -> None:

@@ -164,9 +164,19 @@ class Client:
         """A topic, and where the events of each of its pubends are read in bulk."""
         return self._running().run(self._client.bulk(topic))
 
+    def ends(self, topic: str) -> dict[PubendId, Tick]:
+        """Of each pubend of a topic, one past its last durable event now; 0 when it has none."""
+        return self._running().run(self._client.ends(topic))
+
     def status(self) -> dict[str, Any]:
         """What the node tells of itself."""
         return self._running().run(self._client.status())
+
+    def inquire(
+        self, event: tuple[str, int] | None = None, subscription: str | None = None
+    ) -> dict[str, Any]:
+        """What the node knows of one event, by its pubend and tick, and of one subscription."""
+        return self._running().run(self._client.inquire(event, subscription))
 
     def publisher(
         self,
@@ -266,6 +276,15 @@ class Client:
 
         loop = self._running()
         return Hold(loop, loop.run(make()))
+
+    def forget_hold(self, topic: str, name: str, *, timeout_s: float) -> None:
+        """Let go of a name that somebody has held. Raises TimeoutError when the topic's home is not there."""
+
+        async def forget() -> None:
+            async with self._client.hold(topic, name, {}) as hold:
+                await hold.forget()
+
+        self._running().run(forget(), timeout_s)
 
     def create_view(self, name: str, view: str | Relation | Table) -> Definition:
         """Create a view: an SQL text, or a table of `gapless.views.fluent`, over topics and other views."""

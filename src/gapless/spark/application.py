@@ -1,29 +1,46 @@
 """What is one run of the pipeline as a program? A client, a lease, a Spark session, and the views, in order.
 
-Only one pipeline may publish to the relations of a network. It holds a subscription whose name is taken by
-one client at a time: whoever comes while it is held is refused, and whoever loses it ends.
+Only one pipeline may publish to the relations of a network. At an edge, it holds a subscription whose name
+is taken by one client at a time: whoever comes while it is held is refused, and whoever loses it ends. Edges
+do not know each other's names, so the lease is also written down in the topic of holds, with its edge. It
+stays there when a pipeline is killed, and at that edge the next one goes on with it. At any other edge a
+pipeline is refused as long as it stands there: from afar nobody can tell one that is dead from one that
+cannot be reached, which would come back and publish. A person can, and says `take_over`.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from gapless.client import sync
+from gapless.client.address import parse_addresses
 from gapless.client.options import Options
 from gapless.client.tls import TlsFiles
+from gapless.client.views import reached
 from gapless.errors import GaplessError, PipelineError, UsageError
 from gapless.spark import register
+from gapless.spark.holds import read_book
 from gapless.spark.pipeline import Pipeline
 from gapless.spark.running import Network, Runner
 from gapless.spark.session import MASTER, check_installed, session
-from gapless.views.registry import REGISTRY_COLUMNS, REGISTRY_RETENTION, REGISTRY_TOPIC
+from gapless.views.registry import (
+    HOLDS_TOPIC,
+    LEASE,
+    REGISTRY_COLUMNS,
+    REGISTRY_RETENTION,
+    REGISTRY_TOPIC,
+    HoldBook,
+    hold_rows,
+)
 
 log = logging.getLogger("gapless.pipeline")
 
-#: The name that one pipeline has at a time.
-LEASE = "gapless.pipeline"
+#: How long a pipeline that ends tries to give the lease back, and then waits for receipts that are missing.
+#: When its node is gone there will be none, and what it could not say the next one finds out.
+GIVE_BACK_SECONDS, CLOSE_SECONDS = 2.0, 1.0
 #: What a node says that keeps everything in memory.
 _NO_FOLDER = "E136"
 
@@ -31,36 +48,100 @@ _NO_FOLDER = "E136"
 class Lease:
     """The right to compute the views of a network."""
 
-    def __init__(self, client: sync.Client) -> None:
-        """Raises PipelineError E504 when another has it."""
+    def __init__(self, client: sync.Client, *, take_over: bool = False) -> None:
+        """Raises PipelineError E504 when another has it, which `take_over` says of other edges is gone."""
         client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
-        for each in client.status()["subscriptions"].get("list", ()):
-            if each.get("name") == LEASE and each.get("client"):
-                raise _taken()
+        told = client.inquire(subscription=LEASE)
+        self._client = client
+        self._edge = str(told["broker"])
+        if (told["subscription"] or {}).get("client"):
+            raise PipelineError("E504", "another pipeline computes the views of this network: stop it first")
         self.lost = threading.Event()
+        self._is_given_back = False
         #: Whether the node can keep names; one without a folder cannot, and has no other pipeline after it.
         self.has_names = True
+        self._claim(take_over=take_over)
         rows = client.subscribe(REGISTRY_TOPIC, name=LEASE)
         try:
             rows.__enter__()
-        except UsageError as error:
+        except GaplessError as error:
             if error.code != _NO_FOLDER:
+                self.give_back()
                 raise
             self.has_names = False
-            return
-        threading.Thread(target=self._hold, args=[rows], name="gapless lease", daemon=True).start()
+        else:
+            self._until_lost(lambda: _last(rows))
+        self._until_lost(self._watch)
 
-    def _hold(self, rows: sync.Subscription) -> None:
+    def _claim(self, *, take_over: bool) -> None:
+        """Write the lease down, and see whether somebody was faster."""
+        book = read_book(self._client)
+        others = [edge for edge in book.leases() if edge != self._edge]
+        if others and not take_over:
+            raise _taken(others[0])
+        for edge in others:
+            self._write(edge, held=False)
+        if self._edge not in book.leases():
+            self._write(self._edge, held=True)
+        first, *_ = read_book(self._client).leases()
+        if first != self._edge:
+            self._write(self._edge, held=False)
+            raise _taken(first)
+
+    def _write(self, edge: str, *, held: bool) -> None:
+        self._client.publish_batch(HOLDS_TOPIC, hold_rows(edge, {LEASE: REGISTRY_TOPIC}, held=held))
+
+    def _until_lost(self, wait: Callable[[], None]) -> None:
+        """Wait in a thread of its own for something that ends when the lease does."""
+
+        def waiting() -> None:
+            try:
+                wait()
+            except (GaplessError, RuntimeError) as error:
+                log.warning("%s", error)
+            if not self._is_given_back:
+                self.lost.set()
+
+        threading.Thread(target=waiting, name="gapless lease", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Return when somebody at another edge has taken the lease."""
+        book = HoldBook()
+        # An older row may come before the newest one, but not after all that was there in the beginning.
+        rows = self._client.subscribe(HOLDS_TOPIC, start="earliest").__enter__()
+        ends = self._client.ends(HOLDS_TOPIC)
+        for batch in rows.batches():
+            for pubend, events in batch.by_pubend().items():
+                book.apply(pubend, events.ticks.tolist(), events.columns)
+            if reached(rows.positions, ends) and self._edge not in book.leases():
+                return
+
+    def give_back(self) -> None:
+        """Let a pipeline at any edge have it. The node may be away, and nobody waits for it then."""
+        if not self.lost.is_set():
+            self._is_given_back = True
+            last = threading.Thread(target=self._give_back, daemon=True)
+            last.start()
+            last.join(GIVE_BACK_SECONDS)
+
+    def _give_back(self) -> None:
         try:
-            for _ in rows.batches():
-                pass
-        except (GaplessError, RuntimeError) as error:
+            self._write(self._edge, held=False)
+        except GaplessError as error:
             log.warning("%s", error)
-        self.lost.set()
 
 
-def _taken() -> PipelineError:
-    return PipelineError("E504", "another pipeline computes the views of this network: stop it first")
+def _last(rows: sync.Subscription) -> None:
+    for _ in rows.batches():
+        pass
+
+
+def _taken(edge: str) -> PipelineError:
+    return PipelineError(
+        "E504",
+        f"another pipeline computes the views of this network, at edge '{edge}': stop it first, or if it is "
+        "gone for good, start this one once with --take-over",
+    )
 
 
 def run(
@@ -73,27 +154,35 @@ def run(
     token: str | None = None,
     tls: TlsFiles | None = None,
     patience_s: float = 10.0,
+    take_over: bool = False,
 ) -> None:
     """Compute the views of a network until told to stop. Executors of a cluster have the files of `tls`, too.
 
-    Raises UsageError E174 without PySpark or Java, LinkError without a node, PipelineError E504 when another
-    pipeline is there.
+    Raises UsageError E190 when the address is several, E174 without PySpark or Java, LinkError without a
+    node, PipelineError E504 when another pipeline is there, or has taken over.
     """
     check_installed()
+    if len(parse_addresses(address)) > 1:
+        raise UsageError(
+            "E190", f"{address!r} is more than one edge, and what the pipeline holds is at one: give that"
+        )
     files = tls or TlsFiles()
     told = {"token": token, "ca": files.authority, "certificate": files.certificate, "key": files.key}
     options = {name: value for name, value in told.items() if value is not None}
-    connecting = Options(connect_timeout_s=patience_s)
+    connecting = Options(connect_timeout_s=patience_s, close_timeout_s=CLOSE_SECONDS)
     with sync.connect(address, token=token, tls=tls, name=LEASE, options=connecting) as client:
-        lease = Lease(client)
-        spark = session(master)
+        lease = Lease(client, take_over=take_over)
         try:
-            register(spark)
-            log.info("Spark %s runs the views of %s", spark.version, address)
-            network = Network(address, options, has_names=lease.has_names)
-            made = Pipeline(client, Runner(spark, network, checkpoints, rows_max=rows_max))
-            made.run(stop, lost=lease.lost)
+            spark = session(master)
+            try:
+                register(spark)
+                log.info("Spark %s runs the views of %s", spark.version, address)
+                network = Network(address, options, has_names=lease.has_names)
+                made = Pipeline(client, Runner(spark, network, checkpoints, rows_max=rows_max))
+                made.run(stop, lost=lease.lost)
+            finally:
+                spark.stop()
         finally:
-            spark.stop()
+            lease.give_back()
         if lease.lost.is_set():
-            raise _taken()
+            raise PipelineError("E504", "another pipeline has taken over the views of this network")

@@ -4,6 +4,10 @@ Views that are created get their stages: those that others have already are shar
 Views that are dropped leave theirs, and a stage that serves nobody ends. A query that fails is started again
 after a pause, each time a longer one, from what its checkpoint and its relations have; meanwhile its views
 say why. Nothing is kept here that is not in the log, in the relations, or in a checkpoint that may be lost.
+
+All views are planned together, in the order of the registry, so an application that starts again computes
+them with the same stages. A view that runs goes on with its own when another that shared them is dropped,
+until it is started again. What stages hold of the log is let go of when no view may need it (`holds`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,15 +24,17 @@ import pyarrow as pa
 from gapless.client.bulk import Bulk, open_bulk
 from gapless.client.sync import Client
 from gapless.client.tls import TlsFiles
+from gapless.client.views import reached
 from gapless.errors import GaplessError, LinkError, PipelineError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.spark.compile import readers
-from gapless.spark.graph import Root, View, view_columns
+from gapless.spark.graph import View, view_columns
+from gapless.spark.holds import Holds
 from gapless.spark.relations import Relation
 from gapless.spark.running import Runner, Running, hold_name
 from gapless.views.definitions import Views, base_topics
-from gapless.views.plan import plan
+from gapless.views.graph import Planner
 from gapless.views.registry import (
     FAILED,
     REGISTRY_COLUMNS,
@@ -48,7 +54,7 @@ from gapless.views.registry import (
     relation_columns,
     status_rows,
 )
-from gapless.views.stages import Events, Plan, stage_name
+from gapless.views.stages import Events, Keyed, Plan, stage_name
 
 log = logging.getLogger("gapless.pipeline")
 
@@ -57,9 +63,11 @@ TICK_SECONDS = 0.2
 #: How often it says how the views are, when nothing else changes.
 STATUS_SECONDS = 2.0
 #: How long an application that ends tries to say so.
-LAST_WORDS_SECONDS = 3.0
+LAST_WORDS_SECONDS = 2.0
 #: A query that failed is started again after a pause, which doubles from the one to the other.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
+#: What could not be let go of is tried again after this time.
+FORGET_AGAIN_SECONDS = 10.0
 #: A query that ran for so long has recovered: its next failure is a first one.
 RECOVERED_SECONDS = 300.0
 
@@ -69,6 +77,8 @@ class _Entry:
     """A view of the registry, and how it is."""
 
     definition: Definition
+    #: How it was last computed, or would have been; None when it could not be planned so far.
+    plan: Plan | None = None
     state: str = STARTING
     message: str = ""
     #: When to try again, by the monotonic clock; None while it runs, or when trying is no use.
@@ -86,6 +96,12 @@ class Pipeline:
         self._client = client
         self.runner = runner
         self._registry = Registry()
+        #: Whether the registry was read as far as it went when this began.
+        self._is_read = False
+        self._planner = Planner()
+        self._holds = Holds(client, runner.folder)
+        #: When to look for names that nobody needs, by the monotonic clock; None while there can be none.
+        self._forget_at: float | None = 0.0
         #: Set when the registry has changed.
         self._changed = threading.Event()
         self._lost: Exception | None = None
@@ -97,6 +113,8 @@ class Pipeline:
         client = self._client
         client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
         client.create_topic(STATUS_TOPIC, STATUS_COLUMNS, retention=STATUS_RETENTION)
+        if self.runner.network.has_names:
+            self._holds.load()
         threading.Thread(target=self._follow, name="gapless registry", daemon=True).start()
         try:
             while not stop.is_set() and not (lost is not None and lost.is_set()):
@@ -117,11 +135,15 @@ class Pipeline:
     def _follow(self) -> None:
         """In a thread of its own: what the registry says."""
         try:
-            with self._client.subscribe(REGISTRY_TOPIC, start="earliest") as rows:
-                for batch in rows.batches():
-                    for pubend, events in batch.by_pubend().items():
-                        self._registry.apply(pubend, events.ticks.tolist(), events.columns)
-                    self._changed.set()
+            # It ends with the client, and then nobody is there to be told that it is left.
+            rows = self._client.subscribe(REGISTRY_TOPIC, start="earliest").__enter__()
+            ends = self._client.ends(REGISTRY_TOPIC)
+            self._is_read = reached(rows.positions, ends)
+            for batch in rows.batches():
+                for pubend, events in batch.by_pubend().items():
+                    self._registry.apply(pubend, events.ticks.tolist(), events.columns)
+                self._is_read = self._is_read or reached(rows.positions, ends)
+                self._changed.set()
         except (GaplessError, RuntimeError) as error:
             self._lost = error
             self._changed.set()
@@ -130,9 +152,11 @@ class Pipeline:
 
     def step(self, now: float) -> None:
         """Take up and give up views, start again what has failed, and say how things are."""
-        definitions = dict(self._registry.definitions)
+        if not self._is_read:
+            return  # A view of which nothing was heard yet is not one that was dropped.
+        definitions = {each.name: each for each in self._registry.in_order()}
         for name in [name for name, e in self._entries.items() if definitions.get(name) != e.definition]:
-            self._forget(name)
+            self._forget(name, now)
         for name, definition in definitions.items():
             self._entries.setdefault(name, _Entry(definition))
         self._look_after(now)
@@ -140,6 +164,8 @@ class Pipeline:
         if due:
             self._say()
             self._take_up(due, definitions, now)
+        if self._forget_at is not None and self._forget_at <= now:
+            self._forget_holds(now)
         self.runner.start_next()
         self._notice_running()
         self._say(force=now - self._status_at >= STATUS_SECONDS)
@@ -153,24 +179,48 @@ class Pipeline:
                 if all(running[each].is_current for each in stages):
                     entry.state = RUNNING
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, now: float) -> None:
         """A view was dropped."""
         del self._entries[name]
-        if name in self.runner.graph.views:
-            for root in self.runner.graph.remove(name):
-                self.runner.drop(root)
-                self._release(root)
+        runner = self.runner
+        if name in runner.graph.views:
+            needed = self._roots_of(entry.plan for entry in self._entries.values())
+            for root in runner.graph.remove(name):
+                if root.stage in needed:
+                    runner.running.pop(root.stage).stop()  # A view that has failed goes on with it later.
+                else:
+                    runner.drop(root)
+        self._forget_at = now
+        for entry in self._entries.values():
+            if entry.state == FAILED and entry.retry_at is None:
+                entry.retry_at = now  # It may have shared a stage that was too large, and do without it now.
 
-    def _release(self, root: Root) -> None:
-        """A stage is needed no more: the network need not keep anything for it."""
-        if not self.runner.network.has_names:
+    def _forget_holds(self, now: float) -> None:
+        """Let go of the log where no view of the registry may need it, be it running, failed or not started.
+
+        A view that could not be planned may need any name that is left, and so all of them stay: a name too
+        many costs room on a disk, one too few costs events. `gapless view list` shows such a view, and once
+        it is planned or dropped this is done.
+        """
+        self._forget_at = None
+        plans = [entry.plan for entry in self._entries.values()]
+        if not self.runner.network.has_names or None in plans:
             return
-        for number, topic in enumerate(readers(root.stage)):
-            try:
-                with self._client.hold(topic, hold_name(stage_name(root.stage), number), {}) as hold:
-                    hold.forget()
-            except GaplessError as error:
-                log.warning("%s", error)
+        if not self._holds.forget_all_but(self._hold_names(plans)):
+            self._forget_at = now + FORGET_AGAIN_SECONDS
+
+    def _hold_names(self, plans: Iterable[Plan | None]) -> dict[str, TopicId]:
+        """The names that the stages of plans have, each with its topic."""
+        return {
+            hold_name(stage_name(stage), number): topic
+            for stage in self._roots_of(plans)
+            for number, topic in enumerate(readers(stage))
+        }
+
+    def _roots_of(self, plans: Iterable[Plan | None]) -> set[Keyed | Events]:
+        """What Spark runs for plans."""
+        roots_of = self.runner.graph.roots_of
+        return {stage for each in plans if each is not None for stage in roots_of(each.shown.stage)}
 
     def _take_up(self, due: list[_Entry], definitions: Mapping[str, Definition], now: float) -> None:
         """Start views, together with those that have to begin again because of them."""
@@ -180,17 +230,21 @@ class Pipeline:
         except LinkError as error:
             log.warning("%s", error)
             return
-        plans: dict[str, Plan] = {}
-        relations = Views({name: each.sql for name, each in definitions.items()}, base_topics(topics))
-        for entry in due:
-            try:
-                plans[entry.definition.name] = plan(relations[entry.definition.name])
-            except GaplessError as error:
-                self._fail(entry, error, now, again=False)
+        plans = self._planned(due, definitions, topics, now)
+        # Those that they replace are needed no more; and the last of those that could not be planned is gone.
+        self._forget_at = now
+        try:
+            if runner.network.has_names:
+                self._holds.write_down(self._hold_names(plans.values()))
+        except GaplessError as error:
+            for name in plans:
+                self._fail(self._entries[name], error, now)
+            return
         # Events keep no state rows: whoever comes late to them makes them begin again, for all.
-        late = {stage for made in plans.values() for stage in graph.roots_of(made.shown.stage)}
-        for stage in [each for each in late if isinstance(each, Events) and each in graph.roots]:
-            for view in graph.above(graph.roots[stage]):
+        late = {each for each in self._roots_of(plans.values()) if isinstance(each, Events)}
+        for stage in late:
+            # With the last view of one, another may have gone.
+            for view in graph.above(graph.roots[stage]) if stage in graph.roots else ():
                 plans[view.name] = view.plan
                 self._let_go(view.name)
         before = set(runner.running)
@@ -203,6 +257,26 @@ class Pipeline:
         )
         # A view on stages that run already is computed from their rows, and shown at once.
         runner.publish([graph.views[name] for name in plans if name in graph.views])
+
+    def _planned(
+        self,
+        due: list[_Entry],
+        definitions: Mapping[str, Definition],
+        topics: Mapping[str, Schema],
+        now: float,
+    ) -> dict[str, Plan]:
+        """How views that are due are computed, among all views that there are."""
+        texts = {name: each.sql for name, each in definitions.items()}
+        graph, refused = self._planner.planned(texts, Views(texts, base_topics(topics)))
+        plans: dict[str, Plan] = {}
+        for entry in due:
+            name = entry.definition.name
+            if name in refused:
+                # Its topic may not be known here yet.
+                self._fail(entry, refused[name], now)
+            else:
+                plans[name] = entry.plan = graph.plans[name]
+        return plans
 
     def _add(self, entry: _Entry, made: Plan, topics: Mapping[str, Schema], now: float) -> None:
         definition = entry.definition

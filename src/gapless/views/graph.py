@@ -9,10 +9,11 @@ already, for then the selection costs nothing at all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from gapless.errors import ViewError
+from gapless.errors import GaplessError, ViewError
 from gapless.views.plan import plan
 from gapless.views.relation import Relation
 from gapless.views.rewrite import KEEPING_STAGES
@@ -44,11 +45,7 @@ class TransformGraph:
 
     def planned(self, relation: Relation) -> Plan:
         """How a new view would be computed in this graph. Raises ViewError as `plan` does."""
-        try:
-            shared = plan(relation, KEEPING_STAGES)
-        except ViewError:
-            return plan(relation)
-        return shared if set(stages_of(shared)) <= set(self.stages) else plan(relation)
+        return _planned(relation, set(self.stages))
 
     def with_view(self, name: str, relation: Relation) -> tuple[TransformGraph, GraphChange]:
         """The graph with one view more, or with another in place of the one of that name."""
@@ -67,6 +64,50 @@ class TransformGraph:
         added = tuple(stage for stage in after if stage not in set(before))
         removed = tuple(stage for stage in before if stage not in set(after))
         return graph, GraphChange(added, removed)
+
+
+class Planner:
+    """Plans all views together, in the order in which they were created.
+
+    A plan depends on the views before it and on nothing else. So whoever plans the same views, an application
+    that starts again or a person who asks how a view is computed, gets the same stages.
+    """
+
+    def __init__(self) -> None:
+        #: The texts, in order, with which this was made. More may follow them, and cost only themselves.
+        self._texts: list[tuple[str, str]] = []
+        self._plans: dict[str, Plan] = {}
+        self._stages: set[Stage] = set()
+
+    def planned(
+        self, texts: Mapping[str, str], relations: Mapping[str, Relation]
+    ) -> tuple[TransformGraph, dict[str, GaplessError]]:
+        """The graph of all views, oldest first, and what is wrong with those that cannot be planned."""
+        told = list(texts.items())
+        # A view that could not be planned may be by now, and then others after it share its stages.
+        if told[: len(self._texts)] != self._texts or len(self._plans) < len(self._texts):
+            self._plans, self._stages = {}, set()
+        self._texts = told
+        refused: dict[str, GaplessError] = {}
+        for name in texts:
+            if name in self._plans:
+                continue
+            try:
+                made = self._plans[name] = _planned(relations[name], self._stages)
+            except GaplessError as error:
+                refused[name] = error
+            else:
+                self._stages.update(stages_of(made))
+        return TransformGraph(MappingProxyType(dict(self._plans))), refused
+
+
+def _planned(relation: Relation, there: AbstractSet[Stage]) -> Plan:
+    """How a view is computed beside stages that are there."""
+    try:
+        shared = plan(relation, KEEPING_STAGES)
+    except ViewError:
+        return plan(relation)
+    return shared if set(stages_of(shared)) <= there else plan(relation)
 
 
 def inputs_of(stage: Stage) -> tuple[Shown, ...]:

@@ -1,9 +1,11 @@
 """Which views are there, and how are they told to each other? Names and columns of the topics of views.
 
-Three kinds of topics, all of them ordinary ones whose logs keep the newest row of each key:
+Four kinds of topics, all of them ordinary ones whose logs keep the newest row of each key:
 
 - the *registry* `gapless.views` has one row per view: its text, or none once it was dropped;
 - the *status* topic `gapless.views.status` has what the pipeline says of each view;
+- the topic of *holds* `gapless.views.holds` has the names that the pipeline has at an edge, so that it can
+  let go of each, whatever became of the view for which it was made;
 - a *relation*, one for each view, has the rows that the view shows.
 
 A relation's rows have a kind. The pipeline publishes the rows that changed, `SHOWN` or `GONE`, and then one
@@ -71,6 +73,26 @@ STATUS_COLUMNS: Mapping[str, str] = MappingProxyType(
 )
 STATUS_RETENTION = "newest(name)"
 STARTING, RUNNING, FAILED, STOPPED = STATES = ("starting", "running", "failed", "stopped")
+
+#: The names that pipelines have at edges: durable subscriptions, which keep the log for the stages of views.
+#: A name is written down here before it is made, and crossed out after it was forgotten.
+HOLDS_TOPIC = TopicId("gapless.views.holds")
+HOLDS_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        #: The broker at which it is: a name at one edge is nothing to the others.
+        "edge": "string",
+        "name": "string",
+        #: The topic that it keeps.
+        "topic": "string",
+        #: Whether it may be there; false when it is not.
+        "held": "bool",
+    }
+)
+HOLDS_RETENTION = "newest(edge, name)"
+#: The name that one pipeline of a network has at a time.
+LEASE = "gapless.pipeline"
+#: The name of a hold: of which stage, and which of its topics.
+_HOLD = re.compile(r"gapless\.views\.([0-9a-f]+)\.[0-9]+")
 
 #: The columns that every relation has before those of its view.
 KIND, AS_OF, KEY, STAMP = OWN_COLUMNS = ("gapless_kind", "gapless_as_of", "gapless_key", "gapless_stamp")
@@ -194,16 +216,79 @@ class Registry:
             if place <= self._newest.get(name, (-1, PubendId(""))):
                 continue
             self._newest[name] = place
-            before = self.definitions.pop(name, None)
+            before, now = self.definitions.get(name), None
             if row["sql"] is not None and row["topic"] is not None:
-                self.definitions[name] = Definition(name, row["sql"], TopicId(row["topic"]), row["made"])
-            if self.definitions.get(name) != before:
+                now = Definition(name, row["sql"], TopicId(row["topic"]), row["made"])
+            # In one go: others may look while rows come.
+            if now is not None:
+                self.definitions[name] = now
+            elif before is not None:
+                del self.definitions[name]
+            if now != before:
                 changed.add(name)
         return changed
 
+    def in_order(self) -> list[Definition]:
+        """The views in the order in which they were created, which is the same for everybody who reads it.
+
+        It is that of the log, not of `made`, which is by the clock of whoever created the view.
+        """
+        return sorted(self.definitions.copy().values(), key=lambda each: self._newest[each.name])
+
     def texts(self) -> dict[str, str]:
-        """The text of each view."""
-        return {name: each.sql for name, each in self.definitions.items()}
+        """The text of each view, in the order in which they were created."""
+        return {each.name: each.sql for each in self.in_order()}
+
+
+@dataclass(slots=True)
+class HoldBook:
+    """The names that pipelines have, from the rows of the topic of holds in whatever order they come."""
+
+    #: The topic of each name that may be there, by its edge and itself.
+    held: dict[tuple[str, str], TopicId] = field(default_factory=dict)
+    #: Of each name, held or not, where its newest row stands.
+    _newest: dict[tuple[str, str], tuple[Tick, PubendId]] = field(default_factory=dict)
+
+    def apply(self, pubend: PubendId, ticks: Iterable[Tick], rows: pa.RecordBatch | pa.Table) -> None:
+        """Take rows of the topic."""
+        for tick, row in zip(ticks, rows.to_pylist(), strict=True):
+            key, place = (row["edge"], row["name"]), (int(tick), pubend)
+            if place <= self._newest.get(key, (-1, PubendId(""))):
+                continue
+            self._newest[key] = place
+            if row["held"]:
+                self.held[key] = TopicId(row["topic"])
+            else:
+                self.held.pop(key, None)
+
+    def at(self, edge: str) -> dict[str, TopicId]:
+        """The holds of stages at one edge, each with its topic. Other names are not ours to forget."""
+        return {name: topic for (at, name), topic in self.held.items() if at == edge and held_stage(name)}
+
+    def leases(self) -> list[str]:
+        """The edges at which a pipeline may be, who came first before the others."""
+        found = [key for key in self.held if key[1] == LEASE]
+        return [edge for edge, _ in sorted(found, key=lambda key: self._newest[key])]
+
+
+def held_stage(name: str) -> str | None:
+    """The stage for which a name holds the log; None when it is not such a name.
+
+    >>> held_stage("gapless.views.36f7880d5b94.0"), held_stage("desk-3")
+    ('36f7880d5b94', None)
+    """
+    found = _HOLD.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def hold_rows(edge: str, names: Mapping[str, TopicId], *, held: bool) -> dict[str, list[object]]:
+    """The rows that say of names whether they may be there."""
+    return {
+        "edge": [edge] * len(names),
+        "name": list(names),
+        "topic": list(names.values()),
+        "held": [held] * len(names),
+    }
 
 
 def definition_rows(definition: Definition) -> dict[str, list[object]]:
