@@ -22,6 +22,7 @@ from gapless.views.relation import (
     TopK,
     Where,
     columns,
+    place_of,
 )
 
 TYPES = {
@@ -50,9 +51,10 @@ def answer(
     connection = _connection()
     for topic, schema in schemas.items():
         rows = [
-            {**event.row, _PLACE[0]: event.tick, _PLACE[1]: event.pubend} for event in events.get(topic, ())
+            {**event.row, _PLACE[0]: event.tick, _PLACE[1]: place_of(event.tick, event.pubend)[1]}
+            for event in events.get(topic, ())
         ]
-        fields = [*schema.arrow(), pa.field(_PLACE[0], pa.int64()), pa.field(_PLACE[1], pa.string())]
+        fields = [*schema.arrow(), pa.field(_PLACE[0], pa.int64()), pa.field(_PLACE[1], pa.int64())]
         connection.register(topic, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
     found = connection.sql(sql(relation)).to_arrow_table().to_pylist()
     names = [column.name for column in columns(relation)]

@@ -13,7 +13,7 @@ from typing import Any
 from gapless.model.schema import Schema
 from gapless.views.evaluate import Event, Row, evaluate
 from gapless.views.expressions import Value
-from gapless.views.relation import Aggregate, TopK
+from gapless.views.relation import Aggregate, Place, TopK, place_of
 from gapless.views.scalars import fitted, is_same, order_key, value_of
 from gapless.views.stages import Branch, Events, Keyed, Paired, Plan, Reduced, Shown, Stage
 from tests.views.interpret import Interpreter, numbered, table
@@ -110,9 +110,9 @@ class _Group:
 
     events: int = 0
     values: dict[str, Counter[tuple[Hashable, Value]]] = field(default_factory=dict)
-    places: dict[str, tuple[tuple[int, str], Value]] = field(default_factory=dict)
+    places: dict[str, tuple[Place, Value]] = field(default_factory=dict)
 
-    def add(self, aggregates: Iterable[Aggregate], row: Row, weight: int, place: tuple[int, str]) -> None:
+    def add(self, aggregates: Iterable[Aggregate], row: Row, weight: int, place: Place) -> None:
         self.events += weight
         for each in aggregates:
             assert each.operand is not None, "events are counted anyway"
@@ -122,7 +122,7 @@ class _Group:
             elif value is not None:
                 self.values.setdefault(each.name, Counter())[_same(value), value] += weight
 
-    def _place(self, each: Aggregate, place: tuple[int, str], value: Value) -> None:
+    def _place(self, each: Aggregate, place: Place, value: Value) -> None:
         known = self.places.get(each.name)
         if known is None or (place > known[0]) == (each.function == "last"):
             self.places[each.name] = (place, value)
@@ -158,12 +158,12 @@ class _Keyed:
         reader = Interpreter(self._schemas, batch)
         before: dict[Hashable, Row | None] = {}
         for branch in self._stage.branches:
-            for at, leaf in enumerate(branch.leaves):
+            for leaf in branch.leaves:
                 for event in reader.leaf(leaf):
                     key = self._key(branch, event.row)
                     before.setdefault(key, self._state(key))
                     group = self._groups.setdefault(key, {}).setdefault(branch.name, _Group())
-                    group.add(branch.aggregates, event.row, 1, (event.tick, f"{at}.{event.pubend}"))
+                    group.add(branch.aggregates, event.row, 1, place_of(event.tick, event.pubend))
         after = {key: self._state(key) for key in before}
         return Change.of(_there(before.values()), _there(after.values()))
 

@@ -10,7 +10,6 @@ state rows is computed in the same pass: `shown`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import TypeAlias
@@ -34,8 +33,6 @@ WHERE_LETTERS_MAX = 4_000
 
 #: Where an event stands, beside the columns of its topic.
 PUBEND, TICK = "gapless_pubend", "gapless_tick"
-#: Types whose values look the same in JSON and as text.
-_PLAIN = ("int", "bool")
 _TAG, _AT, _PREFIX = "gapless_tag", "gapless_at", "gapless_value_"
 
 
@@ -105,20 +102,9 @@ def shown(frame: DataFrame, views: Iterable[tuple[str, Shown]], keep: Iterable[s
     return frame.select(*columns)
 
 
-def key_text(columns: Iterable[tuple[str, str, Column]]) -> Column:
-    """A key as JSON text: equal keys have equal texts. Of each part its name, its type and its value."""
-    parts = list(columns)
-    if not parts:
-        return F.lit("{}")
-    if not all(kind in _PLAIN for _, kind, _ in parts):
-        fields = (value.alias(name) for name, _, value in parts)
-        return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
-    # The same text, put together by compiled code instead of a library: this is done for every changed row.
-    pieces = []
-    for number, (name, _, value) in enumerate(parts):
-        pieces.append(F.lit(f"{',' if number else '{'}{json.dumps(name, ensure_ascii=False)}:"))
-        pieces.append(F.coalesce(value.cast("string"), F.lit("null")))
-    return F.concat(*pieces, F.lit("}"))
+def key_text(columns: Iterable[tuple[str, Column]]) -> Column:
+    """A key as JSON text: equal keys have equal texts."""
+    return F.to_json(F.struct(*(each.alias(name) for name, each in columns)), {"ignoreNullFields": "false"})
 
 
 def _read(leaf: Leaf, frames: _Frames) -> DataFrame:
@@ -132,8 +118,8 @@ def _events(stage: Events, frames: _Frames) -> DataFrame:
     found = []
     for at, leaf in enumerate(stage.leaves):
         # One event may be read by several leaves; each makes a row of its own.
-        number = [("leaf", "int", F.lit(at))] if len(stage.leaves) > 1 else []
-        key = key_text([("pubend", "string", named(PUBEND)), ("tick", "int", named(TICK)), *number])
+        number = [("leaf", F.lit(at))] if len(stage.leaves) > 1 else []
+        key = key_text([("pubend", named(PUBEND)), ("tick", named(TICK)), *number])
         outputs = [column(each).cast(SPARK_TYPES[each.kind]).alias(name) for name, each in leaf.outputs]
         found.append(_read(leaf, frames).select(key.alias(KEY), *outputs))
     return reduce(DataFrame.unionByName, found)
@@ -157,7 +143,7 @@ def _keyed(stage: Keyed, frames: _Frames) -> DataFrame:
         )
     ]
     state = united.groupBy(*(named(name) for name, _ in stage.keys)).agg(*aggregates)
-    key = key_text((name, kind, named(name)) for name, kind in stage.keys)
+    key = key_text((name, named(name)) for name, _ in stage.keys) if stage.keys else F.lit("{}")
     typed = [named(name).cast(SPARK_TYPES[kind]).alias(name) for name, kind in state_columns(stage)]
     return state.select(key.alias(KEY), *typed)
 
@@ -166,7 +152,7 @@ def _tagged(stage: Keyed, branch: Branch, number: int, leaf: Leaf, frames: _Fram
     """The rows of one leaf: keys, tag, what the branch's aggregates need, and where the event stands."""
     outputs = [column(each).cast(SPARK_TYPES[each.kind]).alias(name) for name, each in leaf.outputs]
     ordered = any(each.function in ("first", "last") for each in branch.aggregates)
-    place = [F.struct(named(TICK), named(PUBEND)).alias(_AT)] if ordered else []
+    place = [_place().alias(_AT)] if ordered else []
     frame = _read(leaf, frames).select(*outputs, *place)
     keys = [
         column(each).cast(SPARK_TYPES[kind]).alias(name)
@@ -178,6 +164,12 @@ def _tagged(stage: Keyed, branch: Branch, number: int, leaf: Leaf, frames: _Fram
         if each.operand is not None
     ]
     return frame.select(*keys, F.lit(number).alias(_TAG), *values, *([named(_AT)] if ordered else []))
+
+
+def _place() -> Column:
+    """Where an event stands, as `place_of` says, in one number."""
+    tick, pubend = named(TICK).cast("decimal(19,0)"), F.crc32(named(PUBEND).cast("binary"))
+    return (tick * F.lit(2**32).cast("decimal(10,0)") + pubend).cast("decimal(30,0)")
 
 
 def _aggregate(aggregate: Aggregate, number: int) -> Column:

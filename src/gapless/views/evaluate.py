@@ -26,12 +26,14 @@ from gapless.views.relation import (
     GroupBy,
     Join,
     Merge,
+    Place,
     Project,
     Relation,
     Scan,
     TopK,
     Where,
     columns,
+    place_of,
 )
 from gapless.views.scalars import fitted, is_same, order_key, value_of
 
@@ -52,7 +54,7 @@ class _Placed:
     """A row, and where it stands in the history; rows of aggregations and joins stand nowhere."""
 
     row: Row
-    place: tuple[int, str] | None = None
+    place: Place | None = None
 
 
 def evaluate(relation: Relation, events: Mapping[str, Iterable[Event]]) -> list[Row]:
@@ -69,7 +71,7 @@ def _rows(relation: Relation, events: Mapping[str, Iterable[Event]]) -> list[_Pl
             once = {(event.pubend, event.tick): event for event in events.get(relation.topic, ())}
             names = [column.name for column in relation.columns]
             return [
-                _Placed({name: event.row[name] for name in names}, (event.tick, event.pubend))
+                _Placed({name: event.row[name] for name in names}, place_of(event.tick, event.pubend))
                 for event in once.values()
             ]
         case Where():
@@ -115,7 +117,7 @@ def _aggregated(aggregate: Aggregate, group: Sequence[_Placed]) -> Value:
         return len(group)
     if aggregate.function in ("first", "last"):
         choose = max if aggregate.function == "last" else min
-        return value_of(operand, choose(group, key=lambda each: each.place or (0, "")).row)
+        return value_of(operand, choose(group, key=lambda each: each.place or (0, 0)).row)
     values: list[Any] = [value_of(operand, each.row) for each in group]
     values = [value for value in values if value is not None]
     match aggregate.function:
