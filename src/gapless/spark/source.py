@@ -98,7 +98,9 @@ class BatchReader(DataSourceReader):
     """One read of a range."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+        # The earliest may be let go of between the question where it is and the read.
+        earliest = options.start in (None, EARLIEST)
+        self._options = replace(options, gone=True) if earliest else options
         #: What the filters of Spark come to.
         self._pushed = Pushed()
 
