@@ -38,10 +38,11 @@ def texts(rows: pa.Table) -> dict[str, str]:
     return {row[KEY]: repr((row["n"], row["x"])) for row in rows.to_pylist()}
 
 
-@given(st.lists(_rows, max_size=8))
-def test_rows_by_key_are_a_dict(batches: list[dict[str, tuple[Any, Any, bool]]]) -> None:
+@given(st.lists(_rows, max_size=8), st.sampled_from([0, 2, 1_000]))
+def test_rows_by_key_are_a_dict(batches: list[dict[str, tuple[Any, Any, bool]]], many_keys: int) -> None:
     kept, twin = KeyedRows(SCHEMA), dict[str, str]()
     dead_rows_min, state.DEAD_ROWS_MIN = state.DEAD_ROWS_MIN, 2
+    many_before, state.MANY_KEYS = state.MANY_KEYS, many_keys
     try:
         for batch in batches:
             visible = np.array([shown for _, _, shown in batch.values()], np.bool_)
@@ -59,7 +60,7 @@ def test_rows_by_key_are_a_dict(batches: list[dict[str, tuple[Any, Any, bool]]])
             assert texts(kept.table()) == twin
             assert len(kept) == len(twin)
     finally:
-        state.DEAD_ROWS_MIN = dead_rows_min
+        state.DEAD_ROWS_MIN, state.MANY_KEYS = dead_rows_min, many_before
 
 
 class Topic:

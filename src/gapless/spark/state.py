@@ -2,7 +2,8 @@
 
 Rows are kept as Arrow columns, never as Python objects. Changed rows are appended; the place of the newest
 row of each key is an array, and when more rows are dead than alive the columns are copied without them. So
-taking a batch costs its own size, whatever there is already.
+taking a batch costs its own size, whatever there is already: its keys are looked up one by one when they are
+few, and all at once when they are a good part of all.
 
 What comes out is a `Delta`: rows that are no longer so, and rows that are so now. With -1 and +1 as weights
 it is what linear operators need; as rows with keys it is what subscribers need.
@@ -23,6 +24,9 @@ from gapless.views.registry import KEY
 
 #: Fewer dead rows than this are not worth a copy.
 DEAD_ROWS_MIN = 10_000
+#: So many keys, and this share of all that there are, are looked up together.
+MANY_KEYS = 1_000
+MANY_SHARE = 16
 _ABSENT = -1
 
 Mask = npt.NDArray[np.bool_]
@@ -50,17 +54,20 @@ class KeyedRows:
         self.schema = schema
         self._compared = [name for name in schema.names if name not in ignored]
         self._log = schema.empty_table()
-        #: Of each key its number, and of each number the place of its row in the log.
-        self._numbers: dict[str, int] = {}
+        #: The keys in the order of their numbers, in pieces; how many, and where in the log the row of each is.
+        self._keys: list[pa.Array] = []
+        self._count = 0
         self._places: Places = np.empty(0, np.int64)
         self._alive = 0
+        #: The number of each key, for batches of a few rows; None while it has to be made first.
+        self._numbers: dict[str, int] | None = None
 
     def __len__(self) -> int:
         return self._alive
 
     def table(self) -> pa.Table:
         """All rows, in the order in which their keys came first."""
-        places = self._places[: len(self._numbers)]
+        places = self._places[: self._count]
         return self._log.take(pa.array(places[places != _ABSENT]))
 
     def put(self, rows: pa.Table) -> None:
@@ -101,25 +108,54 @@ class KeyedRows:
 
     def _numbered(self, keys: pa.ChunkedArray) -> Places:
         """The number of each key; keys that are new get one."""
-        texts = keys.to_pylist()
-        known = self._numbers
-        numbers = np.fromiter(map(known.get, texts, repeat(_ABSENT)), np.int64, len(texts))
-        for at in np.flatnonzero(numbers == _ABSENT).tolist():
-            numbers[at] = known.setdefault(texts[at], len(known))
-        if len(known) > len(self._places):
-            grown = np.full(max(1024, 2 * len(known)), _ABSENT, np.int64)
+        texts = combined(keys)
+        few = len(texts) < max(MANY_KEYS, self._count // MANY_SHARE)
+        numbers = self._one_by_one(texts) if few else self._together(texts)
+        new = numbers == _ABSENT
+        if new.any():
+            fresh = pc.dictionary_encode(texts.filter(pa.array(new)))
+            numbers[new] = self._count + fresh.indices.to_numpy()
+            self._know(fresh.dictionary)
+        return numbers
+
+    def _one_by_one(self, texts: pa.Array) -> Places:
+        if self._numbers is None:
+            known = [key for part in self._keys for key in part.to_pylist()]
+            self._numbers = dict(zip(known, range(len(known)), strict=True))
+        return np.fromiter(map(self._numbers.get, texts.to_pylist(), repeat(_ABSENT)), np.int64, len(texts))
+
+    def _together(self, texts: pa.Array) -> Places:
+        """The same for many keys: Arrow makes a table of all known ones, which is quicker than many calls."""
+        if len(self._keys) != 1:
+            self._keys = [pa.concat_arrays([pa.array([], pa.string()), *self._keys])]
+        found = pc.fill_null(pc.index_in(texts, value_set=self._keys[0]), _ABSENT)
+        numbers: Places = found.to_numpy().astype(np.int64)
+        return numbers
+
+    def _know(self, keys: pa.Array) -> None:
+        """Give keys that are new the next numbers."""
+        if self._numbers is not None and len(keys) < MANY_KEYS:
+            self._numbers.update(
+                zip(keys.to_pylist(), range(self._count, self._count + len(keys)), strict=True)
+            )
+        else:
+            self._numbers = None
+        self._keys.append(keys)
+        self._count += len(keys)
+        if self._count > len(self._places):
+            grown = np.full(max(1024, 2 * self._count), _ABSENT, np.int64)
             grown[: len(self._places)] = self._places
             self._places = grown
-        return numbers
 
     def _clean(self) -> None:
         """Forget dead rows, and the keys that have none, when they are the larger part."""
         if self._log.num_rows - self._alive <= max(DEAD_ROWS_MIN, self._alive):
             return
         self._log = self.table().combine_chunks()
-        keys = self._log.column(KEY).to_pylist()
-        self._numbers = dict(zip(keys, range(len(keys)), strict=True))
-        self._places = np.arange(len(keys), dtype=np.int64)
+        self._keys = [combined(self._log.column(KEY))]
+        self._count = self._log.num_rows
+        self._numbers = None
+        self._places = np.arange(self._count, dtype=np.int64)
 
 
 def combined(column: pa.ChunkedArray) -> pa.Array:
