@@ -54,7 +54,7 @@ class KeyedRows:
         self.schema = schema
         self._compared = [name for name in schema.names if name not in ignored]
         self._log = schema.empty_table()
-        #: The keys in the order of their numbers, in pieces; how many, and where in the log the row of each is.
+        #: The keys by their numbers, in pieces; how many there are, and where in the log the row of each is.
         self._keys: list[pa.Array] = []
         self._count = 0
         self._places: Places = np.empty(0, np.int64)
