@@ -112,9 +112,7 @@ def _check_relation(address: str, topic: str) -> int:
     rows = _all_rows(address, topic)
     for row in rows:
         if row[KIND] != MARKER:
-            told = {
-                name: value for name, value in row.items() if name not in ("tick", "pubend", AS_OF, STAMP)
-            }
+            told = {name: value for name, value in row.items() if name not in _OF_THE_TELLING}
             version = (row[KIND], bag([told]))
             assert newest.get(row[KEY]) != version, f"{topic}: {json.dumps(row, default=str)} again"
             newest[row[KEY]] = version
