@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from gapless.spark.pipeline import Pipeline
 from gapless.spark.running import Network, Runner, Running, hold_name
 from gapless.views.registry import HOLDS_TOPIC, STATUS_TOPIC, HoldBook, Status, statuses_of
 from gapless.views.stages import Events, Keyed
+from tests.spark.threads import in_thread
 
 
 class QuietQuery:
@@ -53,26 +53,11 @@ class QuietRunner(Runner):
 @contextmanager
 def quiet_pipeline(address: str, folder: Path) -> Iterator[Pipeline]:
     """A pipeline in a thread of this process, and in the end stopped."""
-    stop = threading.Event()
-    errors: list[BaseException] = []
-    with sync.connect(address) as client:
-        made = Pipeline(client, QuietRunner(cast(Any, None), Network(address), folder))
-
-        def run() -> None:
-            try:
-                made.run(stop)
-            except BaseException as error:
-                errors.append(error)
-                raise
-
-        thread = threading.Thread(target=run, name="pipeline")
-        thread.start()
-        try:
-            yield made
-        finally:
-            stop.set()
-            thread.join()
-        assert not errors, errors
+    with (
+        sync.connect(address) as client,
+        in_thread(Pipeline(client, QuietRunner(cast(Any, None), Network(address), folder))) as running,
+    ):
+        yield running
 
 
 def book_when(client: sync.Client, is_so: Callable[[HoldBook], bool]) -> HoldBook:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from gapless.views.registry import (
     AsOf,
     parsed_as_of,
 )
+from tests.spark.threads import in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,26 +63,11 @@ def _kinds(columns: str) -> str:
 @contextmanager
 def pipeline(spark: SparkSession, address: str, folder: Path, **options: int) -> Iterator[Pipeline]:
     """An application that computes the views of a network, in a thread of this process."""
-    stop = threading.Event()
-    errors: list[BaseException] = []
-    with sync.connect(address) as client:
-        made = Pipeline(client, Runner(spark, Network(address), folder, **options))
-
-        def run() -> None:
-            try:
-                made.run(stop)
-            except BaseException as error:
-                errors.append(error)
-                raise
-
-        thread = threading.Thread(target=run, name="pipeline")
-        thread.start()
-        try:
-            yield made
-        finally:
-            stop.set()
-            thread.join()
-        assert not errors, errors
+    with (
+        sync.connect(address) as client,
+        in_thread(Pipeline(client, Runner(spark, Network(address), folder, **options))) as running,
+    ):
+        yield running
 
 
 def state_at(client: sync.Client, topic: str, as_of: AsOf) -> set[Row]:
