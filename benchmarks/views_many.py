@@ -32,7 +32,7 @@ STAGES = (
     "SELECT item, last(price) AS price, min(price) AS lowest FROM sales WHERE qty > 1 GROUP BY item",
 )
 SHOWN = (
-    "SELECT item, total FROM ({stage}) AS s WHERE total > {number}",
+    "SELECT item, total, total - {number} AS above FROM ({stage}) AS s",
     "SELECT shop, highest - {number} AS above FROM ({stage}) AS s",
     "SELECT item, price, lowest FROM ({stage}) AS s WHERE price < lowest * 1.{number}",
 )

@@ -61,6 +61,8 @@ class _Loop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="gapless client", daemon=True)
         self._thread.start()
 
@@ -69,13 +71,19 @@ class _Loop:
         self.loop.run_forever()
 
     def run(self, coroutine: Coroutine[Any, Any, Made], timeout_s: float | None = None) -> Made:
-        """Run in the loop, and wait for what it gives."""
+        """Run in the loop, and wait for what it gives. Raises UsageError E193 when it is closed meanwhile."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise UsageError("E193", "the synchronous client cannot be used inside its own event loop")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        with self._lock:
+            if self._is_closed:
+                coroutine.close()
+                raise _closed()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise _closed() from None
         except concurrent.futures.TimeoutError:
             if not future.done():
                 future.cancel()
@@ -86,10 +94,26 @@ class _Loop:
             raise
 
     def close(self) -> None:
-        """Stop the loop and its thread."""
+        """Stop the loop and its thread; whoever still waits for something in another thread is told."""
+        with self._lock:
+            self._is_closed = True
+            ended = asyncio.run_coroutine_threadsafe(_end_all(), self.loop)
+        ended.result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def _end_all() -> None:
+    """Cancel whatever else runs in this loop, and wait until it has ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _closed() -> UsageError:
+    return UsageError("E193", "the client was closed: connect again")
 
 
 class Publication:

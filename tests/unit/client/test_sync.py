@@ -160,3 +160,27 @@ def test_a_client_is_used_inside_its_context_only(thread: Thread) -> None:
         client.publish("trades", event(1))
     with client, pytest.raises(UsageError, match="E193"):
         client.__enter__()
+
+
+def test_whoever_waits_in_another_thread_is_told_that_the_client_was_closed(thread: Thread) -> None:
+    """Before, it waited for ever, and what it had asked for was never awaited."""
+    client = sync.connect(thread.node.address, options=QUICK)
+    with client:
+        loop = client._running()
+        begun = threading.Event()
+        told: Future[str] = Future()
+
+        async def endless() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        def wait() -> None:
+            with pytest.raises(UsageError, match="E193") as raised:
+                loop.run(endless())
+            told.set_result(str(raised.value))
+
+        threading.Thread(target=wait).start()
+        begun.wait(PATIENCE_SECONDS)
+    assert "connect again" in told.result(PATIENCE_SECONDS)
+    with pytest.raises(UsageError, match="E193"):
+        loop.run(endless())
