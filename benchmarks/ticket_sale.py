@@ -25,7 +25,6 @@ import uvloop
 from benchmarks.machine import (
     Process,
     Window,
-    cpu_s,
     free_port,
     load_client,
     tree,
@@ -49,8 +48,8 @@ from gapless.client.connection import Client
 
 #: Batches of buys are published so often.
 PACE_S = 0.02
-#: The first seconds warm the virtual machine and the state store up, and are not counted.
-WARM_S = 10.0
+#: Java compiles what it runs for about so long after the start, beside the work; that is not counted.
+WARM_S = 30.0
 SEATS = 1_000_000_000
 TOPICS = {
     "sellers": {"item": "int", "price": "float", "qty": "int"},
@@ -170,14 +169,13 @@ def round_of(folder: Path, rate: float, items: int, seconds: float) -> dict[str,
         with load_client("benchmarks.ticket_sale", "watch", address, "--items", items, log=log) as watcher:
             assert watcher.line()["rows"] == items, "the view does not show every item"
             arguments = ("buy", address, "--rate", rate, "--items", items, "--seconds", seconds + WARM_S)
-            with load_client("benchmarks.ticket_sale", *arguments, log=log) as buyer, Window() as window:
+            with load_client("benchmarks.ticket_sale", *arguments, log=log) as buyer:
                 buyer.line()
-                processes = tree(node.pid)
-                before = sum(map(cpu_s, processes))
-                buyer.say("")
-                bought = buyer.line()
-                taken = sum(map(cpu_s, processes)) - before
-                asyncio.run(_caught_up(address, bought))
+                ours = tree(node.pid)
+                with Window(*ours, buyer.pid, watcher.pid) as window:
+                    buyer.say("")
+                    bought = buyer.line()
+                    asyncio.run(_caught_up(address, bought))
             watcher.say("")
             watched = watcher.line()
     events = sum(rows for *_, rows in bought["batches"])
@@ -190,7 +188,7 @@ def round_of(folder: Path, rate: float, items: int, seconds: float) -> dict[str,
         "p99_ms": percentile(stale, 0.99),
         "max_ms": stale[-1],
         "states": len(watched["shown"]),
-        "cores": taken / bought["ended"],
+        "cores": sum(window.cores[: len(ours)]),
         "foreign_cores": window.foreign_cores,
     }
 

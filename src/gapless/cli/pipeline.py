@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -47,6 +47,10 @@ def pipeline(
             help="How many rows a view may show, and a stage keep.",
         ),
     ] = 1_000_000,
+    state: Annotated[
+        Literal["auto", "memory", "rocksdb"],
+        typer.Option("--state", help="Where Spark keeps groups: memory is faster, rocksdb holds more."),
+    ] = "auto",
     take_over: Annotated[
         bool,
         typer.Option("--take-over", help="Go on in the place of one at another edge that is gone."),
@@ -64,7 +68,8 @@ def pipeline(
     that `[spark] broker` names. One pipeline computes all views of a network, at one edge: at any other it is
     refused. What it computes is published to their topics. Checkpoints may be deleted at any time while it
     does not run: then the views are computed again from the log. With a cluster, the folder must be one that
-    all of its machines see.
+    all of its machines see. With `--state auto` Spark keeps groups in memory when it runs here with no more
+    than a million rows, and else in RocksDB; a stage that has a checkpoint goes on as it began.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for chatty in ("py4j", "gapless.client"):
@@ -90,6 +95,7 @@ def pipeline(
             stop=stop,
             patience_s=CONNECT_SECONDS,
             take_over=take_over,
+            state=state,
         )
     except LinkError as error:
         raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error

@@ -19,7 +19,7 @@ from typing import TypeVar
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
-from gapless.node.pipeline import Spark
+from gapless.node.pipeline import STATES, Spark
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
 from gapless.store.log import LogOptions
@@ -389,7 +389,7 @@ def _limits(table: Mapping[str, object]) -> Limits:
 def _spark(told: object, network: Network, folder: Path) -> Spark:
     """Which broker's node starts the program that computes the views, and how."""
     table = _table(told, "spark")
-    _known_keys(table, ("broker", "master", "checkpoints", "token"), "key", "spark.")
+    _known_keys(table, ("broker", "master", "checkpoints", "state", "token"), "key", "spark.")
     if "broker" not in table:
         raise _wrong("spark.broker", "is missing: name the broker whose node starts Spark")
     texts = {key: _text(value, f"spark.{key}") for key, value in table.items()}
@@ -399,11 +399,14 @@ def _spark(told: object, network: Network, folder: Path) -> Spark:
         raise _wrong("spark.broker", f"there is no broker '{broker}' in the cells{hint}")
     if broker not in network.edges:
         raise _wrong("spark.broker", f"broker '{broker}' takes no subscribers: name one of the edges")
-    checkpoints = texts.get("checkpoints")
+    checkpoints, state = texts.get("checkpoints"), texts.get("state", "auto")
+    if state not in STATES:
+        raise _wrong("spark.state", f"must be one of {', '.join(STATES)}, got '{state}'")
     return Spark(
         broker=broker,
         master=texts.get("master", Spark(broker=broker).master),
         checkpoints=None if checkpoints is None else folder / checkpoints,
+        state=state,
         token=texts.get("token"),
     )
 

@@ -22,6 +22,8 @@ log = event_log("gapless.pipeline")
 
 #: The pause before a process that has died is started again doubles from the one to the other.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
+#: Where Spark may keep the groups of views.
+STATES = ("auto", "memory", "rocksdb")
 #: A process that ran for so long did not die of its start.
 STARTED_SECONDS = 60.0
 #: A process that was told to stop is killed after so long.
@@ -43,6 +45,8 @@ class Spark:
     master: str = "local[*]"
     #: Where it keeps its checkpoints; by default in the folder of the node.
     checkpoints: Path | None = None
+    #: Where Spark keeps groups: `auto`, `memory` or `rocksdb`.
+    state: str = "auto"
     #: The token that lets it in.
     token: str | None = field(default=None, repr=False)
 
@@ -58,6 +62,7 @@ def command(
 ) -> list[str]:
     """The program to start. The files are for TLS: the authority to trust, and what it shows."""
     place = ["--master", spark.master, "--checkpoints", str(spark.checkpoints or folder / "checkpoints")]
+    place += ["--state", spark.state]
     files = {"--ca": ca, "--certificate": certificate, "--key": key}
     shown = [word for option, file in files.items() if file is not None for word in (option, file)]
     return [sys.executable, "-m", "gapless", "pipeline", "--to", address, *place, *shown]

@@ -25,7 +25,7 @@ from gapless.spark import register
 from gapless.spark.holds import read_book
 from gapless.spark.pipeline import Pipeline
 from gapless.spark.running import Network, Runner
-from gapless.spark.session import MASTER, check_installed, session
+from gapless.spark.session import MASTER, State, check_installed, session, state_settings
 from gapless.views.registry import (
     HOLDS_TOPIC,
     LEASE,
@@ -155,6 +155,7 @@ def run(
     tls: TlsFiles | None = None,
     patience_s: float = 10.0,
     take_over: bool = False,
+    state: State = "auto",
 ) -> None:
     """Compute the views of a network until told to stop. Executors of a cluster have the files of `tls`, too.
 
@@ -173,7 +174,7 @@ def run(
     with sync.connect(address, token=token, tls=tls, name=LEASE, options=connecting) as client:
         lease = Lease(client, take_over=take_over)
         try:
-            spark = session(master)
+            spark = session(master, settings=state_settings(state, master, rows_max))
             try:
                 register(spark)
                 log.info("Spark %s runs the views of %s", spark.version, address)

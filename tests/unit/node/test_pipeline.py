@@ -116,6 +116,8 @@ def test_a_network_file_says_which_node_starts_spark(tmp_path: Path) -> None:
         "local[*]",
         "--checkpoints",
         str(tmp_path / "views"),
+        "--state",
+        "auto",
     ]
     shown = command("gapless+tls://s1:7402", spark, tmp_path, ca="ca.pem", certificate="s1.pem", key="s1.key")
     assert shown[-6:] == ["--ca", "ca.pem", "--certificate", "s1.pem", "--key", "s1.key"]
@@ -125,6 +127,7 @@ def test_a_network_file_says_which_node_starts_spark(tmp_path: Path) -> None:
     ("section", "reason"),
     [
         ("{}", "spark.broker: is missing"),
+        ('{broker = "s1", state = "disk"}', "spark.state: must be one of auto, memory, rocksdb, got 'disk'"),
         ('{broker = "s2"}', "spark.broker: there is no broker 's2' in the cells"),
         ('{broker = "p1"}', "spark.broker: broker 'p1' takes no subscribers"),
         ('{broker = "s1", masters = "x"}', "spark.masters: unknown key: did you mean 'master'?"),
