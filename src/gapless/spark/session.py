@@ -78,7 +78,7 @@ SETTINGS: Mapping[str, str] = {
             # Small heaps that fill slowly: threads that collect beside the work take more than they give.
             "-XX:+UseSerialGC",
             # A batch of a hundred thousand events is over before this is full.
-            "-Xmn256m",
+            "-Xmn400m",
             # Hadoop starts `chmod` for each file that it makes on a local disk.
             "-Djdk.lang.Process.launchMechanism=VFORK",
         )
