@@ -53,6 +53,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
+    # What Spark concludes from equal columns helps joins, of which we have none; with the columns of thirty
+    # views it takes longer than the batch.
+    "spark.sql.constraintPropagation.enabled": "false",
     "spark.python.worker.reuse": "true",
     # A busy machine may take long to start a worker.
     "spark.python.authenticate.socketTimeout": "60s",
