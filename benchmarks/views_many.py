@@ -5,8 +5,8 @@
 The views are drawn from three aggregations of one topic and differ in what they select and show, as the views
 of many people do: one view is one stage, ten and a hundred are three. A publisher sends at a steady rate;
 what the pipeline's processes (driver, virtual machine, Python workers) take meanwhile is its cost. A stage
-begins its next batch when the last one is done, so there are fewer batches when each costs more: what tells is
-the cost of a state, that is of one batch of all stages with everything that is shown of it.
+begins its next batch when the last one is done, so there are fewer batches when each costs more: what tells
+is the cost of a state, that is of one batch of all stages with everything that is shown of it.
 """
 
 from __future__ import annotations
