@@ -12,6 +12,7 @@ import pytest
 from gapless.client import sync
 from gapless.client.bulk import open_bulk
 from gapless.spark.relations import covers
+from gapless.spark.session import state_settings
 from gapless.views.registry import AS_OF, FAILED, KIND, MARKER, RUNNING, STATUS_TOPIC, parsed_as_of
 from tests.spark.stories import node, pipeline, published, state_at
 
@@ -105,3 +106,35 @@ def test_lost_and_damaged_checkpoints_change_no_answer(
             assert state_at(client, "view.by_desk", as_of) == {("a", 7, 1), ("b", 1, 1)}
             assert state_at(client, "view.big", as_of) == {("SAP", "a", 7), ("SAP", "b", 1)}
         assert horizons(address, "view.by_desk") >= 4
+
+
+def test_a_stage_goes_on_with_the_store_that_it_began_with(spark: SparkSession, tmp_path: Path) -> None:
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    rocks, memory = spark.conf.get(provider), state_settings("memory", "local[2]", 1)[provider]
+    assert rocks is not None
+    data, checkpoints = tmp_path / "node", tmp_path / "checkpoints"
+    data.mkdir()
+    with node(data, *TOPICS) as address, sync.connect(address) as client:
+        client.create_view("positions", POSITIONS)
+
+        def used(held: int) -> str:
+            """Run on to so much; what Spark says of the newest batch."""
+            with pipeline(spark, address, checkpoints):
+                as_of = published(client, "trades", {"sym": ["IBM"], "desk": ["a"], "qty": [2]})
+                assert state_at(client, "view.positions", as_of) == {("IBM", "a", held)}
+            batches = [each for each in checkpoints.glob("*/spark/offsets/*") if each.name.isdigit()]
+            return max(batches, key=lambda each: int(each.name)).read_text(encoding="utf-8")
+
+        try:
+            assert rocks in used(2)
+            spark.conf.set(provider, memory)
+            assert rocks in used(4)
+            shutil.rmtree(checkpoints)
+            assert memory in used(6)
+            kept = list(checkpoints.glob("*/spark/state/0/*/*.delta"))
+            assert kept
+            for each in kept:
+                each.write_bytes(each.read_bytes()[:5])
+            assert memory in used(8)
+        finally:
+            spark.conf.set(provider, rocks)
