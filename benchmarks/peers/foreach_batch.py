@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import gapless.spark
 from benchmarks.ours import say
-from gapless.spark.session import session
+from gapless.spark.session import session, state_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,8 @@ def main() -> None:
     from pyspark.sql import functions as f  # noqa: PLC0415  # the session comes first
 
     address = sys.argv[1]
-    spark = session("local[*]", name="by hand")
+    # With the settings that the pipeline has, the store of groups in memory among them.
+    spark = session("local[*]", name="by hand", settings=state_settings("memory", "local[*]", 1))
     gapless.spark.register(spark)
 
     def topic(name: str) -> DataFrame:
