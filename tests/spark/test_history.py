@@ -310,6 +310,9 @@ def test_mistakes_of_the_command_are_one_line(run: Run, monkeypatch: pytest.Monk
         (["trades", "--parquet", "/nowhere/x"], "error: E156 /nowhere/x: cannot be written"),
         (["trades", "--sql", "SELECT bid FROM events"], "error: E178 --sql: [UNRESOLVED_COLUMN"),
         (["trades", "--sql", "SELEKT"], "error: E178 --sql: [PARSE_SYNTAX_ERROR]"),
+        (["trades", "--sql", "CREATE TABLE t AS SELECT 1 AS n"], "error: E178 --sql takes a query over"),
+        (["trades", "--sql", "INSERT INTO t SELECT 1"], "error: E178 --sql takes a query over"),
+        (["trades", "--sql", "SET x = 1"], "error: E178 --sql takes a query over"),
     ):
         code, out, err = run(*arguments)
         assert (code, out) == (2, "")

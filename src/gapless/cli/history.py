@@ -189,7 +189,21 @@ def _asked(spark: SparkSession, wish: _Wish) -> DataFrame:
     if wish.sql is None:
         return frame.orderBy("tick", "pubend")
     frame.createOrReplaceTempView(TABLE)
+    _check_query(spark, wish.sql)
     return spark.sql(wish.sql)
+
+
+#: Where Spark has its kinds of statements.
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+
+
+def _check_query(spark: SparkSession, sql: str) -> None:
+    """Raises UsageError E178 for a text that would do something instead of answering."""
+    plan: Any = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+    machine: Any = spark._jvm
+    doing = [machine.java.lang.Class.forName(f"{_LOGICAL}.{each}") for each in ("Command", "ParsedStatement")]
+    if any(each.isInstance(plan) for each in doing):
+        raise UsageError("E178", f"--sql takes a query over the table '{TABLE}' and nothing else")
 
 
 def _rows(frame: DataFrame) -> pa.Table:
@@ -229,8 +243,10 @@ def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> N
 
 
 def _csv(value: Any) -> object:
+    from gapless.cli.match_cells import bytes_text  # noqa: PLC0415  # loaded with the rows already
+
     if isinstance(value, bytes):
-        return value.decode(errors="replace")
+        return bytes_text(value)
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 

@@ -198,6 +198,7 @@ def _refuse_line(error: Any) -> None:
     """A command line that cannot be read: what is wrong, and where the help is."""
     context = error.ctx
     text = " ".join(error.format_message().split()).rstrip(".").replace(". Did you", ": did you")
+    text = text.replace(": Value error, ", ": ")
     if context is None or text.startswith("Usage:"):
         # Nothing was asked for: then the help is the answer.
         typer.echo(error.format_message(), err=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -192,7 +193,26 @@ def row_text(row: Any) -> str:
     >>> row_text({"at": datetime(2026, 1, 31, tzinfo=UTC), "price": Decimal("1.50"), "key": b"\\x0a"})
     '{"at": "2026-01-31T00:00:00+00:00", "price": "1.50", "key": "Cg=="}'
     """
-    return json.dumps(_plain(row), ensure_ascii=False)
+    text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
+    # JSON lets these pass, and a terminal obeys them.
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_CONTROLS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def bytes_text(value: bytes) -> str:
+    """Bytes where nobody says what they are: a document as it is, which begins with `<`, all else as base64.
+
+    >>> bytes_text(b"<a/>"), bytes_text(b"\\x00\\xff")
+    ('<a/>', 'AP8=')
+    """
+    if value.lstrip().startswith(b"<"):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return base64.b64encode(value).decode()
 
 
 def _plain(value: Any) -> Any:

@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from gapless.cli.nodes import ADDRESS, Pass, To, dials
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Pass, dials
 from gapless.cli.readers import whole_number
 from gapless.errors import LinkError
-from gapless.node.pipeline import WITH_INPUT
+from gapless.node.pipeline import ROWS_MAX, WITH_INPUT
 from gapless.spark.session import check_installed
 
 #: Where checkpoints are kept unless it is said where.
@@ -30,7 +30,10 @@ GONE_SECONDS = 10.0
 @dials
 def pipeline(
     *,
-    to: To = ADDRESS,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="ADDRESS", envvar=ADDRESS_VARIABLE, help="The one edge it belongs to."),
+    ] = ADDRESS,
     master: Annotated[
         str,
         typer.Option("--master", metavar="URL", help="Where Spark runs: local[N], spark://HOST:PORT, ..."),
@@ -46,7 +49,7 @@ def pipeline(
             parser=whole_number("--rows-max", 1),
             help="How many rows a view may show, and a stage keep.",
         ),
-    ] = 1_000_000,
+    ] = ROWS_MAX,
     state: Annotated[
         Literal["auto", "memory", "rocksdb"],
         typer.Option("--state", help="Where Spark keeps groups: memory is faster, rocksdb holds more."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.match_cells import shown
+from gapless.cli.match_cells import bytes_text, shown
 
 #: Lines of the terminal that a table needs beside its rows.
 FRAME_LINES = 5
@@ -54,13 +55,26 @@ def cell(value: Any) -> str:
 
     >>> cell(None), cell("a"), cell(b"<a/>"), cell(1.5)
     ('', 'a', '<a/>', '1.5')
+
+    Whoever published it does not command the terminal:
+
+    >>> cell("a\\x1b[31mb\\n")
+    'a\\\\x1b[31mb\\\\n'
     """
     match value:
         case None:
             return ""
         case str():
-            return value
+            return _tame(value)
         case bytes():
-            return value.decode(errors="replace")
+            return _tame(bytes_text(value))
         case _:
             return shown(value).strip('"')
+
+
+def _tame(text: str) -> str:
+    """A text with its control characters, and those that turn the direction, spelled out."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -23,6 +23,7 @@ app = typer.Typer(
     name="view",
     help="""Create live views of topics, and see what they show.
 
+    \b
     gapless view create stock "SELECT item, sum(qty) AS total FROM sales GROUP BY item"
     gapless view watch stock
     """,
@@ -167,7 +168,12 @@ def watch(
     where: _Where = "",
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="End after N changes."),
+        typer.Option(
+            "--limit",
+            metavar="N",
+            parser=whole_number("--limit", 1),
+            help="End after N changes; the first is what there is.",
+        ),
     ] = None,
     node: Node,
     as_json: Json = False,

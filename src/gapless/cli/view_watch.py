@@ -17,7 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.tables import add_row, cell, empty_table, rows_that_fit, table_console
+from gapless.cli.match_cells import bytes_text
+from gapless.cli.match_cells import row_text as json_text
+from gapless.cli.tables import add_row, empty_table, rows_that_fit, table_console
 
 if TYPE_CHECKING:
     from gapless.client.table import Change
@@ -28,21 +30,28 @@ BRIGHT_SECONDS = 2.0
 
 
 def row_text(row: Mapping[str, Any]) -> str:
-    """A row as a line of JSON."""
-    return json.dumps(row, default=cell, ensure_ascii=False)
+    """A row as a line of JSON; bytes as `bytes_text` has them.
+
+    >>> row_text({"total": float("nan"), "key": b"\\x00\\xff", "doc": b"<a/>"})
+    '{"total": "nan", "key": "AP8=", "doc": "<a/>"}'
+    """
+    values = ((name, bytes_text(each) if isinstance(each, bytes) else each) for name, each in row.items())
+    return json_text(dict(values))
 
 
 def as_of_time(as_of: Mapping[Any, Mapping[Any, int]]) -> str:
-    """As of when a state is: the lowest of its horizons, as a time.
+    """As of when a state is: the lowest of its horizons, as a time. Topics without events have none.
 
     >>> as_of_time({"sales": {"sales-p1": 1769860800000000}})
     'as of 2026-01-31 12:00:00.000'
-    >>> as_of_time({})
-    'not computed yet'
+    >>> as_of_time({}), as_of_time({"sales": {"sales-p1": 0}})
+    ('not computed yet', 'no events yet')
     """
-    ticks = [tick for ticks in as_of.values() for tick in ticks.values()]
-    if not ticks:
+    if not as_of:
         return "not computed yet"
+    ticks = [tick for ticks in as_of.values() for tick in ticks.values() if tick > 0]
+    if not ticks:
+        return "no events yet"
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(ticks))
     return f"as of {moment.replace(tzinfo=None).isoformat(sep=' ', timespec='milliseconds')}"
 
@@ -84,7 +93,7 @@ async def _drawn(table: View, console: Console, limit: int | None) -> None:
             async for change in table.changes():
                 count += 1
                 _brighten(bright, change, first=count == 1)
-                live.update(_frame(table, bright, console, count), refresh=True)
+                live.update(_frame(table, bright, console, count - 1), refresh=True)
                 if limit is not None and count >= limit:
                     return
         except asyncio.CancelledError:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
-from gapless.node.pipeline import STATES, Spark
+from gapless.node.pipeline import ROWS_MAX, STATES, Spark
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
 from gapless.store.log import LogOptions
@@ -389,10 +389,13 @@ def _limits(table: Mapping[str, object]) -> Limits:
 def _spark(told: object, network: Network, folder: Path) -> Spark:
     """Which broker's node starts the program that computes the views, and how."""
     table = _table(told, "spark")
-    _known_keys(table, ("broker", "master", "checkpoints", "state", "token"), "key", "spark.")
+    _known_keys(table, ("broker", "master", "checkpoints", "state", "rows_max", "token"), "key", "spark.")
     if "broker" not in table:
         raise _wrong("spark.broker", "is missing: name the broker whose node starts Spark")
-    texts = {key: _text(value, f"spark.{key}") for key, value in table.items()}
+    rows_max = table.get("rows_max", ROWS_MAX)
+    if not isinstance(rows_max, int) or isinstance(rows_max, bool) or rows_max < 1:
+        raise _wrong("spark.rows_max", f"must be a whole number from 1, got {rows_max!r}")
+    texts = {key: _text(value, f"spark.{key}") for key, value in table.items() if key != "rows_max"}
     broker = texts["broker"]
     if broker not in network.cell_of:
         hint = _suggestion(broker, network.cell_of)
@@ -407,6 +410,7 @@ def _spark(told: object, network: Network, folder: Path) -> Spark:
         master=texts.get("master", Spark(broker=broker).master),
         checkpoints=None if checkpoints is None else folder / checkpoints,
         state=state,
+        rows_max=rows_max,
         token=texts.get("token"),
     )
 

@@ -22,6 +22,8 @@ log = event_log("gapless.pipeline")
 
 #: The pause before a process that has died is started again doubles from the one to the other.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
+#: So many rows a view may show, and a stage keep, unless it is said otherwise.
+ROWS_MAX = 1_000_000
 #: Where Spark may keep the groups of views.
 STATES = ("auto", "memory", "rocksdb")
 #: A process that ran for so long did not die of its start.
@@ -47,6 +49,8 @@ class Spark:
     checkpoints: Path | None = None
     #: Where Spark keeps groups: `auto`, `memory` or `rocksdb`.
     state: str = "auto"
+    #: How many rows a view may show, and a stage keep.
+    rows_max: int = ROWS_MAX
     #: The token that lets it in.
     token: str | None = field(default=None, repr=False)
 
@@ -62,7 +66,7 @@ def command(
 ) -> list[str]:
     """The program to start. The files are for TLS: the authority to trust, and what it shows."""
     place = ["--master", spark.master, "--checkpoints", str(spark.checkpoints or folder / "checkpoints")]
-    place += ["--state", spark.state]
+    place += ["--state", spark.state, "--rows-max", str(spark.rows_max)]
     files = {"--ca": ca, "--certificate": certificate, "--key": key}
     shown = [word for option, file in files.items() if file is not None for word in (option, file)]
     return [sys.executable, "-m", "gapless", "pipeline", "--to", address, *place, *shown]

@@ -118,6 +118,8 @@ def test_a_network_file_says_which_node_starts_spark(tmp_path: Path) -> None:
         str(tmp_path / "views"),
         "--state",
         "auto",
+        "--rows-max",
+        "1000000",
     ]
     shown = command("gapless+tls://s1:7402", spark, tmp_path, ca="ca.pem", certificate="s1.pem", key="s1.key")
     assert shown[-6:] == ["--ca", "ca.pem", "--certificate", "s1.pem", "--key", "s1.key"]
@@ -127,6 +129,7 @@ def test_a_network_file_says_which_node_starts_spark(tmp_path: Path) -> None:
     ("section", "reason"),
     [
         ("{}", "spark.broker: is missing"),
+        ('{broker = "s1", rows_max = 0}', "spark.rows_max: must be a whole number from 1, got 0"),
         ('{broker = "s1", state = "disk"}', "spark.state: must be one of auto, memory, rocksdb, got 'disk'"),
         ('{broker = "s2"}', "spark.broker: there is no broker 's2' in the cells"),
         ('{broker = "p1"}', "spark.broker: broker 'p1' takes no subscribers"),
