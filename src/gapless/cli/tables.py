@@ -67,9 +67,18 @@ def cell(value: Any) -> str:
         case str():
             return _tame(value)
         case bytes():
-            return _tame(bytes_text(value))
+            return _bytes(value)
         case _:
             return shown(value).strip('"')
+
+
+def _bytes(value: bytes) -> str:
+    """Bytes as the text that they are, if they are one."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return bytes_text(value)
+    return text if text.isprintable() else _tame(bytes_text(value))
 
 
 def _tame(text: str) -> str:
