@@ -119,7 +119,9 @@ def test_a_pipeline_has_one_edge(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_whose_node_is_gone_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "session", lambda _: SimpleNamespace(version="4", stop=lambda: None))
+    monkeypatch.setattr(
+        application, "session", lambda *_, **__: SimpleNamespace(version="4", stop=lambda: None)
+    )
     monkeypatch.setattr(application, "register", lambda _: None)
     monkeypatch.setattr(application, "Runner", QuietRunner)
     stop = threading.Event()
