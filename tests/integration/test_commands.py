@@ -280,6 +280,7 @@ MISTAKES = {
     "sub trades --forget": "error: E151 --forget goes with --name",
     "sub trades --column doc": "error: E151 --column goes with --xpath",
     "status --jsn": "error: E149 no such option: --jsn",
+    "pipeline --state disk": "error: E149 invalid value for '--state': 'disk' is not one of",
     "top nothing.toml": "error: E151 the network description and --to both say where to ask",
     "top --every never": "error: E150 --every takes seconds from 0.2 to 3600, got 'never'",
     "why trades audit": "error: E150 an event is written PUBEND:TICK, such as ",

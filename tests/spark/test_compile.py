@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls them
 
-from gapless.spark.compile import PUBEND, TICK, compiled, shown
+from gapless.spark.compile import PUBEND, TICK, compiled, key_text, shown
 from gapless.spark.expressions import column
 from gapless.views.evaluate import Event
 from gapless.views.expressions import ColumnRef, Expression, Literal
@@ -115,3 +116,13 @@ def test_stages_mean_the_same(
             {name: row[f"0.{name}"] for name, _ in each.outputs} for row in table.to_pylist() if row["0."]
         ]
         assert bag(found) == bag(interpreter.shown(each))
+
+
+def test_a_key_of_numbers_has_the_text_that_spark_writes(spark: SparkSession) -> None:
+    rows = pa.table({"a": [1, None, -(2**63)], 'b "c"': [True, None, False]})
+    named = [(name, F.col(f"`{name}`")) for name in rows.schema.names]
+    plain = key_text([(name, kind, each) for (name, each), kind in zip(named, ("int", "bool"), strict=True)])
+    written = F.to_json(F.struct(*(each.alias(name) for name, each in named)), {"ignoreNullFields": "false"})
+    found = spark.createDataFrame(rows).select(plain.alias("plain"), written.alias("written")).collect()
+    assert [row.plain for row in found] == [row.written for row in found]
+    assert len({row.plain for row in found}) == 3

@@ -231,23 +231,22 @@ def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> N
     elif as_csv:
         import csv  # noqa: PLC0415
 
+        from gapless.cli.match_cells import bytes_text  # noqa: PLC0415
+
+        def plain(value: Any) -> object:
+            if isinstance(value, bytes):
+                return bytes_text(value)
+            return value.isoformat() if hasattr(value, "isoformat") else value
+
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(rows.schema.names)
         for batch in rows.to_batches(10_000):
-            writer.writerows([_csv(value) for value in row.values()] for row in batch.to_pylist())
+            writer.writerows([plain(value) for value in row.values()] for row in batch.to_pylist())
     else:
         is_cut = most is not None and rows.num_rows > most
         print_rows(rows.slice(0, most))
         if is_cut:
             notice(f"there are more than these {most} rows: --limit says how many to show")
-
-
-def _csv(value: Any) -> object:
-    from gapless.cli.match_cells import bytes_text  # noqa: PLC0415  # loaded with the rows already
-
-    if isinstance(value, bytes):
-        return bytes_text(value)
-    return value.isoformat() if hasattr(value, "isoformat") else value
 
 
 #: What Spark puts behind a message, and how our own errors look inside one.

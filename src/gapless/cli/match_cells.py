@@ -194,11 +194,12 @@ def row_text(row: Any) -> str:
     '{"at": "2026-01-31T00:00:00+00:00", "price": "1.50", "key": "Cg=="}'
     """
     text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
-    # JSON lets these pass, and a terminal obeys them.
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    # JSON lets some of these pass, and a terminal obeys them.
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-_CONTROLS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+#: What a terminal obeys instead of showing it, and what turns the direction of a text.
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def bytes_text(value: bytes) -> str:

@@ -9,15 +9,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Pass, dials
 from gapless.cli.readers import whole_number
 from gapless.errors import LinkError
-from gapless.node.pipeline import ROWS_MAX, WITH_INPUT
+from gapless.node.pipeline import WITH_INPUT
 from gapless.spark.session import check_installed
+from gapless.views.limits import ROWS_MAX, State
 
 #: Where checkpoints are kept unless it is said where.
 CHECKPOINTS = Path("gapless-checkpoints")
@@ -51,7 +52,7 @@ def pipeline(
         ),
     ] = ROWS_MAX,
     state: Annotated[
-        Literal["auto", "memory", "rocksdb"],
+        State,
         typer.Option("--state", help="Where Spark keeps groups: memory is faster, rocksdb holds more."),
     ] = "auto",
     take_over: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.match_cells import bytes_text, shown
+from gapless.cli.match_cells import CONTROLS, bytes_text, shown
 
 #: Lines of the terminal that a table needs beside its rows.
 FRAME_LINES = 5
@@ -82,8 +81,5 @@ def _bytes(value: bytes) -> str:
 
 
 def _tame(text: str) -> str:
-    """A text with its control characters, and those that turn the direction, spelled out."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+    """A text with its control characters spelled out."""
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

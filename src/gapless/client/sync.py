@@ -83,7 +83,9 @@ class _Loop:
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
-            raise _closed() from None
+            if self._is_closed:
+                raise _closed() from None
+            raise
         except concurrent.futures.TimeoutError:
             if not future.done():
                 future.cancel()

@@ -19,11 +19,12 @@ from typing import TypeVar
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
-from gapless.node.pipeline import ROWS_MAX, STATES, Spark
+from gapless.node.pipeline import Spark
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
 from gapless.store.log import LogOptions
 from gapless.store.retention import Keep, Retention
+from gapless.views.limits import ROWS_MAX, STATES
 from gapless.views.registry import KIND
 from gapless.wire.address import DEFAULT_PORT, Address
 
@@ -402,9 +403,10 @@ def _spark(told: object, network: Network, folder: Path) -> Spark:
         raise _wrong("spark.broker", f"there is no broker '{broker}' in the cells{hint}")
     if broker not in network.edges:
         raise _wrong("spark.broker", f"broker '{broker}' takes no subscribers: name one of the edges")
-    checkpoints, state = texts.get("checkpoints"), texts.get("state", "auto")
-    if state not in STATES:
-        raise _wrong("spark.state", f"must be one of {', '.join(STATES)}, got '{state}'")
+    checkpoints, wish = texts.get("checkpoints"), texts.get("state", "auto")
+    state = next((each for each in STATES if each == wish), None)
+    if state is None:
+        raise _wrong("spark.state", f"must be one of {', '.join(STATES)}, got '{wish}'")
     return Spark(
         broker=broker,
         master=texts.get("master", Spark(broker=broker).master),

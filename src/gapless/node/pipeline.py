@@ -17,15 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gapless.node.logs import event_log
+from gapless.views.limits import ROWS_MAX, State
 
 log = event_log("gapless.pipeline")
 
 #: The pause before a process that has died is started again doubles from the one to the other.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
-#: So many rows a view may show, and a stage keep, unless it is said otherwise.
-ROWS_MAX = 1_000_000
-#: Where Spark may keep the groups of views.
-STATES = ("auto", "memory", "rocksdb")
 #: A process that ran for so long did not die of its start.
 STARTED_SECONDS = 60.0
 #: A process that was told to stop is killed after so long.
@@ -47,8 +44,8 @@ class Spark:
     master: str = "local[*]"
     #: Where it keeps its checkpoints; by default in the folder of the node.
     checkpoints: Path | None = None
-    #: Where Spark keeps groups: `auto`, `memory` or `rocksdb`.
-    state: str = "auto"
+    #: Where Spark keeps groups.
+    state: State = "auto"
     #: How many rows a view may show, and a stage keep.
     rows_max: int = ROWS_MAX
     #: The token that lets it in.

@@ -25,7 +25,8 @@ from gapless.spark import register
 from gapless.spark.holds import read_book
 from gapless.spark.pipeline import Pipeline
 from gapless.spark.running import Network, Runner
-from gapless.spark.session import MASTER, State, check_installed, session, state_settings
+from gapless.spark.session import MASTER, check_installed, session, state_settings
+from gapless.views.limits import State
 from gapless.views.registry import (
     HOLDS_TOPIC,
     LEASE,

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from gapless.errors import PipelineError
 from gapless.model.schema import COLUMN_TYPES, Column
 from gapless.spark.state import Delta, KeyedRows, Mask, combined
+from gapless.views.limits import ROWS_MAX
 from gapless.views.registry import (
     AS_OF,
     GONE,
@@ -33,9 +34,6 @@ from gapless.views.registry import (
     parsed_as_of,
     stamp_of,
 )
-
-#: More rows than this a view may not show, nor a stage keep, unless it is allowed to.
-ROWS_MAX = 1_000_000
 
 
 class Publishes(Protocol):

@@ -27,7 +27,8 @@ from gapless.spark.checkpoints import Checkpoint
 from gapless.spark.compile import PUBEND, TICK, Read, compiled, leaves, shown, state_columns
 from gapless.spark.expressions import named
 from gapless.spark.graph import Graph, Root, View
-from gapless.spark.relations import ROWS_MAX, covers
+from gapless.spark.relations import covers
+from gapless.views.limits import ROWS_MAX
 from gapless.views.registry import KEY
 from gapless.views.stages import Events, Keyed, Leaf, Shown, stage_name
 

@@ -17,9 +17,10 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gapless.errors import UsageError
+from gapless.views.limits import ROWS_MAX, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,11 +29,7 @@ if TYPE_CHECKING:
 MASTER = "local[*]"
 LOOPBACK = "127.0.0.1"
 
-#: Where Spark keeps the groups of a stage: see `state_settings`.
-State = Literal["auto", "memory", "rocksdb"]
-#: Stages that may have more rows than this are kept on the disk, unless somebody says otherwise.
-MEMORY_ROWS_MAX = 1_000_000
-#: The virtual machine may take a quarter of the machine's memory for them, and so much in any case.
+#: The virtual machine may take a quarter of the machine's memory for groups, within these bounds.
 HEAP_GIB = (1, 4)
 
 _STREAMING = "spark.sql.streaming"
@@ -53,8 +50,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
-    # What Spark concludes from equal columns helps joins, of which we have none; with the columns of thirty
-    # views it takes longer than the batch.
+    # What Spark concludes from equal columns helps joins, of which stages have none; with the columns of
+    # thirty views it takes longer than the batch.
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.python.worker.reuse": "true",
     # A busy machine may take long to start a worker.
@@ -80,7 +77,7 @@ SETTINGS: Mapping[str, str] = {
             f"-Dlog4j2.configurationFile=file:{_LOG}",
             # Small heaps that fill slowly: threads that collect beside the work take more than they give.
             "-XX:+UseSerialGC",
-            # A batch of a hundred thousand events is over before this is full.
+            # More than the machine would begin with: fewer collections copy what a large batch has at hand.
             "-Xmn400m",
             # Hadoop starts `chmod` for each file that it makes on a local disk.
             "-Djdk.lang.Process.launchMechanism=VFORK",
@@ -112,16 +109,16 @@ def is_local(master: str) -> bool:
 def state_settings(state: State, master: str, rows_max: int) -> dict[str, str]:
     """Settings for where groups are kept.
 
-    In memory a group is found and put back in a tenth of the time that RocksDB takes, which is a third of a
-    busy stage's work; but a batch, however small, costs a little for each group that there is. So `auto` is
-    memory for a Spark inside this process and no more rows than usual, and RocksDB for everything else.
+    With groups in memory the executors of a busy stage take almost half less than with RocksDB (ADR 14);
+    but a batch, however small, costs a little for each group that there is. So `auto` is memory for a Spark
+    inside this process and no more rows than usual, and RocksDB for everything else.
 
     >>> state_settings("auto", "spark://host:7077", 1_000_000)
     {}
     >>> sorted(state_settings("auto", "local[*]", 1_000_000))
     ['spark.driver.memory', 'spark.sql.streaming.stateStore.providerClass']
     """
-    small = is_local(master) and rows_max <= MEMORY_ROWS_MAX
+    small = is_local(master) and rows_max <= ROWS_MAX
     if state == "rocksdb" or (state == "auto" and not small):
         return {}
     found = {f"{_STREAMING}.stateStore.providerClass": f"{_STORES}.HDFSBackedStateStoreProvider"}
