@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 TESTS = Path(__file__).parent
 
 #: Everything below these folders is left out of `make check`.
-SLOW_FOLDERS = (TESTS / "sim", TESTS / "integration", TESTS / "spark")
+SLOW_FOLDERS = (TESTS / "sim", TESTS / "integration", TESTS / "hostile", TESTS / "spark")
 
 # The default draws the same examples on every machine and every run, so that a red test was red yesterday.
 # To look for new failures: pytest --hypothesis-profile=explore

@@ -48,16 +48,22 @@ SOLE_BROKER = BrokerId("node")
 #: How long it keeps events when nobody says so: whoever is new wants to see what was published before.
 SOLE_RETENTION = "7d"
 
+#: No limit that counts things may be set higher.
+LIMIT_MAX = 1_000_000
+
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a node takes at most, and what it leaves free."""
+    """What a node takes at most, and what it leaves free. Every field is a key of `[limits]`.
 
-    #: So many clients may be connected at once.
+    A field whose name has `bytes` in it is a size, the others count things.
+    """
+
+    #: Maximum number of connected clients.
     clients_max: int = 20_000
-    #: While the disk has less room than this, no events are stored.
+    #: Publishing is refused while the disk has less free space than this.
     free_bytes_min: int = LogOptions().free_bytes_min
 
 
@@ -376,15 +382,18 @@ def _quantity(text: str) -> tuple[float, str]:
 
 
 def _limits(table: Mapping[str, object]) -> Limits:
-    _known_keys(table, ("clients_max", "free_bytes_min"), "key", "limits.")
-    defaults = Limits()
-    clients_max = table.get("clients_max", defaults.clients_max)
-    if not isinstance(clients_max, int) or isinstance(clients_max, bool) or not 1 <= clients_max <= 10**6:
-        raise _wrong("limits.clients_max", f"must be a whole number from 1 to 1000000, got {clients_max!r}")
-    return Limits(
-        clients_max=clients_max,
-        free_bytes_min=_size(table.get("free_bytes_min", defaults.free_bytes_min), "limits.free_bytes_min"),
-    )
+    _known_keys(table, Limits.__dataclass_fields__, "key", "limits.")
+    return Limits(**{name: _limit(value, name) for name, value in table.items()})
+
+
+def _limit(value: object, name: str) -> int:
+    """One limit: a size such as '64MB' where its name counts bytes, a whole number elsewhere."""
+    place = f"limits.{name}"
+    if "bytes" in name:
+        return _size(value, place)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LIMIT_MAX:
+        raise _wrong(place, f"must be a whole number from 1 to {LIMIT_MAX}, got {value!r}")
+    return value
 
 
 def _spark(told: object, network: Network, folder: Path) -> Spark:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from gapless.errors import GaplessError, PeerError, UsageError
 from gapless.node.config import NodeConfig
@@ -16,7 +17,7 @@ from gapless.node.connection import Connection, Owner
 from gapless.node.counters import Counters
 from gapless.node.links import Links
 from gapless.node.logs import event_log
-from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker
+from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker, subject_of
 from gapless.node.sessions import Sessions
 from gapless.wire.address import Address
 from gapless.wire.frames import FROM_STRANGER, HELLO_BYTES_MAX, Frame
@@ -157,7 +158,9 @@ class Door:
         # One that was shown is of the authority: TLS itself has seen to that.
         if required and not connection.certificate:
             raise UsageError("E196", "this node takes only clients with a certificate: show yours")
-        return EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)
+        rights = EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)
+        subject = subject_of(connection.certificate)
+        return rights if subject is None else replace(rights, certificate=subject)
 
 
 class _Stranger:

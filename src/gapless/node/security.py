@@ -27,6 +27,9 @@ from gapless.model.ids import BrokerId, TopicId
 _PREFIX_CHARACTERS = 16
 TOKEN_PREFIX = "gapless_"  # noqa: S105  # what tokens begin with, so that people and scanners know one
 
+#: The principal of every client that shows neither token nor certificate.
+ANONYMOUS = "anonymous"
+
 
 # ---- tokens ------------------------------------------------------------------------------------------
 
@@ -37,11 +40,24 @@ class Rights:
 
     #: The name of its token; None where no tokens are asked for.
     name: str | None = None
+    #: The subject of the certificate that it showed; None when it showed none.
+    certificate: str | None = None
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: bool = False
     #: Topics that were looked up before, with what was found.
     _known: dict[tuple[str, TopicId], bool] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def principal(self) -> str:
+        """Who it is, for ownership and quotas.
+
+        Names and publisher identities belong to the principal that made them. Clients that show neither a
+        token nor a certificate are all the same principal.
+        """
+        if self.name is not None:
+            return f"token {self.name}"
+        return ANONYMOUS if self.certificate is None else f"certificate {self.certificate}"
 
     def may_publish(self, topic: TopicId) -> bool:
         """Whether it may publish to a topic."""
@@ -214,6 +230,16 @@ def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
         value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"
     ]
     return frozenset([*alternative, *common])
+
+
+def subject_of(certificate: Mapping[str, Any] | None) -> str | None:
+    """The common name of a certificate, or its first alternative name; None when there is no certificate."""
+    if not certificate:
+        return None
+    common = [
+        value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"
+    ]
+    return next(iter([*common, *sorted(names_of(certificate))]), None)
 
 
 def check_broker(certificate: Mapping[str, Any] | None, broker: str) -> None:
