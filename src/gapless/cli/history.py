@@ -169,6 +169,7 @@ def _spark(master: str) -> Iterator[SparkSession]:
 
 def _asked(spark: SparkSession, wish: _Wish) -> DataFrame:
     from gapless.spark.past import history as table  # noqa: PLC0415
+    from gapless.spark.queries import answer  # noqa: PLC0415
 
     told = wish.options
     names = told.get("columns")
@@ -189,21 +190,7 @@ def _asked(spark: SparkSession, wish: _Wish) -> DataFrame:
     if wish.sql is None:
         return frame.orderBy("tick", "pubend")
     frame.createOrReplaceTempView(TABLE)
-    _check_query(spark, wish.sql)
-    return spark.sql(wish.sql)
-
-
-#: Where Spark has its kinds of statements.
-_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
-
-
-def _check_query(spark: SparkSession, sql: str) -> None:
-    """Raises UsageError E178 for a text that would do something instead of answering."""
-    plan: Any = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
-    machine: Any = spark._jvm
-    doing = [machine.java.lang.Class.forName(f"{_LOGICAL}.{each}") for each in ("Command", "ParsedStatement")]
-    if any(each.isInstance(plan) for each in doing):
-        raise UsageError("E178", f"--sql takes a query over the table '{TABLE}' and nothing else")
+    return answer(spark, wish.sql, TABLE)
 
 
 def _rows(frame: DataFrame) -> pa.Table:
