@@ -245,7 +245,7 @@ def test_mistakes_are_named_at_once(spark: SparkSession, node: NodeThread, tmp_p
         with pytest.raises(StoreError, match="E306 pubend 'trades-1' keeps nothing below tick"):
             history(spark, other, from_=1)
         assert history(spark, other, from_=1, gone=True).count() > 0
-        # The range is fixed when the table is made: a trim that comes between that and the reading is an error.
+        # The range is fixed when the table is made: a trim between that and the reading is an error.
         with contextlib.suppress(PythonException):
             assert history(spark, other).count() > 0
 
