@@ -185,9 +185,23 @@ class Process:
         self.stop()
 
 
-def load_client(module: str, *arguments: object, log: Path | None = None) -> Process:
+def load_client(
+    module: str, *arguments: object, log: Path | None = None, environment: dict[str, str] | None = None
+) -> Process:
     """A load client of this package: `python -m MODULE ARGUMENTS`."""
-    return Process([sys.executable, "-m", module, *arguments], log=log)
+    return Process([sys.executable, "-m", module, *arguments], log=log, environment=environment)
+
+
+@contextlib.contextmanager
+def checked_out(revision: str) -> Iterator[dict[str, str]]:
+    """The environment in which Python finds the package as it was at a revision of this repository."""
+    with tempfile.TemporaryDirectory(prefix="gapless-at-") as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
+        try:
+            yield {"PYTHONPATH": str(tree / "src")}
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], check=True)
 
 
 class Window:

@@ -56,12 +56,15 @@ def columns_toml() -> str:
     return "{" + ", ".join(f'{name} = "{kind}"' for name, kind in pairs) + "}"
 
 
-def start_node(folder: Path, port: int, *options: object) -> Process:
+def start_node(
+    folder: Path, port: int, *options: object, environment: dict[str, str] | None = None
+) -> Process:
     """One node with the topic of these benchmarks that has all the roles; it listens."""
     listen = f"127.0.0.1:{port}"
     node = Process(
         [*NODE, "up", "--topic", f"{TOPIC}:{COLUMNS}", "--data", folder, "--listen", listen, *options],
         log=folder.with_suffix(".log"),
+        environment=environment,
     )
     node.line()
     return node

@@ -1,7 +1,7 @@
 """How many durable events a second, and how soon? Beside NATS JetStream, Redis, RabbitMQ and ActiveMQ.
 
     .venv/bin/python -m benchmarks.throughput [--runs N] [--only NAME,...] [--measure KIND,...] [--quick]
-        [--json]
+        [--against COMMIT] [--json]
 
 One publisher, one subscriber and the server are processes of their own, on one machine; events are 250
 bytes. Three things are measured: the rate at which events are published, confirmed and delivered; the
@@ -9,7 +9,8 @@ latency from the call of `publish` to the delivery, at 2,000 single events a sec
 second when 100 connections get everything. All systems take turns within every round, because machines are
 noisy; the median of the rounds is told, and every ratio is taken within its round. For each system the table
 says what it has on disk when it confirms, and how many calls of fsync and its kind strace saw for 5,000
-events. A system that is not installed is left out.
+events. A system that is not installed is left out. With --against, Gapless as it was at an earlier commit
+takes its turn as well, and the ratios of the two are told.
 
 About 15 minutes; with --quick, without RabbitMQ and ActiveMQ, 2.
 """
@@ -17,16 +18,26 @@ About 15 minutes; with --quick, without RabbitMQ and ActiveMQ, 2.
 from __future__ import annotations
 
 import shutil
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks import ours
-from benchmarks.machine import Process, SyncCount, Window, free_port, load_client, wait_until_quiet, workspace
+from benchmarks.machine import (
+    Process,
+    SyncCount,
+    Window,
+    checked_out,
+    free_port,
+    load_client,
+    wait_until_quiet,
+    workspace,
+)
 from benchmarks.peers import activemq, nats, rabbit, redis
 from benchmarks.report import Asked, console_for, median, new_figure, options, save, show, tell
 
@@ -57,6 +68,8 @@ class System:
     subscribe: tuple[object, ...] = ()
     fan_subscribe: tuple[object, ...] = ()
     fan_publish: tuple[object, ...] = ()
+    #: What its load clients find in their environment beside ours.
+    environment: dict[str, str] | None = None
 
 
 FSYNC = "all of it: one fdatasync for what came together"
@@ -65,6 +78,8 @@ OURS = "Gapless, single publish"
 OURS_BATCHES = "Gapless, publish_batch"
 JETSTREAM = "NATS JetStream, file"
 REDIS = "Redis Streams, always"
+#: Against an earlier commit nothing may get worse by more than this.
+WORSE_MAX = 0.05
 
 
 def systems(*, quick: bool) -> list[System]:
@@ -124,6 +139,24 @@ def systems(*, quick: bool) -> list[System]:
     return found if quick else [*found, *slow_systems()]
 
 
+def earlier(listed: Sequence[System], commit: str, environment: dict[str, str]) -> list[System]:
+    """Gapless as it was at a commit: each of its systems, run with that package."""
+
+    def start(folder: Path, port: int) -> Process:
+        return ours.start_node(folder, port, environment=environment)
+
+    return [
+        replace(system, name=earlier_name(system.name, commit), start=start, environment=environment)
+        for system in listed
+        if system.name in (OURS, OURS_BATCHES)
+    ]
+
+
+def earlier_name(name: str, commit: str) -> str:
+    """What a system of ours is called as it was at a commit."""
+    return f"{name}, at {commit}"
+
+
 def slow_systems() -> list[System]:
     """Those that take minutes to start, or to take a load."""
     rabbits = [
@@ -178,11 +211,21 @@ def loaded(
         with system.start(folder / "server", port) as server:
             arguments = (target, "--count", count)
             with load_client(
-                system.module, "subscribe", *arguments, *subscribe, log=folder / "subscribe.log"
+                system.module,
+                "subscribe",
+                *arguments,
+                *subscribe,
+                log=folder / "subscribe.log",
+                environment=system.environment,
             ) as subscriber:
                 subscriber.line()
                 with load_client(
-                    system.module, "publish", *arguments, *publish, log=folder / "publish.log"
+                    system.module,
+                    "publish",
+                    *arguments,
+                    *publish,
+                    log=folder / "publish.log",
+                    environment=system.environment,
                 ) as publisher:
                     publisher.line()
                     wait_until_quiet()
@@ -295,6 +338,25 @@ def figures(found: dict[str, Figures]) -> list[Asked]:
     return asked
 
 
+def compared(found: dict[str, Figures], commit: str) -> list[Asked]:
+    """How Gapless does beside Gapless as it was at a commit, round by round."""
+    asked: list[Asked] = []
+    for name in (OURS, OURS_BATCHES):
+        now, then = found.get(name), found.get(earlier_name(name, commit))
+        if now is None or then is None:
+            continue
+        for what, key, at_most in (
+            ("confirmed and delivered/s", "whole_per_s", False),
+            ("p50", "p50_ms", True),
+            ("fan-out", "fan_out_per_s", False),
+        ):
+            if getattr(now, key):
+                times = ratio(getattr(now, key), getattr(then, key))
+                bound = 1 + WORSE_MAX if at_most else 1 - WORSE_MAX
+                asked.append(Asked(f"{name}: {what}, times that at {commit}", times, bound, at_most))
+    return asked
+
+
 def show_figures(console: Console, found: dict[str, Figures], listed: list[System]) -> None:
     """The table."""
     rows = []
@@ -361,7 +423,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=0, help="rounds (default 5, with --quick 1)")
     parser.add_argument("--only", default="", help="only systems whose names contain one of these, by commas")
     parser.add_argument("--measure", default=",".join(KINDS), help=f"which of {', '.join(KINDS)}, by commas")
+    parser.add_argument("--against", metavar="COMMIT", help="measure Gapless as it was at a commit as well")
     given = parser.parse_args()
+    with checked_out(given.against) if given.against else nullcontext({}) as environment:
+        run(given, environment)
+
+
+def run(given: Namespace, environment: dict[str, str]) -> None:
+    """As `main`; `environment` is where an earlier Gapless is, if one is wanted."""
     console = console_for(as_json=given.json)
     kinds = [each.strip() for each in given.measure.split(",")]
     wanted = [part.strip().lower() for part in given.only.split(",") if part.strip()]
@@ -370,6 +439,8 @@ def main() -> None:
         for system in systems(quick=given.quick)
         if not wanted or any(part in system.name.lower() for part in wanted)
     ]
+    if given.against:
+        listed += earlier(listed, given.against, environment)
     for system in [each for each in listed if shutil.which(each.program) is None]:
         console.print(f"{system.name} is left out: there is no {system.program}", style="yellow")
         listed.remove(system)
@@ -379,9 +450,10 @@ def main() -> None:
             console.print(f"what {system.name} syncs ...", style="dim")
             count_syncs(system, found[system.name])
     runs = given.runs or (1 if given.quick else 5)
-    for run in range(runs):
-        for system in listed:
-            console.print(f"round {run + 1} of {runs}: {system.name} ...", style="dim")
+    for at in range(runs):
+        # Whoever comes first in a round may find the machine in another state: turn the order around.
+        for system in listed if at % 2 == 0 else reversed(listed):
+            console.print(f"round {at + 1} of {runs}: {system.name} ...", style="dim")
             measure(system, found[system.name], kinds)
     show_figures(console, found, listed)
     draw(found)
@@ -390,7 +462,8 @@ def main() -> None:
         for system in listed
         for name, each in [(system.name, found[system.name])]
     }
-    tell(console, "throughput", {"systems": everything}, figures(found), as_json=given.json)
+    asked = [*figures(found), *(compared(found, given.against) if given.against else ())]
+    tell(console, "throughput", {"systems": everything}, asked, as_json=given.json)
 
 
 if __name__ == "__main__":
