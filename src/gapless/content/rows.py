@@ -177,8 +177,8 @@ def float_codes(values: npt.NDArray[Any]) -> CodeArray:
 
 def _decimal_codes(array: pa.Array) -> Codes:
     """Decimals times 10**9 as far as an int64 reaches; what is beyond becomes the nearest code."""
-    halves = np.frombuffer(array.buffers()[1], dtype=np.int64).reshape(-1, 2)
-    halves = halves[array.offset : array.offset + len(array)]
+    # Just the rows: a buffer may be longer than they need, by any number of bytes.
+    halves = np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
     low, high = halves[:, 0], halves[:, 1]
     valid = valid_rows(array)
     fits = (high == (low >> 63)) & (low != NULL_CODE)
