@@ -26,7 +26,8 @@ from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.schema import COLUMNS_MAX, Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray
-from gapless.wire.arrow import ROWS_MAX, Layout, slimmed
+from gapless.wire.arrow import ROWS_MAX as ROWS_MAX
+from gapless.wire.arrow import Layout, slimmed
 from gapless.wire.frames import Frame
 
 #: Characters of any name: brokers, cells, pubends, topics, publishers, subscriptions.
