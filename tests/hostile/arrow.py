@@ -70,7 +70,7 @@ def message(
         data.extend(bytes((4 - len(data)) % 8))
         refer(place)
         data.extend(struct.pack("<I", len(values)))
-        data.extend(b"".join(struct.pack("<qq", *value) for value in values))
+        data.extend(b"".join(struct.pack("<qq", *map(_wrapped, value)) for value in values))
 
     def text(place: int, value: str) -> None:
         data.extend(bytes(-len(data) % 4))
@@ -80,11 +80,11 @@ def message(
     top = table(vtable(24, [4, 6, 16, 8, 20 if custom is not None else 0]), 24)
     refer(0, top)
     told = len(plain.body) if body_bytes is None else body_bytes
-    struct.pack_into("<hBxq", data, top + 4, version, kind, told)
+    struct.pack_into("<hBxq", data, top + 4, version, kind, _wrapped(told))
     optional = [20 if compression is not None else 0, 24 if variadic is not None else 0]
     batch = table(vtable(32, [8, 4, 16, *optional]), 32)
     refer(top + 16, batch)
-    struct.pack_into("<q", data, batch + 8, plain.rows)
+    struct.pack_into("<q", data, batch + 8, _wrapped(plain.rows))
     pairs(batch + 4, plain.nodes)
     pairs(batch + 16, plain.buffers)
     if compression is not None:
@@ -108,3 +108,8 @@ def message(
             text(pair + 8, value)
     data.extend(bytes(-len(data) % 8))
     return struct.pack("<II", 0xFFFFFFFF, len(data)) + bytes(data) + plain.body
+
+
+def _wrapped(number: int) -> int:
+    """A number as 64 bits have it."""
+    return (number + 2**63) % 2**64 - 2**63
