@@ -9,15 +9,15 @@ this passes through our own encoder.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from enum import Enum
 from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from tests.hostile.arrow import laid_out, message
-from tests.hostile.payloads import COLUMNS, CONDITIONS, TOPIC, VALUES, Mutator, random_rows
+from tests.hostile.payloads import COLUMNS, CONDITIONS, TOPIC, VALUES, Mutator, plain_of, random_rows
 from tests.hostile.raw import KINDS, fingerprint, frame, frame_bytes, hello, padded
 
 _pack = msgspec.msgpack.encode
@@ -67,6 +67,9 @@ _ODD: list[Any] = [
     0.5, float("nan"), "", "x", "x" * 256, "x" * 257, "\0", "\x1b[31m", "é", b"", b"\xff", [], [1], [[]], {}, {"a": 1},
     {"every-1": 5}, ["every-1", 5], ["nobody", 2**62], {"": 0}, {1: 1}, "now", "earliest", "total", "holding",
 ]  # fmt: skip
+#: Eight bytes that mean something special as a number, a float or a time.
+_BITS = [struct.pack("<q", number) for number in VALUES["i"] + VALUES["t"]]
+_BITS += [struct.pack("<d", number) for number in VALUES["f"]]
 
 
 class After(Enum):
@@ -89,72 +92,99 @@ class Input(NamedTuple):
 
 
 class Source:
-    """An endless stream of inputs, the same for the same seed."""
+    """An endless stream of inputs, the same for the same seed.
+
+    Most inputs are such that a node answers them and reads on, however odd their values are. Every tenth may end its
+    connection, which costs as much as many others.
+    """
 
     def __init__(self, seed: int, lane: int) -> None:
         self.random = random = Random(f"{seed}/{lane}")
         self._lane = lane
         self._mutator = Mutator(random)
         self._rows = [random_rows(random, random.choice([1, 1, 1, 2, 2, 3, 9])) for _ in range(60)]
-        self._columns = [self._mutator.columns(random.choice(self._rows)) for _ in range(300)]
+        self._plain = [_with_places(rows) for rows in self._rows]
+        self._loose = [self._mutator.loosened(random.choice(self._rows)) for _ in range(200)]
+        self._broken = [self._mutator.columns(random.choice(self._rows)) for _ in range(300)]
         self._first = 0
-        self._makers: list[Callable[[], Input]] = []
-        for maker, weight in (
-            (self._publish_columns, 34), (self._publish_rows, 22), (self._publish_document, 12), (self._head, 8),
-            (self._condition, 10), (self._request, 11), (self._foreign, 1), (self._header, 1), (self._hello, 1),
-        ):  # fmt: skip
-            self._makers += [maker] * weight
+        harmless = [
+            (self._values, 18), (self._loose_columns, 7), (self._rows_of_values, 30), (self._document, 15),
+            (self._condition, 8), (self._request, 12),
+        ]  # fmt: skip
+        harmful = [
+            (self._structure, 35), (self._wrong_rows, 20), (self._head, 25), (self._about_nothing, 8), (self._foreign, 4),
+            (self._header, 4), (self._hello, 4),
+        ]  # fmt: skip
+        self._harmless = [maker for maker, weight in harmless for _ in range(weight)]
+        self._harmful = [maker for maker, weight in harmful for _ in range(weight)]
 
     def draw(self) -> Input:
         """The next input."""
-        return self.random.choice(self._makers)()
+        return self.random.choice(self._harmful if self.random.random() < 0.1 else self._harmless)()
 
     # ---- events --------------------------------------------------------------------------------------
 
-    def _publish_columns(self) -> Input:
+    def _values(self) -> Input:
+        """Any bits where any bits may be: numbers, times, flags, bytes, documents."""
         random = self.random
-        chance = random.random()
-        if chance < 0.2:
-            at = random.randrange(len(self._columns))
-            self._columns[at] = self._mutator.columns(random.choice(self._rows))
-            return self._publish(str(TOPIC), "columns: structure", [self._columns[at]], After.EITHER)
-        if chance < 0.4:
-            part = self._mutator.damaged(random.choice(self._columns))
-            return self._publish(str(TOPIC), "columns: bytes", [part], After.EITHER)
-        if chance < 0.5:
-            return self._publish(
-                str(TOPIC), "columns: seen before", [random.choice(self._columns)], After.EITHER
-            )
-        part = random.choice(self._rows).serialize().to_pybytes()
-        if chance < 0.9:
-            # Other values in a sound frame: the body is behind the metadata.
-            start = 8 + struct.unpack_from("<I", part, 4)[0]
-            at = start + random.randrange(max(1, len(part) - start))
-            part = part[:at] + bytes([random.randrange(256)]) + part[at + 1 :]
-            return self._publish(str(TOPIC), "columns: values", [part], After.EITHER)
-        return self._publish(str(TOPIC), "columns: sound", [part], After.OPEN)
+        data, places = random.choice(self._plain)
+        changed = bytearray(data)
+        for _ in range(random.choice([1, 1, 2, 4]) if places else 0):
+            start, length = random.choice(places)
+            at = start + random.randrange(length)
+            if random.random() < 0.5 or length < 8:
+                changed[at] = random.randrange(256)
+            else:
+                at = start + (at - start) // 8 * 8
+                if at + 8 <= start + length:
+                    changed[at : at + 8] = random.choice(_BITS)
+        return self._publish(str(TOPIC), "columns: values", [bytes(changed)], After.OPEN)
 
-    def _publish_rows(self) -> Input:
+    def _loose_columns(self) -> Input:
+        """Buffers that are too long, or apart from each other."""
+        random = self.random
+        if random.random() < 0.1:
+            at = random.randrange(len(self._loose))
+            self._loose[at] = self._mutator.loosened(random.choice(self._rows))
+        return self._publish(str(TOPIC), "columns: oversized", [random.choice(self._loose)], After.OPEN)
+
+    def _structure(self) -> Input:
+        """Metadata that lie, and bytes that were damaged."""
+        random = self.random
+        at = random.randrange(len(self._broken))
+        if random.random() < 0.5:
+            self._broken[at] = self._mutator.columns(random.choice(self._rows))
+            return self._publish(str(TOPIC), "columns: structure", [self._broken[at]], After.EITHER)
+        part = self._mutator.damaged(self._broken[at])
+        return self._publish(str(TOPIC), "columns: bytes", [part], After.EITHER)
+
+    def _rows_of_values(self) -> Input:
+        rows = [_pack(self._row()) for _ in range(self.random.choice([1, 1, 1, 2, 5]))]
+        lengths = struct.pack(f"<{len(rows)}I", *map(len, rows))
+        return self._publish("few", "rows: values", [lengths, b"".join(rows)], After.OPEN)
+
+    def _wrong_rows(self) -> Input:
         random = self.random
         rows = [_pack(self._row()) for _ in range(random.choice([1, 1, 1, 2, 5, 64]))]
-        chance = random.random()
-        kind, after = "rows: sound", After.OPEN
-        if chance < 0.15:
-            kind, after = "rows: values", After.EITHER
-            row = self._row()
-            row[random.randrange(len(row))] = random.choice(_ODD)
-            rows[random.randrange(len(rows))] = _pack(row)
-        elif chance < 0.2:
-            kind, after = "rows: bytes", After.EITHER
-            rows[0] = self._mutator.damaged(rows[0])
         lengths = [len(row) for row in rows]
-        if chance > 0.97:
-            kind, after = "rows: lengths", After.EITHER
-            lengths[random.randrange(len(lengths))] = random.choice(
-                [0, 1, 2**31, 2**32 - 1, len(rows[0]) + 1]
-            )
-            lengths += [0] * random.choice([0, 0, 1, 70])
-        return self._publish("few", kind, [struct.pack(f"<{len(lengths)}I", *lengths), b"".join(rows)], after)
+        match random.randrange(3):
+            case 0:
+                kind, row = "rows: types", self._row()
+                row[random.randrange(len(row))] = random.choice(_ODD)
+                rows[-1] = _pack(row)
+                lengths[-1] = len(rows[-1])
+            case 1:
+                kind = "rows: bytes"
+                rows[0] = self._mutator.damaged(rows[0])
+                lengths[0] = len(rows[0])
+            case _:
+                kind = "rows: lengths"
+                lengths[random.randrange(len(lengths))] = random.choice(
+                    [0, 1, 2**31, 2**32 - 1, len(rows[0]) + 1]
+                )
+                lengths += [0] * random.choice([0, 0, 1, 70])
+        told = struct.pack(f"<{len(lengths)}I", *lengths)
+        return self._publish("few", kind, [told, b"".join(rows)], After.EITHER)
 
     def _row(self) -> list[Any]:
         random = self.random
@@ -163,7 +193,7 @@ class Source:
             random.random() < 0.5, random.choice([None, *VALUES["y"]]),
         ]  # fmt: skip
 
-    def _publish_document(self) -> Input:
+    def _document(self) -> Input:
         random = self.random
         document = random.choice(VALUES["x"])
         for _ in range(random.choice([0, 1, 2, 4])):
@@ -209,10 +239,14 @@ class Source:
 
     def _request(self) -> Input:
         """Sound requests, also about subscriptions that are not there."""
-        kind = self.random.choices(_ASKING[:8], [2, 3, 3, 0.3, 0.3, 1, 0.05, 0.02])[0]
-        head, parts = self._sound(kind)
-        after = After.EITHER if kind in ("CREDIT", "ACKNOWLEDGE") else After.OPEN
-        return Input("requests", frame(kind, head, parts), after)
+        kinds = ["SUBSCRIBE", "CHANGE_FILTER", "UNSUBSCRIBE", "LIST_TOPICS", "CREATE_TOPIC", "ASK_STATUS"]
+        kind = self.random.choices(kinds, [2, 3, 3, 1, 0.05, 0.02])[0]
+        return Input("requests", frame(kind, *self._sound(kind)), After.OPEN)
+
+    def _about_nothing(self) -> Input:
+        """What is said of a subscription and not answered; mostly there is none of that number."""
+        kind = self.random.choice(["CREDIT", "ACKNOWLEDGE"])
+        return Input("credit and acks", frame(kind, *self._sound(kind)), After.EITHER)
 
     def _condition(self) -> Input:
         """A condition with other words in it."""
@@ -308,3 +342,13 @@ class Source:
         if random.random() < 0.3:
             data = padded(self._mutator.damaged(data))
         return Input("handshakes", data, After.LAST)
+
+
+def _with_places(rows: pa.RecordBatch) -> tuple[bytes, list[tuple[int, int]]]:
+    """An Arrow message, and where in it any bits may be."""
+    plain = plain_of(rows)
+    data = message(plain)
+    body = len(data) - len(plain.body)
+    # i, j and f, then s with three buffers, b and t, then d, y and x with their bytes in the last buffer.
+    free = [plain.buffers[at] for at in (1, 3, 5, 10, 12, 17, 20)]
+    return data, [(body + offset, length) for offset, length in free if length]

@@ -24,7 +24,7 @@ from tests.fuzz.inputs import PUBENDS, TOPICS, After, Input, Source
 from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
-CHUNK_INPUTS, CHUNK_BYTES = 48, 96 * 1024
+CHUNK_INPUTS = 160
 #: A node that does not answer for so long has stalled.
 STALLED_SECONDS = 30.0
 #: So many inputs of each lane are remembered, to be looked at when the node dies.
@@ -135,35 +135,26 @@ class Lane:
         self._tally = tally
         self._source = Source(seed, number)
         self._addresses = count(number)
-        self._again: deque[Input] = deque()
         self._wire: Wire | None = None
         self._pings = 0
         self.last: deque[Input] = deque(maxlen=REMEMBERED)
 
     async def play(self) -> None:
         while not self._tally.is_done:
-            chunk = self._chunk()
-            if chunk[0].kind == "handshakes":
-                await self._greet(chunk[0])
-            else:
-                await self._attack(chunk)
+            drawn = [self._source.draw() for _ in range(CHUNK_INPUTS)]
+            # What surely goes on comes first; then what may end the connection, in as many as it takes. A reader
+            # that finds a wrong header drops what came before it in the same piece, so those come alone.
+            left = [each for each in drawn if each.after is After.OPEN]
+            left += [each for each in drawn if each.after is After.EITHER]
+            while left:
+                left = await self._attack(left)
+            for each in drawn:
+                if each.kind == "handshakes":
+                    await self._greet(each)
+                elif each.after is After.LAST:
+                    await self._attack([each])
         if self._wire is not None:
             self._left(self._wire)
-
-    def _chunk(self) -> list[Input]:
-        chunk: list[Input] = []
-        size = 0
-        while len(chunk) < CHUNK_INPUTS and size < CHUNK_BYTES:
-            drawn = self._again.popleft() if self._again else self._source.draw()
-            # A reader that finds a wrong header drops what came before it in the same piece, so it comes alone.
-            if drawn.after is After.LAST and chunk:
-                self._again.appendleft(drawn)
-                break
-            chunk.append(drawn)
-            size += len(drawn.data)
-            if drawn.after is After.LAST:
-                break
-        return chunk
 
     async def _dial(self) -> Wire:
         dialling = socket.socket()
@@ -189,7 +180,8 @@ class Lane:
         self._count([drawn], wire if not wire.is_welcome else None)
         self._left(wire)
 
-    async def _attack(self, chunk: list[Input]) -> None:
+    async def _attack(self, chunk: list[Input]) -> list[Input]:
+        """Send inputs; gives those that were not read, because one before them ended the connection."""
         wire = self._wire
         if wire is None or not wire.is_open:
             wire = self._wire = await self._dial()
@@ -199,14 +191,13 @@ class Lane:
             self._pings = 0
         first = self._pings
         data: list[bytes] = []
-        for drawn in chunk:
+        for at, drawn in enumerate(chunk):
             data.append(drawn.data)
             self._pings += 1
-            if drawn.after is After.EITHER:
+            behind = chunk[at + 1].after if at + 1 < len(chunk) else After.EITHER
+            if drawn.after is After.EITHER or (drawn.after is After.OPEN and behind is not After.OPEN):
                 data.append(frame("PING", self._pings))
         is_last = chunk[-1].after is After.LAST
-        if not is_last and chunk[-1].after is not After.EITHER:
-            data.append(frame("PING", self._pings))
         self.last.extend(chunk)
         wire.write(b"".join(data))
         if is_last:
@@ -214,15 +205,15 @@ class Lane:
             wire.transport.write_eof()
         if await wire.until(self._pings + is_last):
             self._count(chunk, None)
-            return
+            return []
         read = max(0, wire.pong - first)
         culprit = next(
             (at for at in range(read, len(chunk)) if chunk[at].after is not After.OPEN), len(chunk) - 1
         )
         self._count(chunk[: culprit + 1], wire)
-        self._again.extendleft(reversed(chunk[culprit + 1 :]))
         self._left(wire)
         self._wire = None
+        return chunk[culprit + 1 :]
 
     def _count(self, chunk: list[Input], ended: Wire | None) -> None:
         """Inputs that were read; the last of them ended the connection, if it is given."""
@@ -249,6 +240,8 @@ class Readers:
         self.confirmed = 0
         self._ticks: dict[str, int] = {}
         self._sources: dict[int, str] = {}
+        #: The request that each subscription came of, and those that need acknowledgements.
+        self._numbers: dict[int, int] = {}
         self._guaranteed: dict[str, int] = {}
 
     async def start(self) -> None:
@@ -279,20 +272,12 @@ class Readers:
 
     async def acknowledge(self) -> None:
         """Acknowledge what came, once a second, for ever."""
-        numbers = {request: number for number, request in enumerate(self._guaranteed.values())}
-        assert len(numbers) == len(self._guaranteed)
         while True:
             await asyncio.sleep(1)
             for topic, pubend in PUBENDS.items():
-                subscription = self._subscription_of.get(self._guaranteed[topic])
+                subscription = self._numbers.get(self._guaranteed[topic])
                 if pubend in self._ticks and subscription is not None and self.wire.is_open:
                     self.wire.write(frame("ACKNOWLEDGE", [subscription, {pubend: self._ticks[pubend]}]))
-
-    @property
-    def _subscription_of(self) -> dict[int, int]:
-        return self._numbers
-
-    _numbers: dict[int, int] = {}
 
     def _seen(self, kind: int, body: bytes, head: int, parts: int) -> None:
         start = (parts + parts % 2) * 4

@@ -191,6 +191,13 @@ class Mutator:
             )
         return message(plain, **options)
 
+    def loosened(self, rows: pa.RecordBatch) -> bytes:
+        """Rows as an Arrow message whose buffers are too long or apart from each other, and sound otherwise."""
+        plain = plain_of(rows)
+        for _ in range(self.random.choice([1, 1, 2, 3])):
+            plain = self.random.choice([self._longer, self._shifted])(plain)
+        return message(plain)
+
     def damaged(self, data: bytes) -> bytes:
         """A few bytes or words changed, or the end cut off."""
         random = self.random
