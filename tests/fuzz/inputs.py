@@ -22,6 +22,9 @@ from tests.hostile.raw import KINDS, fingerprint, frame, frame_bytes, hello, pad
 
 _pack = msgspec.msgpack.encode
 
+#: The share of inputs that may end their connection.
+HARMFUL = 1 / 16
+
 #: The topics of the node. Nobody attacks `calm`: there the witness publishes and reads.
 FEW = {"a": "int", "b": "float?", "c": "string", "d": "bool", "e": "binary?"}
 DOCUMENTS = {"x": "xml"}
@@ -94,8 +97,8 @@ class Input(NamedTuple):
 class Source:
     """An endless stream of inputs, the same for the same seed.
 
-    Most inputs are such that a node answers them and reads on, however odd their values are. Every tenth may end its
-    connection, which costs as much as many others.
+    Most inputs are such that a node answers them and reads on, however odd their values are. One in sixteen may end
+    its connection, which costs as much as many others.
     """
 
     def __init__(self, seed: int, lane: int) -> None:
@@ -108,8 +111,8 @@ class Source:
         self._broken = [self._mutator.columns(random.choice(self._rows)) for _ in range(300)]
         self._first = 0
         harmless = [
-            (self._values, 18), (self._loose_columns, 7), (self._rows_of_values, 30), (self._document, 15),
-            (self._condition, 8), (self._request, 12),
+            (self._values, 18), (self._loose_columns, 7), (self._rows_of_values, 34), (self._document, 18),
+            (self._condition, 2), (self._request, 8),
         ]  # fmt: skip
         harmful = [
             (self._structure, 35), (self._wrong_rows, 20), (self._head, 25), (self._about_nothing, 8), (self._foreign, 4),
@@ -120,7 +123,7 @@ class Source:
 
     def draw(self) -> Input:
         """The next input."""
-        return self.random.choice(self._harmful if self.random.random() < 0.1 else self._harmless)()
+        return self.random.choice(self._harmful if self.random.random() < HARMFUL else self._harmless)()
 
     # ---- events --------------------------------------------------------------------------------------
 
@@ -240,7 +243,7 @@ class Source:
     def _request(self) -> Input:
         """Sound requests, also about subscriptions that are not there."""
         kinds = ["SUBSCRIBE", "CHANGE_FILTER", "UNSUBSCRIBE", "LIST_TOPICS", "CREATE_TOPIC", "ASK_STATUS"]
-        kind = self.random.choices(kinds, [2, 3, 3, 1, 0.05, 0.02])[0]
+        kind = self.random.choices(kinds, [0.2, 3, 3, 1, 0.05, 0.02])[0]
         return Input("requests", frame(kind, *self._sound(kind)), After.OPEN)
 
     def _about_nothing(self) -> Input:
@@ -260,7 +263,7 @@ class Source:
                 del words[at % len(words)]
         where = " ".join(words)
         number = random.randrange(4)
-        if random.random() < 0.5:
+        if random.random() < 0.3:
             return Input("conditions", frame("CHANGE_FILTER", [number, number, where]), After.OPEN)
         head = [number, str(TOPIC), where, None, "publisher", "now", "best-effort", 0]
         return Input("conditions", frame("SUBSCRIBE", head), After.OPEN)

@@ -24,7 +24,9 @@ from tests.fuzz.inputs import PUBENDS, TOPICS, After, Input, Source
 from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
-CHUNK_INPUTS = 160
+CHUNK_INPUTS = 200
+#: So many filters are there at a time on the topic of every type; each changes after so many seconds.
+FILTERS, FILTERS_EVERY = 48, 4
 #: A node that does not answer for so long has stalled.
 STALLED_SECONDS = 30.0
 #: So many inputs of each lane are remembered, to be looked at when the node dies.
@@ -232,60 +234,65 @@ class Lane:
 
 
 class Readers:
-    """A connection with a subscription for each condition, which reads all and acknowledges some of it."""
+    """A connection with subscriptions of every type of filter, which reads all and acknowledges what it must.
+
+    So many at once that all ways of matching are used, and not so many that a node does nothing else: each
+    changes its filter now and then, to another of its type.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.wire = Wire()
-        self.confirmed = 0
         self._ticks: dict[str, int] = {}
         self._sources: dict[int, str] = {}
-        #: The request that each subscription came of, and those that need acknowledgements.
+        #: The number of the subscription that each request was for, and the requests of those that acknowledge.
         self._numbers: dict[int, int] = {}
         self._guaranteed: dict[str, int] = {}
+        #: Conditions of one type follow each other, so each run of them is of one type or two.
+        size = -(-len(CONDITIONS) // FILTERS)
+        self._filters = [CONDITIONS[at : at + size] for at in range(0, len(CONDITIONS), size)]
 
     async def start(self) -> None:
-        """Subscribe, and return when all subscriptions are confirmed."""
+        """Subscribe, and return when the node has read it."""
         loop = asyncio.get_running_loop()
         _, self.wire = await loop.create_connection(Wire, "127.0.0.1", self._port)
         self.wire.seen = self._seen
         self.wire.write(hello("readers"))
         await self.wire.until(0)
-        number = 0
-        asked = [(str(TOPIC), where, "best-effort") for where in CONDITIONS]
+        asked = [(str(TOPIC), wheres[0], "best-effort") for wheres in self._filters]
         asked += [(topic, "", "guaranteed") for topic in TOPICS]
-        asked += [
-            ("few", where, "best-effort") for where in ("a > 5", "b < 1e0 OR b IS NULL", "c LIKE 'a%'", "d")
-        ]
+        asked += [("few", where, "best-effort") for where in ("a > 5", "b < 1e0 OR b IS NULL", "c LIKE 'a%'", "d")]
         asked += [("few", "e >= X'61' AND a * 2 > 3", "best-effort")]
-        asked += [
-            ("documents", f"XPATH(x, '{path}')", "best-effort")
-            for path in ("/a", "//c[@x > 1]", "/a[not(b)]")
-        ]
-        for topic, where, mode in asked:
-            number += 1
+        asked += [("documents", f"XPATH(x, '{path}')", "best-effort") for path in ("/a", "//c[@x > 1]", "/a[not(b)]")]
+        for request, (topic, where, mode) in enumerate(asked):
             if mode == "guaranteed":
-                self._guaranteed[topic] = number
-            self.wire.write(frame("SUBSCRIBE", [number, topic, where, None, "publisher", "now", mode, None]))
+                self._guaranteed[topic] = request
+            self.wire.write(frame("SUBSCRIBE", [request, topic, where, None, "publisher", "now", mode, None]))
         self.wire.write(frame("PING", 1))
         await self.wire.until(1)
 
-    async def acknowledge(self) -> None:
-        """Acknowledge what came, once a second, for ever."""
-        while True:
+    async def go_on(self) -> None:
+        """Acknowledge what came, and change some filters, once a second, for ever."""
+        for turn in count(1):
             await asyncio.sleep(1)
+            if not self.wire.is_open:
+                return
             for topic, pubend in PUBENDS.items():
                 subscription = self._numbers.get(self._guaranteed[topic])
-                if pubend in self._ticks and subscription is not None and self.wire.is_open:
+                if pubend in self._ticks and subscription is not None:
                     self.wire.write(frame("ACKNOWLEDGE", [subscription, {pubend: self._ticks[pubend]}]))
+            for request in range(turn % FILTERS_EVERY, len(self._filters), FILTERS_EVERY):
+                if request in self._numbers:
+                    wheres = self._filters[request]
+                    where = wheres[turn // FILTERS_EVERY % len(wheres)]
+                    self.wire.write(frame("CHANGE_FILTER", [10_000, self._numbers[request], where]))
 
     def _seen(self, kind: int, body: bytes, head: int, parts: int) -> None:
         start = (parts + parts % 2) * 4
         if kind == KINDS["CONFIRMED"]:
             request, subscription, source, _, pubend, *_ = msgspec.msgpack.decode(body[start : start + head])
-            self._numbers[request] = subscription
+            self._numbers.setdefault(request, subscription)
             self._sources[source] = pubend
-            self.confirmed += 1
         elif kind == KINDS["ROWS"]:
             pairs, rows = struct.unpack_from("<II", body, start)
             at = start + 8 + 8 * pairs
@@ -323,7 +330,7 @@ async def attack(
     attackers = [Lane(port, seed, number, tally) for number in range(lanes)]
     background = [
         asyncio.create_task(watched.watch(look)),
-        asyncio.create_task(readers.acknowledge()),
+        asyncio.create_task(readers.go_on()),
         asyncio.create_task(_progress(tally, say)),
     ]
     wrong: str | None = None
