@@ -23,7 +23,9 @@ from tests.hostile.raw import KINDS, fingerprint, frame, frame_bytes, hello, pad
 _pack = msgspec.msgpack.encode
 
 #: The share of inputs that may end their connection.
-HARMFUL = 1 / 16
+HARMFUL = 1 / 32
+#: The share of requests.
+REQUESTS = 1 / 8
 
 #: The topics of the node. Nobody attacks `calm`: there the witness publishes and reads.
 FEW = {"a": "int", "b": "float?", "c": "string", "d": "bool", "e": "binary?"}
@@ -97,7 +99,7 @@ class Input(NamedTuple):
 class Source:
     """An endless stream of inputs, the same for the same seed.
 
-    Most inputs are such that a node answers them and reads on, however odd their values are. One in sixteen may end
+    Most inputs are such that a node answers them and reads on, however odd their values are. One in 32 may end
     its connection, which costs as much as many others.
     """
 
@@ -110,20 +112,30 @@ class Source:
         self._loose = [self._mutator.loosened(random.choice(self._rows)) for _ in range(200)]
         self._broken = [self._mutator.columns(random.choice(self._rows)) for _ in range(300)]
         self._first = 0
-        harmless = [
-            (self._values, 18), (self._loose_columns, 7), (self._rows_of_values, 34), (self._document, 18),
-            (self._condition, 2), (self._request, 8),
-        ]  # fmt: skip
+        events = [(self._values, 20), (self._loose_columns, 8), (self._rows_of_values, 38), (self._document, 20)]
+        requests = [(self._condition, 2), (self._request, 10)]
         harmful = [
             (self._structure, 35), (self._wrong_rows, 20), (self._head, 25), (self._about_nothing, 8), (self._foreign, 4),
             (self._header, 4), (self._hello, 4),
         ]  # fmt: skip
-        self._harmless = [maker for maker, weight in harmless for _ in range(weight)]
-        self._harmful = [maker for maker, weight in harmful for _ in range(weight)]
+        self._events, self._requests, self._harmful = (
+            [maker for maker, weight in each for _ in range(weight)] for each in (events, requests, harmful)
+        )
 
-    def draw(self) -> Input:
-        """The next input."""
-        return self.random.choice(self._harmful if self.random.random() < HARMFUL else self._harmless)()
+    def draw(self, count: int) -> list[Input]:
+        """The next inputs. Their events are of one kind: so a node stores and matches many of them at once."""
+        random = self.random
+        event = random.choice(self._events)
+        drawn = []
+        for _ in range(count):
+            chance = random.random()
+            if chance < HARMFUL:
+                drawn.append(random.choice(self._harmful)())
+            elif chance < HARMFUL + REQUESTS:
+                drawn.append(random.choice(self._requests)())
+            else:
+                drawn.append(event())
+        return drawn
 
     # ---- events --------------------------------------------------------------------------------------
 

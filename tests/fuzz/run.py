@@ -24,7 +24,8 @@ from tests.fuzz.inputs import PUBENDS, TOPICS, After, Input, Source
 from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
-CHUNK_INPUTS = 200
+#: So many inputs are drawn at once; and so many of those that may end their connection are sent at once.
+CHUNK_INPUTS, FEW_INPUTS = 250, 4
 #: So many filters are there at a time on the topic of every type; each changes after so many seconds.
 FILTERS, FILTERS_EVERY = 48, 4
 #: A node that does not answer for so long has stalled.
@@ -143,13 +144,13 @@ class Lane:
 
     async def play(self) -> None:
         while not self._tally.is_done:
-            drawn = [self._source.draw() for _ in range(CHUNK_INPUTS)]
+            drawn = self._source.draw(CHUNK_INPUTS)
             # What surely goes on comes first; then what may end the connection, in as many as it takes. A reader
             # that finds a wrong header drops what came before it in the same piece, so those come alone.
-            left = [each for each in drawn if each.after is After.OPEN]
-            left += [each for each in drawn if each.after is After.EITHER]
+            await self._attack([each for each in drawn if each.after is After.OPEN])
+            left = [each for each in drawn if each.after is After.EITHER]
             while left:
-                left = await self._attack(left)
+                left = await self._attack(left[:FEW_INPUTS]) + left[FEW_INPUTS:]
             for each in drawn:
                 if each.kind == "handshakes":
                     await self._greet(each)
