@@ -35,6 +35,7 @@ from gapless.protocol.pubend import Recovered
 from gapless.store.contract import READ_BYTES_MAX, Extent, Flushed
 from gapless.store.control import Control
 from gapless.store.files import Data, DiskFiles, File, Files, failure, write_all
+from gapless.store.form import NEWEST
 from gapless.store.group import Group, Waiting
 from gapless.store.record import (
     BadFrame,
@@ -339,6 +340,10 @@ class Log:
             raise damaged(newest.path, bad.offset) from None
         self._segments = self._chained(found)
         self._floor = self._control.released
+        if newest.form is not NEWEST:
+            # An older program wrote it: it is read as it is, and what is new goes into a segment of its own.
+            self._file.close()
+            self._file = None
 
     def _found_segments(self) -> list[Segment]:
         names = self._files.list_folder(self.folder)
