@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 from types import TracebackType
@@ -22,6 +23,7 @@ from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
+from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accepted, least_incarnation
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.inquiry import Inquiry
@@ -40,7 +42,7 @@ from gapless.node.status import (
     told,
     upstream_missing,
 )
-from gapless.node.storage import Storage
+from gapless.node.storage import Storage, on_disk
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
 from gapless.protocol.figures import known_horizon
@@ -74,6 +76,7 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
         self._database: RecoveryDatabase | None = None
+        self._folder: Folder | None = None
         #: The named subscriptions that the database had when the node started.
         self._named: list[NamedSubscription] = []
         self._http: HttpDoor | None = None
@@ -250,6 +253,7 @@ class Node:
             "roles": roles(self.broker.network, config.broker),
             "software": config.software,
             "incarnation": self._incarnation,
+            "starts": 1 if self._folder is None else self._folder.starts,
             "listens": f"{self.scheme}{self.address}",
             "http": None if http is None else f"http://{http}",
             "bulk": self.bulk.address,
@@ -311,18 +315,34 @@ class Node:
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""
         config = self.config
-        incarnation = 1
+        incarnation = least_incarnation(time.time())
         if config.folder is not None:
+            self._folder = Folder(config.folder, config.broker, config.accept_loss)
             try:
                 config.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise failure(error, config.folder) from error
+            self._folder.check_database()
             self._database = RecoveryDatabase.open(config.folder)
-            incarnation = self._database.begin_incarnation()
-            self._named = list(self._database.subscriptions())
-        self._network = config.network.extended(stored_creations(self._database))
-        places = [place for place in self._network.pubends.values() if place.broker == config.broker]
-        return incarnation, {place.pubend: self._open_log(place, self._network) for place in places}
+        logs: dict[PubendId, RecordLog] = {}
+        try:
+            if self._database is not None and self._folder is not None:
+                self._folder.begin(self._database)
+                incarnation = self._database.begin_incarnation(incarnation)
+                self._named = list(self._database.subscriptions())
+            self._network = config.network.extended(stored_creations(self._database))
+            places = [place for place in self._network.pubends.values() if place.broker == config.broker]
+            check_accepted(config.accept_loss, [place.pubend for place in places])
+            for place in places:
+                logs[place.pubend] = self._open_log(place, self._network)
+            self._remember_logs(logs)
+        except BaseException:
+            for each in logs.values():
+                each.close()
+            if self._database is not None:
+                self._database.close()
+            raise
+        return incarnation, logs
 
     def _open_log(self, place: PubendPlace, network: Network) -> RecordLog:
         config = self.config
@@ -336,9 +356,26 @@ class Node:
             free_bytes_min=config.limits.free_bytes_min,
             segment_bytes_max=_segment_bytes(retention),
         )
+        assert self._folder is not None
+        assert self._database is not None
         schema = network.topics[place.topic].arrow()
-        disk = Log.open(config.folder / "log" / place.pubend, place.pubend, schema, options=options)
+        self._folder.check_log_folder(self._database, place.pubend)
+        disk = Log.open(config.folder / LOGS_NAME / place.pubend, place.pubend, schema, options=options)
+        try:
+            self._folder.check_log(self._database, disk, beyond_promises(network.parameters))
+        except BaseException:
+            disk.close()
+            raise
         return KeyedLog(disk) if is_keyed else disk
+
+    def _remember_logs(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """Write down how far the logs have come. Raises StoreError."""
+        if self._database is not None and self._folder is not None:
+            with self._database.transaction():
+                for each in logs.values():
+                    disk = on_disk(each)
+                    if disk is not None:
+                        self._folder.remember(self._database, disk)
 
     def _archives(self) -> dict[PubendId, Archive]:
         """Where the events of topics go that are kept for other programs."""
@@ -400,6 +437,7 @@ class Node:
             for pubend, publishers in self._publishers.items():
                 self._database.put_publishers(publishers.positions())
                 self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
+            self._remember_logs(self.storage.logs)
         return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
 
     def _broken(self, error: StoreError) -> None:

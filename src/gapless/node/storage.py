@@ -148,7 +148,7 @@ class Storage:
     def _archive(self) -> None:
         """Hand to the archives what was sealed since the last time. Runs in a thread."""
         for pubend, archive in self._archives.items():
-            found = _on_disk(self._logs[pubend])
+            found = on_disk(self._logs[pubend])
             if found is not None:
                 self._archived[pubend] = found.archive(archive, self._archived.get(pubend, 0))
 
@@ -205,10 +205,10 @@ class Storage:
         self._before_trim()
         for pubend, before in trims.items():
             found, archive = self._logs[pubend], self._archives.get(pubend)
-            on_disk = _on_disk(found)
-            if archive is not None and on_disk is not None:
+            disk = on_disk(found)
+            if archive is not None and disk is not None:
                 # In the same thread as the archiving, so that a segment is archived once.
-                task = self._loop.run_in_executor(self._archivist, on_disk.trim, before, now, archive)
+                task = self._loop.run_in_executor(self._archivist, disk.trim, before, now, archive)
             else:
                 task = self._loop.run_in_executor(self._reader, found.trim, before, now)
             task.add_done_callback(_was_trimmed)
@@ -277,7 +277,7 @@ class Storage:
         self._feed(RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch))
 
 
-def _on_disk(log: RecordLog) -> Log | None:
+def on_disk(log: RecordLog) -> Log | None:
     """The log with files, if there is one."""
     found = log.log if isinstance(log, KeyedLog) else log
     return found if isinstance(found, Log) else None

@@ -19,8 +19,8 @@
 ```
 
 Frames begin at multiples of 8, with zeros between them. The first checksum begins with a salt that only the
-segment knows and with the place in the file, so that no bytes that a publisher sends can pass for a frame, nor
-a frame that strayed. This is version 2; `store.form` knows how version 1, which is still read, differs.
+segment knows and with the place in the file, so that no bytes that a publisher sends can pass for a frame,
+nor a frame that strayed. This is version 2; `store.form` knows how version 1, which is still read, differs.
 
 A *group* is what one flush wrote. A frame says where its group begins, because only that tells a torn tail
 from damage: of the last group a crash may leave any part, of an earlier one every byte was on the disk.

@@ -147,12 +147,19 @@ class RecoveryDatabase:
 
     # ---- the node itself -----------------------------------------------------------------------------
 
-    def begin_incarnation(self) -> int:
-        """How often the node was started, this time included: durable, and never given twice."""
+    def begin_incarnation(self, at_least: int = 0) -> int:
+        """The number of this life: durable, above all that were given before, and not below `at_least`."""
         with self.transaction():
-            incarnation = int(self.meta("incarnation") or b"0") + 1
+            incarnation = max(int(self.meta("incarnation") or b"0") + 1, at_least)
             self.put_meta("incarnation", b"%d" % incarnation)
         return incarnation
+
+    def begin_start(self) -> int:
+        """How often the node was started, this time included."""
+        with self.transaction():
+            starts = int(self.meta("starts") or self.meta("incarnation") or b"0") + 1
+            self.put_meta("starts", b"%d" % starts)
+        return starts
 
     def meta(self, key: str) -> bytes | None:
         """A value by its key; None when it was never put."""

@@ -77,6 +77,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     #: Of one that was rewritten: how many bytes after this header count.
     body_bytes: int | None = None
+    #: The log that it belongs to; empty in those that older programs wrote.
+    log_id: str = ""
 
     @property
     def name(self) -> str:
@@ -384,6 +386,11 @@ def _is_blank(file: File, start: int, stop: int) -> bool:
 def new_salt() -> int:
     """A number that nobody can guess."""
     return int.from_bytes(os.urandom(8))
+
+
+def new_id() -> str:
+    """A name that nothing else has."""
+    return os.urandom(16).hex()
 
 
 def segment_name(number: int, generation: int = 0) -> str:
