@@ -5,7 +5,7 @@ replaced by an older copy without the others; alone, each would look like new, o
 each knows something of the other:
 
 - The database knows the id of every log and how far it had come when the database was last written. That was
-  durable in the log before, so after any crash a log is at or beyond it. One that is behind has lost something.
+  durable in the log before, so after any crash a log is at or beyond it. One that is behind has lost some.
 - Beside the logs a small file names the node and counts its starts. The database counts them first, so the
   file is never ahead of it, unless the database is an older copy.
 
@@ -24,8 +24,9 @@ from pathlib import Path
 import msgspec
 
 from gapless.errors import ParameterError, StoreError
+from gapless.model.epochs import EPOCH_ALL
 from gapless.model.ids import BrokerId, PubendId
-from gapless.model.ticks import TICKS_PER_MS, Tick
+from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.node.logs import event_log
 from gapless.protocol.effects import ReleaseRecord
 from gapless.protocol.parameters import Parameters
@@ -39,8 +40,9 @@ log = event_log("gapless.folder")
 LOGS_NAME = "log"
 #: The file beside the logs.
 IDENTITY_NAME = "node.json"
-#: 2024, so that incarnations fit into 31 bits for as long as anybody looks at this.
+#: Incarnations are counted from 2024 on, so many in a second. They fit into 39 bits for centuries.
 _FIRST_SECOND = 1_704_067_200
+_LIVES_PER_SECOND = 64
 _FOREIGN = "give each broker a folder of its own"
 
 
@@ -75,6 +77,8 @@ class Folder:
         self._accepted = frozenset(accept_loss)
         #: How often the node was started, this time included.
         self.starts = 1
+        #: The last incarnation that this folder knew of.
+        self.life_before = 0
         #: Whether the operator knows that the database is missing, or an older copy.
         self.database_accepted = DATABASE_NAME in self._accepted
 
@@ -99,6 +103,8 @@ class Folder:
     def begin(self, database: RecoveryDatabase) -> None:
         """Another life begins. Raises StoreError: E310 when the parts are of different nodes, E309."""
         self._check_identity(database)
+        # Programs that did not count their starts had incarnations of another kind: those are not compared.
+        self.life_before = int(database.meta("incarnation") or b"0") if database.meta("starts") else EPOCH_ALL
         self.starts = database.begin_start()
         node = database.meta("node")
         if node is None:
@@ -145,7 +151,9 @@ class Folder:
         done = disk.flush()
         if done.error is not None:
             raise done.error
-        self.remember(database, disk)
+        with database.transaction():
+            database.put_meta(f"lost_before:{pubend}", b"%d" % floor)
+            self.remember(database, disk)
         log.warning(
             "loss_accepted", file=str(disk.folder), pubend=pubend, first_tick=floor, reason=trouble[0]
         )
@@ -156,6 +164,10 @@ class Folder:
         (number, size), found = disk.end, disk.recover()
         facts = LogFacts(disk.log_id, number, size, found.next_tick, found.reserved, found.released)
         database.put_meta(f"log:{disk.pubend}", msgspec.msgpack.encode(facts))
+
+    def lost_before(self, database: RecoveryDatabase, pubend: PubendId) -> Tick:
+        """Below this tick events of a pubend are lost that not everybody had; TICK_MIN when none are."""
+        return int(database.meta(f"lost_before:{pubend}") or TICK_MIN)
 
     def _known(self, database: RecoveryDatabase, pubend: PubendId) -> LogFacts | None:
         told = database.meta(f"log:{pubend}")
@@ -184,8 +196,8 @@ class Folder:
         if found.starts > starts and not self.database_accepted:
             raise StoreError(
                 "E309",
-                f"{database.path} knows of {starts} starts of this node, {path} of {found.starts}: it is an older "
-                f"copy; restore the newest, or start once with --accept-loss {DATABASE_NAME}",
+                f"{database.path} knows of {starts} starts of this node, {path} of {found.starts}: it is an "
+                f"older copy; restore the newest, or start once with --accept-loss {DATABASE_NAME}",
             )
 
     def _folders_with_logs(self) -> list[str]:
@@ -223,12 +235,12 @@ class Folder:
 def least_incarnation(seconds: float) -> int:
     """What the clock says of the number of a life: above all that others have seen, whatever the disk says.
 
-    A folder may be lost, or be an older copy. Nodes are not started twice in a second.
+    A folder may be lost, or be an older copy.
 
     >>> least_incarnation(1_800_000_000.5)
-    95932800
+    6139699232
     """
-    return int(seconds) - _FIRST_SECOND
+    return int((seconds - _FIRST_SECOND) * _LIVES_PER_SECOND)
 
 
 def beyond_promises(parameters: Parameters) -> Tick:

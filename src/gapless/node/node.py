@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from types import TracebackType
 
-from gapless.errors import StoreError, UsageError
+from gapless.errors import StoreError, SupersededError, UsageError
+from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
@@ -29,6 +30,7 @@ from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
+from gapless.node.losses import Losses
 from gapless.node.metrics import exposition
 from gapless.node.publishers import Publishers
 from gapless.node.security import check_files, days_left
@@ -153,13 +155,12 @@ class Node:
             self.status,
             self.catalog,
             database=self._database,
+            losses=Losses(self._database, 0 if self._folder is None else self._folder.life_before),
         )
         self.links = Links(config, self._host.feed)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
-        self.broker = Broker(
-            self._network, config.broker, self._incarnation, self.storage.recovered(self._host.now().clock)
-        )
+        self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
         self.bulk = self.sessions.bulk = BulkDoor(
@@ -328,7 +329,7 @@ class Node:
         try:
             if self._database is not None and self._folder is not None:
                 self._folder.begin(self._database)
-                incarnation = self._database.begin_incarnation(incarnation)
+                incarnation = self._database.begin_incarnation(incarnation, LIFE_STEP)
                 self._named = list(self._database.subscriptions())
             self._network = config.network.extended(stored_creations(self._database))
             places = [place for place in self._network.pubends.values() if place.broker == config.broker]
@@ -421,6 +422,14 @@ class Node:
             self._publishers[place.pubend] = self._recovered(place.pubend, opened)
         return recovered
 
+    def _recovered_logs(self) -> dict[PubendId, Recovered]:
+        """What the logs say to a broker that starts, and what its operator knows to be lost of them."""
+        found = self.storage.recovered(self._host.now().clock)
+        if self._database is None or self._folder is None:
+            return found
+        lost = {pubend: self._folder.lost_before(self._database, pubend) for pubend in found}
+        return {pubend: replace(each, lost_before=lost[pubend]) for pubend, each in found.items()}
+
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
         if self._database is None:
@@ -449,6 +458,12 @@ class Node:
 
     def _mistaken(self, mistake: Exception) -> None:
         """A step of the broker ended in its middle: the node stops, and its log is what a restart goes by."""
+        if isinstance(mistake, SupersededError):
+            if self._database is not None:
+                with contextlib.suppress(StoreError):
+                    self._database.begin_incarnation(mistake.incarnation, LIFE_STEP)
+            self._broken(mistake)
+            return
         log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}")
         self.failure = mistake
         self._stopping.set()

@@ -147,10 +147,10 @@ class RecoveryDatabase:
 
     # ---- the node itself -----------------------------------------------------------------------------
 
-    def begin_incarnation(self, at_least: int = 0) -> int:
-        """The number of this life: durable, above all that were given before, and not below `at_least`."""
+    def begin_incarnation(self, at_least: int = 0, step: int = 1) -> int:
+        """The number of this life: durable, `step` above all that were given, and not below `at_least`."""
         with self.transaction():
-            incarnation = max(int(self.meta("incarnation") or b"0") + 1, at_least)
+            incarnation = max(int(self.meta("incarnation") or b"0") + step, at_least)
             self.put_meta("incarnation", b"%d" % incarnation)
         return incarnation
 
