@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from gapless.errors import ParameterError, StoreError
-from gapless.model.epochs import EPOCH_ALL
+from gapless.model.epochs import EPOCH_ALL, LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.node.logs import event_log
@@ -79,6 +79,8 @@ class Folder:
         self.starts = 1
         #: The last incarnation that this folder knew of.
         self.life_before = 0
+        self._incarnation = 0
+        self._unsaved = False
         #: Whether the operator knows that the database is missing, or an older copy.
         self.database_accepted = DATABASE_NAME in self._accepted
 
@@ -100,21 +102,46 @@ class Folder:
             f"named subscriptions: restore it from a copy, or start once with --accept-loss {DATABASE_NAME}",
         )
 
-    def begin(self, database: RecoveryDatabase) -> None:
-        """Another life begins. Raises StoreError: E310 when the parts are of different nodes, E309."""
+    def begin(self, database: RecoveryDatabase, at_least: int) -> int:
+        """Another life begins; gives its incarnation. Raises StoreError: E309, E310.
+
+        On a full disk it begins all the same, and is written down as soon as there is room.
+        """
         self._check_identity(database)
         # Programs that did not count their starts had incarnations of another kind: those are not compared.
         self.life_before = int(database.meta("incarnation") or b"0") if database.meta("starts") else EPOCH_ALL
-        self.starts = database.begin_start()
+        self._incarnation = max(int(database.meta("incarnation") or b"0") + LIFE_STEP, at_least)
+        self.starts = int(database.meta("starts") or b"0") + 1
+        self._unsaved = True
+        try:
+            self._save(database)
+        except StoreError as error:
+            if error.code != "E302":
+                raise
+            log.repeated("start_not_written", by=error.code, code=error.code, reason=error.message)
+        return self._incarnation
+
+    def save_later(self, database: RecoveryDatabase) -> None:
+        """Write down that this life has begun, if there was no room for that."""
+        if self._unsaved:
+            try:
+                self._save(database)
+            except StoreError as error:
+                log.repeated("start_not_written", by=error.code, code=error.code, reason=error.message)
+
+    def _save(self, database: RecoveryDatabase) -> None:
         node = database.meta("node")
         if node is None:
             node = new_id().encode()
         with database.transaction():
+            database.begin_incarnation(self._incarnation)
+            database.put_meta("starts", b"%d" % self.starts)
             database.put_meta("node", node)
             database.put_meta("broker", self._broker.encode())
         # The name of the database is on the disk before there is any log.
         with suppress(OSError):
             DiskFiles().sync_folder(self.path)
+        self._unsaved = False
         self._write(_Identity(node.decode(), self._broker, self.starts))
 
     def check_log_folder(self, database: RecoveryDatabase, pubend: PubendId) -> None:

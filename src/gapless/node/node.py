@@ -16,7 +16,6 @@ from http import HTTPStatus
 from types import TracebackType
 
 from gapless.errors import StoreError, SupersededError, UsageError
-from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
@@ -57,6 +56,7 @@ from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
+from gapless.store.reserve import Reserve
 from gapless.store.retention import KEYED, Keep, Retention
 from gapless.wire.address import Address
 
@@ -79,6 +79,9 @@ class Node:
         self.config = config
         self._database: RecoveryDatabase | None = None
         self._folder: Folder | None = None
+        #: Room that is given up when the disk is full; and whether it was so a second ago.
+        self._reserve: Reserve | None = None
+        self._is_full = False
         #: The named subscriptions that the database had when the node started.
         self._named: list[NamedSubscription] = []
         self._http: HttpDoor | None = None
@@ -136,6 +139,7 @@ class Node:
             before_trim=self._remember,
             flushed=self.counters.flushed,
             archives=self._archives(),
+            make_room=lambda: self._reserve is not None and self._reserve.release(),
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self.catalog = Catalog(
@@ -206,7 +210,11 @@ class Node:
         await self.sessions.subscriptions.close()
         await self.storage.close()
         if self._database is not None:
-            self._remember()
+            try:
+                self._remember()
+            except StoreError as refused:
+                # The log has it all, too, and is ahead of the database: a start reads more of it.
+                log.warning("not_remembered", code=refused.code, reason=refused.message)
             self._database.close()
         log.info("stopped", steps=self.counters.steps)
         REPEATS.sweep(all_of_them=True)
@@ -269,6 +277,9 @@ class Node:
                 "p50": counters.flush_quantile(0.5) * 1_000,
                 "p99": counters.flush_quantile(0.99) * 1_000,
             },
+            "disk": None
+            if self._reserve is None
+            else {"free_bytes": self._free_bytes(), "is_full": self._is_full},
             "memory": asdict(self.broker.memory()),
             "process": process_status(),
             "links": [
@@ -311,7 +322,27 @@ class Node:
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
         self._rates = self._rates.tick(self.counters, loop.time())
         self.storage.tick(self._host.now().clock)
+        self._look_at_disk()
         REPEATS.sweep()
+
+    def _look_at_disk(self) -> None:
+        """Say when the disk is full and when it is not, and keep a little of it for then."""
+        if self._reserve is None or self._folder is None or self._database is None:
+            return
+        self._reserve.restore()
+        is_full = self._free_bytes() < self.config.limits.free_bytes_min
+        if is_full != self._is_full:
+            self._is_full = is_full
+            tell = log.warning if is_full else log.info
+            tell("disk_full" if is_full else "disk_has_room", free_bytes=self._free_bytes())
+        self._folder.save_later(self._database)
+
+    def _free_bytes(self) -> int:
+        """How much room the disk of the folder has; all there can be for a node without one."""
+        try:
+            return 2**63 - 1 if self._reserve is None else self._reserve.free_bytes()
+        except OSError:
+            return 0
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""
@@ -324,19 +355,20 @@ class Node:
             except OSError as error:
                 raise failure(error, config.folder) from error
             self._folder.check_database()
+            self._reserve = Reserve(config.folder, config.limits.free_bytes_min)
+            self._reserve.release()
             self._database = RecoveryDatabase.open(config.folder)
         logs: dict[PubendId, RecordLog] = {}
         try:
             if self._database is not None and self._folder is not None:
-                self._folder.begin(self._database)
-                incarnation = self._database.begin_incarnation(incarnation, LIFE_STEP)
+                incarnation = self._folder.begin(self._database, incarnation)
                 self._named = list(self._database.subscriptions())
             self._network = config.network.extended(stored_creations(self._database))
             places = [place for place in self._network.pubends.values() if place.broker == config.broker]
             check_accepted(config.accept_loss, [place.pubend for place in places])
             for place in places:
                 logs[place.pubend] = self._open_log(place, self._network)
-            self._remember_logs(logs)
+            self._remember_at_start(logs)
         except BaseException:
             for each in logs.values():
                 each.close()
@@ -368,6 +400,15 @@ class Node:
             disk.close()
             raise
         return KeyedLog(disk) if is_keyed else disk
+
+    def _remember_at_start(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """So that a log which is lost at once is missed, too. On a full disk, that has to wait."""
+        try:
+            self._remember_logs(logs)
+        except StoreError as error:
+            if error.code != "E302":
+                raise
+            log.warning("disk_full", code=error.code, reason=error.message)
 
     def _remember_logs(self, logs: Mapping[PubendId, RecordLog]) -> None:
         """Write down how far the logs have come. Raises StoreError."""
@@ -461,7 +502,7 @@ class Node:
         if isinstance(mistake, SupersededError):
             if self._database is not None:
                 with contextlib.suppress(StoreError):
-                    self._database.begin_incarnation(mistake.incarnation, LIFE_STEP)
+                    self._database.begin_incarnation(mistake.incarnation)
             self._broken(mistake)
             return
         log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}")

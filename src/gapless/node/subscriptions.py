@@ -242,7 +242,7 @@ class Subscriptions:
         def told(error: StoreError | None) -> None:
             if error is not None:
                 # The change is made and cannot be taken back: its client hears of it when the disk has it.
-                log.warning("change_not_written", code=error.code, reason=error.message)
+                log.repeated("change_not_written", by=error.code, code=error.code, reason=error.message)
                 self._loop.call_later(RETRY_SECONDS, again)
             elif change is not None and change.request is not None and change.session is subscription.session:
                 self._tell(subscription, change.request, effect.pubend, effect.since)
