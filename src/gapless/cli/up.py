@@ -40,6 +40,14 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss",
+        metavar="PUBEND|node.sqlite",
+        help="Start although this log, or the database, has lost something: it becomes a reported gap.",
+    ),
+]
 #: What nodes and clients are told of the program.
 SOFTWARE = f"gapless {__version__}"
 
@@ -93,14 +101,7 @@ def up(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log what every client does, too.")] = False,
-    accept_loss: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--accept-loss",
-            metavar="PUBEND|node.sqlite",
-            help="Start although this log, or the database, has lost something: it becomes a reported gap.",
-        ),
-    ] = None,
+    accept_loss: AcceptLoss = None,
 ) -> None:
     """Start a node and serve until it is stopped.
 

@@ -1,6 +1,6 @@
 """A log that an older program wrote: it is read as it was, appended to, and damage in it is still found.
 
-`log_v1.zip` was made by the program that wrote version 1: four flushes of events with and without gaps and notes,
+`log_v1.zip` was made by the program that wrote version 1: events with and without gaps and notes,
 a batch that was summed up, promises of every kind, and two segments that were rewritten as one.
 """
 
@@ -76,5 +76,5 @@ def test_damage_in_a_log_of_version_1_is_found(folder: Path) -> None:
 def test_a_segment_of_a_newer_version_is_refused(folder: Path) -> None:
     path = folder / "000000000004.segment"
     path.write_bytes(b"GAPLESS\3" + path.read_bytes()[8:])
-    with pytest.raises(StoreError, match="E305 .* has version 3, this program reads 1 to 2"):
+    with pytest.raises(StoreError, match=r"E305 .* has version 3, this program reads 1 to 2"):
         opened(folder)
