@@ -12,8 +12,9 @@ import pytest
 
 from gapless.client import Client, connect
 from gapless.client.subscription import Gap
-from gapless.errors import ParameterError, StoreError
+from gapless.errors import ParameterError, StoreError, SupersededError
 from gapless.model.ids import BrokerId
+from gapless.node import node as node_module
 from gapless.node.named import NamedBook
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
 
@@ -289,5 +290,34 @@ def test_an_edge_that_dies_before_it_writes_positions_reports_no_gap(
             await publish(publisher, 3)
             # The database knows of no position above the start, and that all below was acked.
             assert await desk(cluster, 1) == ([3], [])
+
+    run(story())
+
+
+def test_an_edge_that_fell_behind_its_own_later_life_ends_and_starts_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with Cluster.running(FIVE_NODES, tmp_path) as cluster, client_of(cluster, "p1") as publisher:
+            await confirmed(cluster)
+            await cluster.stop("s1")
+            shutil.copytree(tmp_path / "s1", tmp_path / "copy")
+            for _ in range(2):
+                await cluster.start("s1")
+                await confirmed(cluster)
+                await cluster.stop("s1")
+            shutil.rmtree(tmp_path / "s1")
+            shutil.copytree(tmp_path / "copy", tmp_path / "s1")
+            # An older copy, and a clock that stands still.
+            monkeypatch.setattr(node_module, "least_incarnation", lambda _: 0)
+            await cluster.start("s1")
+            with pytest.raises(SupersededError, match="E311 others have seen life"):
+                await cluster.nodes["s1"].run()
+            await cluster.stop("s1")
+            await cluster.start("s1")
+            await confirmed(cluster)
+            await publish(publisher, 9)
+            got, _ = await desk(cluster, 1)
+            assert got == [9]
 
     run(story())

@@ -163,7 +163,7 @@ class Folder:
         """
         pubend = disk.pubend
         facts, notes = self._known(database, pubend), _notes(database, pubend)
-        trouble = _contradiction(disk, facts, notes)
+        trouble = contradiction(disk, facts, notes)
         if trouble is None:
             return
         if pubend not in self._accepted:
@@ -187,10 +187,7 @@ class Folder:
 
     def remember(self, database: RecoveryDatabase, disk: Log) -> None:
         """Write down how far a log has come: it is durable up to there already."""
-        # A flush may come in between: each of these numbers is durable, and none ever goes back.
-        (number, size), found = disk.end, disk.recover()
-        facts = LogFacts(disk.log_id, number, size, found.next_tick, found.reserved, found.released)
-        database.put_meta(f"log:{disk.pubend}", msgspec.msgpack.encode(facts))
+        database.put_meta(f"log:{disk.pubend}", msgspec.msgpack.encode(facts_of(disk)))
 
     def lost_before(self, database: RecoveryDatabase, pubend: PubendId) -> Tick:
         """Below this tick events of a pubend are lost that not everybody had; TICK_MIN when none are."""
@@ -282,7 +279,13 @@ def check_accepted(names: Collection[str], pubends: Collection[PubendId]) -> Non
         raise ParameterError("E150", f"--accept-loss: there is no '{name}' here, there is {there}")
 
 
-def _contradiction(disk: Log, facts: LogFacts | None, notes: Tick) -> tuple[str, str] | None:
+def facts_of(disk: Log) -> LogFacts:
+    """How far a log has come. A flush may come in between: each number is durable, and none goes back."""
+    (number, size), found = disk.end, disk.recover()
+    return LogFacts(disk.log_id, number, size, found.next_tick, found.reserved, found.released)
+
+
+def contradiction(disk: Log, facts: LogFacts | None, notes: Tick) -> tuple[str, str] | None:
     """What the log says and what the database says, when the log cannot be what the database has seen."""
     found = disk.recover()
     if facts is None:
