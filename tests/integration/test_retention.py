@@ -116,7 +116,7 @@ def test_sealed_segments_are_archived_before_they_are_deleted(tmp_path: Path) ->
             await node.storage.idle()
             # What waits to be trimmed is trimmed now, and not in a second.
             node.storage._trim(node._host.now().clock)
-            await asyncio.get_running_loop().run_in_executor(node.storage._archivist, lambda: None)
+            await node.storage.archivist.do(lambda: None)
             [pubend] = node.report()["pubends"]  # type: ignore[misc]
             # Less than what was published: the rest was let go of.
             assert pubend["log_bytes"] < 4_000 * 100

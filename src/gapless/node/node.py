@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
+from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.inquiry import Inquiry
@@ -29,6 +31,7 @@ from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.metrics import exposition
 from gapless.node.publishers import Publishers
+from gapless.node.quarantine import Quarantine
 from gapless.node.security import check_files, days_left
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
@@ -81,7 +84,10 @@ class Node:
         self._rates = Rates()
         self._stopping = asyncio.Event()
         #: Why the node stopped by itself.
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
+        #: Hears of every mistake of ours, wherever it happens.
+        self.guard = Guard(self._mistaken)
+        self.quarantine = Quarantine()
         #: When its certificate expires, in Unix time; None without TLS.
         self.certificate_expires: float | None = None
 
@@ -107,6 +113,7 @@ class Node:
         if self._ticker is not None:
             counters.messages_dropped = self.links.dropped
             counters.events_refused = self.sessions.publishing.events_refused
+            counters.events_quarantined = self.quarantine.events
         return counters
 
     @property
@@ -131,6 +138,8 @@ class Node:
             before_trim=self._remember,
             flushed=self.counters.flushed,
             archives=self._archives(),
+            guard=self.guard,
+            quarantine=self.quarantine,
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self.catalog = Catalog(
@@ -150,8 +159,9 @@ class Node:
             self.status,
             self.catalog,
             database=self._database,
+            guard=self.guard,
         )
-        self.links = Links(config, self._host.feed)
+        self.links = Links(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
         self.broker = Broker(
@@ -165,7 +175,7 @@ class Node:
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(config, self.links, self.sessions, self.counters)
+        self._door = Door(config, self.links, self.sessions, self.counters, self.guard)
         try:
             await self._door.open()
             if config.http is not None:
@@ -265,6 +275,7 @@ class Node:
                 "p99": counters.flush_quantile(0.99) * 1_000,
             },
             "memory": asdict(self.broker.memory()),
+            "quarantined": [asdict(each) for each in self.quarantine.listed()],
             "process": process_status(),
             "links": [
                 {**asdict(each), "address": str(config.addresses[each.broker])}
@@ -278,11 +289,15 @@ class Node:
     def waiting_for(self) -> list[str]:
         """Why the node is not ready to serve; empty when it is."""
         if self._stopping.is_set():
-            return ["its end"]
+            failure = self.failure
+            return ["its end" if failure is None else f"its end: {type(failure).__name__}: {failure}"]
         up = self.links.up()
-        return [
-            f"a link to cell {cell}" for cell in upstream_missing(self.broker.network, self.config.broker, up)
-        ]
+        missing = upstream_missing(self.broker.network, self.config.broker, up)
+        return [*(f"a link to cell {cell}" for cell in missing), *self.troubles()]
+
+    def troubles(self) -> list[str]:
+        """The threads and tasks of the node that have ended, or are stuck."""
+        return [*self.storage.troubles(), *self.sessions.subscriptions.troubles(), *self.links.troubles()]
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
         """What the HTTP endpoint serves."""
@@ -303,7 +318,9 @@ class Node:
     def _tick(self) -> None:
         """Once a second."""
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(TICK_SECONDS, self._tick)
+        self._ticker = loop.call_later(TICK_SECONDS, self.guard.call(self._tick))
+        if self.storage.is_dead:
+            raise AssertionError("the thread that flushes the logs has ended")
         self._rates = self._rates.tick(self.counters, loop.time())
         self.storage.tick(self._host.now().clock)
         REPEATS.sweep()
@@ -404,15 +421,22 @@ class Node:
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""
+        if self.failure is not None:
+            return
         log.error("log_broken", code=error.code, reason=error.message)
         self.failure = error
         self._host.stop()
         self._stopping.set()
 
-    def _mistaken(self, mistake: Exception) -> None:
-        """A step of the broker ended in its middle: the node stops, and its log is what a restart goes by."""
-        log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}")
+    def _mistaken(self, mistake: BaseException) -> None:
+        """Something went wrong that we do not understand: the node stops, and a restart goes by its log."""
+        if self.failure is not None:
+            return
+        found = traceback.extract_tb(mistake.__traceback__)
+        where = f"{found[-1].filename}:{found[-1].lineno}" if found else ""
+        log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}", where=where)
         self.failure = mistake
+        self._host.stop()
         self._stopping.set()
 
 

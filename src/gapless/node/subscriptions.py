@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
-from gapless.errors import StoreError, UsageError
+from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.named import NamedBook, Then
 from gapless.protocol.edge import PHASES_MAX
@@ -111,8 +112,9 @@ class Subscriptions:
         sources: Mapping[PubendId, int],
         feed: Feed,
         database: RecoveryDatabase | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """Without a database there are no named subscriptions."""
+        """Without a database there are no named subscriptions. `guard` hears of mistakes of our own."""
         self.network = network
         self._delivery = delivery
         self._sources = sources
@@ -120,7 +122,7 @@ class Subscriptions:
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[SubscriptionId, Subscription] = {}
         self._numbers = count(1)
-        self._book = None if database is None else NamedBook(database, self._moved_positions)
+        self._book = None if database is None else NamedBook(database, self._moved_positions, guard)
         #: The named ones, by the name that clients use.
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
@@ -131,6 +133,11 @@ class Subscriptions:
     def held(self) -> list[Subscription]:
         """All of them, parked ones included."""
         return list(self._by_name.values())
+
+    def troubles(self) -> list[str]:
+        """What is wrong with the thread that writes the named ones."""
+        trouble = None if self._book is None else self._book.trouble()
+        return [] if trouble is None else [trouble]
 
     async def close(self) -> None:
         """Write down how far the named ones have come."""
@@ -495,7 +502,14 @@ class Subscriptions:
         if schema is None:
             known = ", ".join(self.network.topics) or "none"
             raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
-        return parse_condition(where, schema)
+        try:
+            return parse_condition(where, schema)
+        except GaplessError:
+            raise
+        except Exception as error:
+            # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
+            log.error("request_failed", code="E181", reason=repr(error))
+            raise UsageError("E181", "the node failed to read this condition: its log says why") from error
 
     def _made(self, name: str, number: int, asked: Subscribe, session: Session | None) -> Subscription:
         return Subscription(
