@@ -149,6 +149,8 @@ class Subscriptions:
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
         condition = self._condition(asked.topic, asked.where)
+        if isinstance(asked.start, Mapping):
+            self._check_pubends(session, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
@@ -309,7 +311,9 @@ class Subscriptions:
         )
 
     def acknowledged(self, subscription: Subscription, positions: Mapping[PubendId, Tick]) -> None:
-        """A client needs nothing below these ticks."""
+        """A client needs nothing below these ticks. Raises UsageError, and nothing has changed then."""
+        assert subscription.session is not None, "nobody is there to acknowledge"
+        self._check_pubends(subscription.session, subscription.asked.topic, positions)
         if subscription.reader is not None:
             self._delivery.acknowledged(subscription.reader, positions)
             if subscription.is_holding:
@@ -496,6 +500,18 @@ class Subscriptions:
         self._book.put(record, then)
 
     # Small parts.
+
+    def _check_pubends(self, session: Session, topic: TopicId, pubends: Iterable[PubendId]) -> None:
+        """Whether pubends that a client names are its topic's, as far as is known here. Raises UsageError.
+
+        A client that comes from another edge may know some that this one has not heard of yet. One of a topic
+        that it may not see is as unknown: nothing is done with either.
+        """
+        known = self.network.pubends
+        for pubend in pubends:
+            place = known.get(pubend)
+            if place is not None and place.topic != topic and session.rights.may_see(place.topic):
+                raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")
 
     def _condition(self, topic: TopicId, where: str) -> Condition:
         schema = self.network.topics.get(topic)
