@@ -106,7 +106,9 @@ def test_an_event_at_the_limit_goes_through_log_links_rows_columns_and_restarts(
 
 
 @pytest.mark.parametrize("form", [publish, publish_rows])
-def test_an_event_above_the_limit_is_refused_and_the_connection_survives(form: object, tmp_path: Path) -> None:
+def test_an_event_above_the_limit_is_refused_and_the_connection_survives(
+    form: object, tmp_path: Path
+) -> None:
     with Victim(tmp_path) as victim, victim.dial() as writer:
         if form is publish:
             writer.send(publish("mine", COLUMNS, rows_of("fine", note_of(1))))

@@ -59,10 +59,13 @@ class Rigged(Victim):
 
 
 FAILING_FLUSH = """
-
+from gapless.protocol.effects import BatchRecord
+from gapless.store.log import Log
+old = Log.flush
 def flush(self):
-    if self.waiting:
+    if any(isinstance(each.record, BatchRecord) for each in self._waiting):
         raise {error}
+    return old(self)
 Log.flush = flush
 """
 
@@ -85,7 +88,8 @@ def test_a_flush_that_fails_in_an_unknown_way_stops_the_node(error: str, tmp_pat
     [
         "from gapless.node.links import Links\nasync def watch(self): raise ValueError('rigged')\n"
         "Links._watch = watch",
-        "from gapless.node.storage import Storage\ndef tick(self, now): raise ValueError('rigged')\n"
+        "from gapless.node.storage import Storage\nticks = []\n"
+        "def tick(self, now):\n    ticks.append(now)\n    assert len(ticks) < 2, 'rigged'\n"
         "Storage.tick = tick",
         "from gapless.node.subscriptions import Subscriptions\n"
         "import asyncio\nold = Subscriptions.__init__\n"
@@ -268,5 +272,3 @@ def test_a_page_that_fails_is_an_error_of_that_page(tmp_path: Path, monkeypatch:
         assert victim.page("/status")[0] == 500
         assert victim.page("/readyz")[0] == 200
         assert victim.events().count("request_failed") == 1
-
-

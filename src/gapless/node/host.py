@@ -47,7 +47,9 @@ log = logging.getLogger("gapless.host")
 class Host:
     """The loop around one broker."""
 
-    def __init__(self, failed: Callable[[BaseException], None], clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, failed: Callable[[BaseException], None], clock: Callable[[], int] = time.time_ns
+    ) -> None:
         """`failed` hears of a mistake that ended a step in its middle."""
         self._failed = failed
         self._loop = asyncio.get_running_loop()

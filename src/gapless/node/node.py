@@ -232,8 +232,11 @@ class Node:
     async def run(self) -> None:
         """Until `stop` is called. Raises StoreError when a log cannot be trusted, or a mistake of our own."""
         await self._stopping.wait()
-        if self.failure is not None:
+        if isinstance(self.failure, Exception):
             raise self.failure
+        if self.failure is not None:
+            # What would end a process without a word, in the wrong place, is a mistake like any other.
+            raise AssertionError(f"{self.failure!r} ended a thread of the node") from self.failure
 
     @property
     def is_stopping(self) -> bool:

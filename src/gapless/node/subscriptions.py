@@ -511,7 +511,9 @@ class Subscriptions:
         for pubend in pubends:
             place = known.get(pubend)
             if place is not None and place.topic != topic and session.rights.may_see(place.topic):
-                raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")
+                raise UsageError(
+                    "E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'"
+                )
 
     def _condition(self, topic: TopicId, where: str) -> Condition:
         schema = self.network.topics.get(topic)
