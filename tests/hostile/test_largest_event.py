@@ -1,4 +1,4 @@
-"""An event at the limit goes everywhere, one above it nowhere, and one that an earlier version let in is told of.
+"""An event at the limit goes everywhere, one above it nowhere; of one in an old log somebody is told.
 
 The limits here are those of docs/wire.md, written down again: nothing is taken from the code.
 """

@@ -217,11 +217,17 @@ def test_a_bulk_read_of_another_topics_pubend_is_refused(victim: Victim) -> None
         options = flight.FlightCallOptions(
             headers=[(b"authorization", f"Bearer {TOKEN['mallory']}".encode())]
         )
-        with flight.connect(where) as door, pytest.raises(flight.FlightError) as caught:
-            if action:
-                list(door.do_action(flight.Action(action, json.dumps(ticket).encode()), options))
-            else:
-                door.do_get(flight.Ticket(json.dumps(ticket).encode()), options).read_all()
+        data = json.dumps(ticket).encode()
+        with flight.connect(where) as door:
+
+            def ask() -> None:
+                if action:
+                    list(door.do_action(flight.Action(action, data), options))
+                else:
+                    door.do_get(flight.Ticket(data), options).read_all()
+
+            with pytest.raises(flight.FlightError) as caught:
+                ask()
         return json.loads(caught.value.extra_info)["code"]
 
     for topic, pubend, expected in (

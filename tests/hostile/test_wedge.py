@@ -15,7 +15,6 @@ from gapless.errors import UsageError
 from gapless.node.guard import Guard
 from gapless.node.node import Node
 from gapless.node.worker import Desk, Worker
-
 from gapless.wire import client_codec
 from tests.hostile.raw import PATIENCE_SECONDS, publish_rows
 from tests.hostile.victim import COLUMNS, TWO_TOPICS, Victim
@@ -86,19 +85,27 @@ def test_a_flush_that_fails_in_an_unknown_way_stops_the_node(error: str, tmp_pat
 @pytest.mark.parametrize(
     "rig",
     [
-        "from gapless.node.links import Links\nasync def watch(self): raise ValueError('rigged')\n"
-        "Links._watch = watch",
-        "from gapless.node.storage import Storage\nticks = []\n"
-        "def tick(self, now):\n    ticks.append(now)\n    assert len(ticks) < 2, 'rigged'\n"
-        "Storage.tick = tick",
-        "from gapless.node.subscriptions import Subscriptions\n"
-        "import asyncio\nold = Subscriptions.__init__\n"
-        "def made(self, *a, **k):\n    old(self, *a, **k)\n"
-        "    asyncio.get_running_loop().call_later(0.1, lambda: 1 / 0)\n"
-        "Subscriptions.__init__ = made",
-        "import threading\nfrom gapless.node.node import Node\nold = Node._tick\n"
-        "def tick(self):\n    old(self)\n    threading.Thread(target=lambda: 1 / 0).start()\n"
-        "Node._tick = tick",
+        (
+            "from gapless.node.links import Links\nasync def watch(self): raise ValueError('rigged')\n"
+            "Links._watch = watch"
+        ),
+        (
+            "from gapless.node.storage import Storage\nticks = []\n"
+            "def tick(self, now):\n    ticks.append(now)\n    assert len(ticks) < 2, 'rigged'\n"
+            "Storage.tick = tick"
+        ),
+        (
+            "from gapless.node.subscriptions import Subscriptions\n"
+            "import asyncio\nold = Subscriptions.__init__\n"
+            "def made(self, *a, **k):\n    old(self, *a, **k)\n"
+            "    asyncio.get_running_loop().call_later(0.1, lambda: 1 / 0)\n"
+            "Subscriptions.__init__ = made"
+        ),
+        (
+            "import threading\nfrom gapless.node.node import Node\nold = Node._tick\n"
+            "def tick(self):\n    old(self)\n    threading.Thread(target=lambda: 1 / 0).start()\n"
+            "Node._tick = tick"
+        ),
     ],
     ids=["task", "timer", "callback", "thread"],
 )

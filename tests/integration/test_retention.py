@@ -1,6 +1,5 @@
 """Retention as the network file says it: what is kept can be had from the beginning, what is not is gone."""
 
-import asyncio
 from pathlib import Path
 
 import pyarrow.parquet as pq

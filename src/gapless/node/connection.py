@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.settled()
         except PeerError as error:
             self.refuse(error)
-        except Exception as mistake:
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
             self.refuse(UsageError("E181", "the node failed to answer this, and stops: its log says why"))
             self._mistaken(mistake)
 
@@ -234,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._owner is not None
         try:
             self._owner.drained()
-        except Exception as mistake:  # noqa: BLE001  # see there
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
             self._mistaken(mistake)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -244,5 +244,5 @@ class Connection(asyncio.BufferedProtocol):
         if self._owner is not None:
             try:
                 self._owner.lost(self._reason if exc is None else str(exc))
-            except Exception as mistake:  # noqa: BLE001  # see there
+            except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
                 self._mistaken(mistake)

@@ -128,7 +128,7 @@ class HttpDoor:
             return text_page(f"there are only {', '.join(self._pages)}", HTTPStatus.NOT_FOUND)
         try:
             return page()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A page changes nothing: whoever asked hears of it.
             log.error("request_failed", path=path, reason=repr(error))
             return text_page("the node failed to answer this", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -75,7 +75,7 @@ class Inquiry:
             reply(json.dumps(await self._report(asked, pubend, tick)))
         except StoreError as error:
             refuse(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A question changes nothing: whoever asked hears of it, and all others are served on.
             log.error("request_failed", code="E181", reason=repr(error))
             refuse(UsageError("E181", "the node failed to answer this: its log says why"))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError, PeerError, StoreError, UsageError
+from gapless.model.budget import CLIENT_FRAME_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.node.catalog import Catalog
 from gapless.node.connection import Connection
@@ -42,7 +43,7 @@ from gapless.wire.client_messages import (
     Subscribe,
     Unsubscribe,
 )
-from gapless.wire.frames import CLIENT_FRAME_BYTES_MAX, FROM_CLIENT, Frame
+from gapless.wire.frames import FROM_CLIENT, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, encode_link
 from gapless.wire.rows import RowFormat
 
@@ -77,7 +78,7 @@ class Sessions:
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
         self.publishing = Publishing(network, publishers, feed, catalog.addresses, guard)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
-        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database, guard)
+        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database, guard=guard)
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
         #: The door for bulk reads; set before anybody is let in.
@@ -206,7 +207,7 @@ class Sessions:
             except UsageError as error:
                 session.send(_refusal(asked.request, error))
                 return
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
                 log.error("request_failed", client=session.name, code="E181", reason=repr(error))
                 failed = UsageError("E181", "the node failed to answer this: its log says why")
                 session.send(_refusal(asked.request, failed))

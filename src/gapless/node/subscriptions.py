@@ -112,6 +112,7 @@ class Subscriptions:
         sources: Mapping[PubendId, int],
         feed: Feed,
         database: RecoveryDatabase | None = None,
+        *,
         guard: Guard | None = None,
     ) -> None:
         """Without a database there are no named subscriptions. `guard` hears of mistakes of our own."""

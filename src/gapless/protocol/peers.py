@@ -144,7 +144,7 @@ class Peers:
             raise PeerError("E206", f"'{sender}' sent a message sideways that this broker cannot pass on")
 
     def _check_inside(self, sender: BrokerId, message: SidewaysMessage) -> None:
-        """Whether what is to be passed on may go from this cell to that one: else we would be cut off there."""
+        """Whether what is to be passed on may go from our cell to that one: else it would cut us off."""
         inner, cell = message.message, message.cell
         tree = self._network.tree_of(inner.pubend)
         if isinstance(inner, KnowledgeMessage | AckExpectedMessage | StartGrantMessage):

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from gapless.errors import PeerError
-from gapless.model.budget import CLIENT_FRAME_BYTES_MAX as CLIENT_FRAME_BYTES_MAX
 from gapless.model.budget import FRAME_BYTES_MAX
 
 #: What can be handed to a vectored write.

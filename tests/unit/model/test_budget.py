@@ -1,4 +1,4 @@
-"""An event at the limit fits every hop, whatever its columns are; what is too much together is cut by rows."""
+"""An event at the limit fits every hop, whatever its columns are; too much together is cut by rows."""
 
 from __future__ import annotations
 
