@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from gapless.errors import GaplessError, PeerError
+from gapless.errors import GaplessError, PeerError, UsageError
+from gapless.node.guard import Guard
 from gapless.wire.frames import Frame, FrameReader, Kind, Part
 from gapless.wire.handshake import Refuse, encode_link
 
@@ -61,8 +62,11 @@ class Connection(asyncio.BufferedProtocol):
         kinds: frozenset[Kind],
         made: Callable[[Connection], Owner],
         refused: Callable[[Connection, GaplessError], None] | None = None,
+        *,
+        guard: Guard | None = None,
     ) -> None:
-        """`refused` hears of it when the peer is cut off, and why."""
+        """`refused` hears of it when the peer is cut off, and why; `guard` of mistakes of our own."""
+        self._guard = guard
         self.reader = FrameReader(kinds)
         self._made = made
         self._refused = refused
@@ -206,6 +210,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.settled()
         except PeerError as error:
             self.refuse(error)
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+            self.refuse(UsageError("E181", "the node failed to answer this, and stops: its log says why"))
+            self._mistaken(mistake)
+
+    def _mistaken(self, mistake: Exception) -> None:
+        """What was said could be read, and went wrong in the middle: nobody can say what it has left."""
+        if self._guard is None:
+            raise mistake
+        self._guard.mistaken(mistake)
 
     def hand_over(self, owner: Owner) -> None:
         """Somebody else answers from now on."""
@@ -219,11 +232,17 @@ class Connection(asyncio.BufferedProtocol):
         """The transport has sent enough."""
         self.is_congested = False
         assert self._owner is not None
-        self._owner.drained()
+        try:
+            self._owner.drained()
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+            self._mistaken(mistake)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._transport, self._file = None, -1
         self._out, self._out_bytes = [], 0
         if self._owner is not None:
-            self._owner.lost(self._reason if exc is None else str(exc))
+            try:
+                self._owner.lost(self._reason if exc is None else str(exc))
+            except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+                self._mistaken(mistake)

@@ -13,10 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError, PeerError, StoreError, UsageError
+from gapless.model.budget import CLIENT_FRAME_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.node.catalog import Catalog
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.publishers import Publishers
@@ -66,7 +68,9 @@ class Sessions:
         *,
         database: RecoveryDatabase | None = None,
         losses: Losses | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        """`guard` hears of mistakes of our own."""
         self.network = network
         self._status = status
         self._catalog = catalog
@@ -74,9 +78,11 @@ class Sessions:
         #: The number that names each pubend in deliveries, and how its rows are written.
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
-        self.publishing = Publishing(network, publishers, feed, catalog.addresses)
+        self.publishing = Publishing(network, publishers, feed, catalog.addresses, guard)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
-        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database, losses=losses)
+        self.subscriptions = Subscriptions(
+            network, self.delivery, sources, feed, database, losses=losses, guard=guard
+        )
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
         #: The door for bulk reads; set before anybody is let in.
@@ -96,7 +102,7 @@ class Sessions:
 
     def welcome(self, connection: Connection, hello: Hello, rights: Rights = EVERYTHING) -> Session:
         """A client has come that may do so much."""
-        connection.reader.allow(FROM_CLIENT)
+        connection.reader.allow(FROM_CLIENT, bytes_max=CLIENT_FRAME_BYTES_MAX)
         session = Session(self, connection, hello.name, rights)
         self._sessions.add(session)
         self._empty.clear()
@@ -143,7 +149,7 @@ class Sessions:
             elif isinstance(message, Hello):
                 raise PeerError("E213", "a second HELLO frame came")
             return
-        request = self._decoder.decode(frame)
+        request = self._decoded(session, frame)
         if isinstance(request, Publish):
             self.publishing.publish(session, request)
             return
@@ -154,6 +160,16 @@ class Sessions:
             if number is None:
                 raise PeerError("E224", f"{error.code} {error.message}") from error
             session.send(_refusal(number, error))
+
+    def _decoded(self, session: Session, frame: Frame) -> ClientMessage:
+        try:
+            return self._decoder.decode(frame)
+        except PeerError:
+            raise
+        except Exception as error:
+            # Reading changes nothing: this client is cut off, and all others are served on.
+            log.error("request_failed", client=session.name, code="E215", reason=repr(error))
+            raise PeerError("E215", f"a {frame.kind.name} frame cannot be read here") from error
 
     def _answer(self, session: Session, request: ClientMessage) -> None:
         match request:
@@ -194,6 +210,11 @@ class Sessions:
                 address = await self.bulk.opened()
             except UsageError as error:
                 session.send(_refusal(asked.request, error))
+                return
+            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
+                log.error("request_failed", client=session.name, code="E181", reason=repr(error))
+                failed = UsageError("E181", "the node failed to answer this: its log says why")
+                session.send(_refusal(asked.request, failed))
                 return
             told = self._catalog.told(asked.request, session.rights.may_see)
             session.send(replace(told, bulk=address))

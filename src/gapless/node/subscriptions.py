@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
-from gapless.errors import StoreError, UsageError
+from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
@@ -116,8 +117,9 @@ class Subscriptions:
         database: RecoveryDatabase | None = None,
         *,
         losses: Losses | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """Without a database there are no named subscriptions."""
+        """Without a database there are no named subscriptions. `guard` hears of mistakes of our own."""
         self._losses = losses or Losses()
         self.network = network
         self._delivery = delivery
@@ -126,7 +128,7 @@ class Subscriptions:
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[SubscriptionId, Subscription] = {}
         self._numbers = count(1)
-        self._book = None if database is None else NamedBook(database, self._moved_positions)
+        self._book = None if database is None else NamedBook(database, self._moved_positions, guard)
         #: The named ones, by the name that clients use.
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
@@ -138,6 +140,11 @@ class Subscriptions:
         """All of them, parked ones included."""
         return list(self._by_name.values())
 
+    def troubles(self) -> list[str]:
+        """What is wrong with the thread that writes the named ones."""
+        trouble = None if self._book is None else self._book.trouble()
+        return [] if trouble is None else [trouble]
+
     async def close(self) -> None:
         """Write down how far the named ones have come."""
         if self._book is not None:
@@ -148,6 +155,8 @@ class Subscriptions:
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
         condition = self._condition(asked.topic, asked.where)
+        if isinstance(asked.start, Mapping):
+            self._check_pubends(session, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
@@ -329,7 +338,9 @@ class Subscriptions:
         )
 
     def acknowledged(self, subscription: Subscription, positions: Mapping[PubendId, Tick]) -> None:
-        """A client needs nothing below these ticks."""
+        """A client needs nothing below these ticks. Raises UsageError, and nothing has changed then."""
+        assert subscription.session is not None, "nobody is there to acknowledge"
+        self._check_pubends(subscription.session, subscription.asked.topic, positions)
         if subscription.reader is not None:
             self._delivery.acknowledged(subscription.reader, positions)
             if subscription.is_holding:
@@ -525,12 +536,33 @@ class Subscriptions:
 
     # Small parts.
 
+    def _check_pubends(self, session: Session, topic: TopicId, pubends: Iterable[PubendId]) -> None:
+        """Whether pubends that a client names are its topic's, as far as is known here. Raises UsageError.
+
+        A client that comes from another edge may know some that this one has not heard of yet. One of a topic
+        that it may not see is as unknown: nothing is done with either.
+        """
+        known = self.network.pubends
+        for pubend in pubends:
+            place = known.get(pubend)
+            if place is not None and place.topic != topic and session.rights.may_see(place.topic):
+                raise UsageError(
+                    "E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'"
+                )
+
     def _condition(self, topic: TopicId, where: str) -> Condition:
         schema = self.network.topics.get(topic)
         if schema is None:
             known = ", ".join(self.network.topics) or "none"
             raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
-        return parse_condition(where, schema)
+        try:
+            return parse_condition(where, schema)
+        except GaplessError:
+            raise
+        except Exception as error:
+            # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
+            log.error("request_failed", code="E181", reason=repr(error))
+            raise UsageError("E181", "the node failed to read this condition: its log says why") from error
 
     def _made(self, name: str, number: int, asked: Subscribe, session: Session | None) -> Subscription:
         return Subscription(
