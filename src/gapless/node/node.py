@@ -28,8 +28,9 @@ from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.metrics import exposition
+from gapless.node.principals import Principals
 from gapless.node.publishers import Publishers
-from gapless.node.security import check_files, days_left
+from gapless.node.security import check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
@@ -43,7 +44,7 @@ from gapless.node.status import (
 from gapless.node.storage import Storage
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
-from gapless.protocol.figures import known_horizon
+from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
@@ -150,6 +151,9 @@ class Node:
             self.status,
             self.catalog,
             database=self._database,
+            principals=Principals(config.limits),
+            reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),
+            is_gone=lambda principal: is_gone(principal, config.tokens, config.tls),
         )
         self.links = Links(config, self._host.feed)
         self.links.extend(self._network)
@@ -306,6 +310,7 @@ class Node:
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
         self._rates = self._rates.tick(self.counters, loop.time())
         self.storage.tick(self._host.now().clock)
+        self.sessions.sweep()
         REPEATS.sweep()
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
