@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers_mark = 0
         #: While the client is not heard for want of reading: since when it has read nothing, and what is left.
         self._unread: tuple[float, int] | None = None
-        self._looking: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Handle | None = None
         #: What of this connection is counted in `share.held_bytes`.
         self._held_bytes = 0
 
@@ -204,6 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once, because of the peer. It does not read, so it is not told."""
         if self._refused is not None:
             self._refused(self, error)
+        self._release()
         self.abort(str(error))
 
     def abort(self, reason: str) -> None:
@@ -297,7 +298,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._unread is None:
             self._unread = (self._loop.time(), self._sent_bytes - self.backlog_bytes)
-            self._looking = self._loop.call_later(UNREAD_LOOK_SECONDS, self._look)
+            # What is sent in this turn has not been written yet: perhaps the system takes it.
+            self._looking = self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         """Has a client that is not heard begun to read?"""
@@ -331,10 +333,17 @@ class Connection(asyncio.BufferedProtocol):
             self._answers_mark = self._sent_bytes
         return backlog > ANSWERS_BYTES_MAX and self._answers_before + self._answers_after > ANSWERS_BYTES_MAX
 
+    def _release(self) -> None:
+        """Let go of what came and is not carried out."""
+        self._put_off = ()
+        if self.share is not None:
+            self.share.held_bytes -= self._held_bytes
+            self._held_bytes = 0
+
     def _count_held(self) -> None:
         """Count what the principal has sent and is not carried out, as part of what it may take up."""
         share = self.share
-        if share is None:
+        if share is None or not self.is_open:
             return
         held = self.reader.pending_bytes + _memory_of(self._put_off)
         if held != self._held_bytes:
@@ -364,10 +373,8 @@ class Connection(asyncio.BufferedProtocol):
         """The connection is gone."""
         self._transport, self._file = None, -1
         self._out, self._out_bytes = [], 0
-        self._put_off, self._unread = (), None
-        if self.share is not None:
-            self.share.held_bytes -= self._held_bytes
-            self._held_bytes = 0
+        self._unread = None
+        self._release()
         if self._owner is not None:
             self._owner.lost(self._reason if exc is None else str(exc))
 

@@ -169,13 +169,20 @@ class Subscriptions:
 
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
+        found = None if asked.name is None else self._named.get(asked.name)
+        # Before anything is done for it: reading a condition may take long.
+        if found is None:
+            self._principals.check_subscription(
+                session.principal, len(session.subscriptions), asked.where, named=asked.name is not None
+            )
+        else:
+            self._check_owner(found, session, asked)
         condition = self._condition(asked.topic, asked.where)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
             self._subscribe_named(session, asked, asked.name, condition)
             return
-        self._check_quota(session, asked)
         number = next(self._numbers)
         made = self._made(f"{session.name}#{number}", number, asked, session, session.principal)
         self._begin(made, condition, _start(asked))
@@ -403,13 +410,11 @@ class Subscriptions:
                 raise UsageError(
                     "E135", f"this node keeps {NAMED_MAX:,} named subscriptions: forget some first"
                 )
-            self._check_quota(session, asked)
             number = next(self._numbers)
             subscription = self._made(_id_of(name), number, asked, session, session.principal)
             subscription.conditions = [(asked.where, {})]
             self._begin(subscription, condition, _start(asked))
             return
-        self._check_owner(found, session, asked)
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
             raise UsageError(
                 "E138",
@@ -464,11 +469,6 @@ class Subscriptions:
 
         if subscription.is_kept:
             self._put(subscription, written)
-
-    def _check_quota(self, session: Session, asked: Subscribe) -> None:
-        self._principals.check_subscription(
-            session.principal, len(session.subscriptions), asked.where, named=asked.name is not None
-        )
 
     def _take_over(self, found: Subscription, session: Session | None, asked: Subscribe) -> None:
         """Another client has the name now: whoever had it is told."""
