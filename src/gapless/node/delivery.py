@@ -69,8 +69,8 @@ class Reader:
     credit: int = UNBOUNDED
     #: As a laggard: what was handed to it and not acknowledged, by ledger, in order.
     catching: dict[tuple[PubendId, ...], deque[_Held]] = field(default_factory=dict)
-    #: Those of them that were not sent, or not wholly, for want of credit.
-    unsent: deque[_Held] = field(default_factory=deque)
+    #: Those of them that were not sent, or not wholly, for want of credit. Few, and an empty list is small.
+    unsent: list[_Held] = field(default_factory=list)
     #: More is to be asked for, when what was sent has left.
     asking: bool = False
     #: It is being reported slow: what was handed out before the broker knows is not for it.
@@ -337,7 +337,7 @@ class Delivery:
                 held.unsent = (writer, later) if len(later) else None
             if held.unsent is not None:
                 return
-            reader.unsent.popleft()
+            del reader.unsent[0]
             self._ask_soon(reader)
 
     def _ask_soon(self, reader: Reader) -> None:

@@ -279,6 +279,16 @@ class Node:
             "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
+    def _public_report(self) -> dict[str, object]:
+        """The same for whoever comes without a token: where tokens are asked for, nobody's names."""
+        report = self.report()
+        if self.config.tokens is not None:
+            for part in ("clients", "subscriptions"):
+                figures = report[part]
+                assert isinstance(figures, dict)
+                report[part] = {**figures, "list": []}
+        return report
+
     def waiting_for(self) -> list[str]:
         """Why the node is not ready to serve; empty when it is."""
         if self._stopping.is_set():
@@ -299,7 +309,7 @@ class Node:
 
         return {
             "/metrics": lambda: Page(exposition(self), kind="text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Page(self.status().encode(), kind="application/json"),
+            "/status": lambda: Page(told(self._public_report()).encode(), kind="application/json"),
             "/healthz": lambda: text_page("alive"),
             "/readyz": ready,
         }

@@ -53,7 +53,7 @@ log = event_log("gapless.subscriptions")
 #: How long the subscriptions of a lost connection are kept as they are.
 PARKED_SECONDS = 30.0
 #: Maximum number of subscriptions that are parked, or ended after that, in one turn of the event loop.
-LEAVING_MAX = 20
+LEAVING_MAX = 10
 #: What the disk has refused is tried again after this time.
 RETRY_SECONDS = 1.0
 #: A node keeps no more named subscriptions than this; another one is refused (E135).
