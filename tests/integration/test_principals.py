@@ -63,19 +63,25 @@ def test_a_client_over_tls_that_does_not_read_is_not_heard_until_it_does(loop: L
             reader, writer = await asyncio.open_connection(
                 "localhost", node.address.port, ssl=authority.context(), limit=2**16
             )
-            writer.write(hello() + b"".join(frame("LIST_TOPICS", [at, False]) for at in range(requests)))
-            while not (sessions := node.sessions.clients()) or sessions[0].connection._unread is None:
+            writer.write(hello())
+            assert await heard(reader)
+            writer.write(b"".join(frame("LIST_TOPICS", [at, False]) for at in range(requests)))
+            [session] = node.sessions.clients()
+            while session.connection._unread is None:
                 await asyncio.sleep(0)
-            [session] = sessions
             # An answer is about 50 kB, and one more than fits may be on its way.
             assert session.connection.backlog_bytes < 2 * ANSWERS_BYTES_MAX
-            for at in range(-1, requests):
-                head = await reader.readexactly(16)
-                body = await reader.readexactly(int.from_bytes(head[4:8], "little"))
-                assert at < 0 or _number(body) == at
+            for at in range(requests):
+                assert _number(await heard(reader)) == at
             writer.close()
 
     run(story(), loop)
+
+
+async def heard(reader: asyncio.StreamReader) -> bytes:
+    """What follows the header of the next frame."""
+    header = await reader.readexactly(16)
+    return await reader.readexactly(int.from_bytes(header[4:8], "little"))
 
 
 def _number(body: bytes) -> int:
