@@ -454,9 +454,7 @@ class Subscriptions:
     def _adopt(self, subscription: Subscription, principal: Principal) -> None:
         """A subscription whose owner is gone belongs to somebody else now."""
         former = subscription.principal
-        log.info(
-            "name_adopted", name=subscription.asked.name, former_owner=former.name, owner=principal.name
-        )
+        log.info("name_adopted", name=subscription.asked.name, former_owner=former.name, owner=principal.name)
         self._count(subscription, -1)
         subscription.principal = principal
         self._count(subscription, 1)

@@ -297,9 +297,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("pragma synchronous = full")
     connection.execute("pragma journal_size_limit = 4194304")
     while is_older and version < _VERSION:
-        connection.executescript(
-            f"begin; {_UPGRADES[version]} pragma user_version = {version + 1}; commit;"
-        )
+        connection.executescript(f"begin; {_UPGRADES[version]} pragma user_version = {version + 1}; commit;")
         version += 1
     if not tables:
         connection.executescript(

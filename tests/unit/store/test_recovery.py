@@ -75,7 +75,7 @@ create table subscriptions (name text not null primary key, topic text not null,
     ordering text not null, positions blob not null, changes blob not null) without rowid;
 create table meta (key text not null primary key, value blob not null) without rowid;
 insert into subscriptions values ('desk', 'trades', 'price > 3', 'total', x'81A974726164657340703107', x'90');
-insert into meta values ('incarnation', '4');
+insert into meta values ('incarnation', x'34');
 pragma application_id = 0x47504C53;
 pragma user_version = 2;
 """
