@@ -166,7 +166,9 @@ class Door:
             raise UsageError("E196", "this node takes only clients with a certificate: show yours")
         rights = EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)
         subject = subject_of(connection.certificate)
-        return rights if subject is None else replace(rights, certificate=subject)
+        rights = rights if subject is None else replace(rights, certificate=subject)
+        self._sessions.principals.check_client(rights.principal)
+        return rights
 
 
 class _Stranger:

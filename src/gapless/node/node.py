@@ -33,9 +33,10 @@ from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.losses import Losses
 from gapless.node.metrics import exposition
+from gapless.node.principals import Principals
 from gapless.node.publishers import Publishers
 from gapless.node.quarantine import Quarantine
-from gapless.node.security import check_files, days_left
+from gapless.node.security import check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
@@ -49,7 +50,7 @@ from gapless.node.status import (
 from gapless.node.storage import Storage, on_disk
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
-from gapless.protocol.figures import known_horizon
+from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
@@ -170,6 +171,9 @@ class Node:
             database=self._database,
             losses=Losses(self._database, 0 if self._folder is None else self._folder.life_before),
             guard=self.guard,
+            principals=Principals(config.limits),
+            reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),
+            is_gone=lambda principal: is_gone(principal, config.tokens, config.tls),
         )
         self.links = Links(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
@@ -305,6 +309,16 @@ class Node:
             "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
+    def _public_report(self) -> dict[str, object]:
+        """The same for whoever comes without a token: where tokens are asked for, nobody's names."""
+        report = self.report()
+        if self.config.tokens is not None:
+            for part in ("clients", "subscriptions"):
+                figures = report[part]
+                assert isinstance(figures, dict)
+                report[part] = {**figures, "list": []}
+        return report
+
     def waiting_for(self) -> list[str]:
         """Why the node is not ready to serve; empty when it is."""
         if self._stopping.is_set():
@@ -329,7 +343,7 @@ class Node:
 
         return {
             "/metrics": lambda: Page(exposition(self), kind="text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Page(self.status().encode(), kind="application/json"),
+            "/status": lambda: Page(told(self._public_report()).encode(), kind="application/json"),
             "/healthz": lambda: text_page("alive"),
             "/readyz": ready,
         }
@@ -343,6 +357,7 @@ class Node:
         self._rates = self._rates.tick(self.counters, loop.time())
         self.storage.tick(self._host.now().clock)
         self._look_at_disk()
+        self.sessions.sweep()
         REPEATS.sweep()
 
     def _look_at_disk(self) -> None:
