@@ -20,6 +20,7 @@ from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
 from gapless.node.guard import Guard
 from gapless.node.logs import event_log
+from gapless.node.losses import Losses
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING, Rights
@@ -67,6 +68,7 @@ class Sessions:
         *,
         database: RecoveryDatabase | None = None,
         guard: Guard | None = None,
+        losses: Losses | None = None,
     ) -> None:
         """`guard` hears of mistakes of our own."""
         self.network = network
@@ -78,7 +80,9 @@ class Sessions:
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
         self.publishing = Publishing(network, publishers, feed, catalog.addresses, guard)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
-        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database, guard=guard)
+        self.subscriptions = Subscriptions(
+            network, self.delivery, sources, feed, database, guard=guard, losses=losses
+        )
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
         #: The door for bulk reads; set before anybody is let in.
