@@ -1,7 +1,7 @@
 """`python -m tests.fuzz`: millions of mutated frames and payloads against a running node.
 
-All inputs are drawn from the seed. The exit status is 0 when the node lived through it and served everybody else
-as it should, 1 when not (the last inputs are kept then), and 2 when the arguments make no sense.
+All inputs are drawn from the seed. The exit status is 0 when the node lived through it and served everybody
+else as it should, 1 when not (the last inputs are kept then), and 2 when the arguments make no sense.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="gapless-fuzz-") as folder:
         result = Campaign(Path(folder), chosen.inputs, chosen.seed, chosen.lanes, say).play()
     if chosen.json:
-        print(json.dumps(result.figures()))
+        Console(soft_wrap=True, highlight=False).print_json(json.dumps(result.figures()))
     else:
         _show(result, Console(highlight=False))
     if result.wrong:
@@ -60,18 +60,19 @@ def _show(result: Result, console: Console) -> None:
         "\nanswers: " + ", ".join(f"{k} {n:,}" for k, n in figures["answers"].items()), soft_wrap=True
     )
     memory, stalls, calm = figures["memory_mb"], figures["stalls_ms"], figures["before_ms"]
-    console.print(
-        f"\n{figures['inputs']:,} inputs in {figures['minutes']:.1f} minutes ({figures['inputs_per_second']:,}/s), "
-        f"{figures['connections']:,} connections, "
-        f"{figures['node_cpu_us_per_input']} us of the node's processor each, seed {figures['seed']}\n"
-        f"another client: {figures['witness_events']:,} events, each came once and in order: "
-        f"{'no' if figures['wrong'] else 'yes'}; took p50 {stalls['p50']} ms, p99 {stalls['p99']} ms, "
-        f"max {stalls['max']} ms (before the attack: p50 {calm['p50']}, p99 {calm['p99']}, max {calm['max']})\n"
-        f"memory of the node: {memory['start']} MB at first, {memory['max']} MB at most, {memory['end']} MB at the end",
-        soft_wrap=True,
-    )
+    rate, work = figures["inputs_per_second"], figures["node_cpu_us_per_input"]
+    told = f"\n{figures['inputs']:,} inputs in {figures['minutes']:.1f} minutes ({rate:,}/s), "
+    told += f"{figures['connections']:,} connections, {work} us of the node's processor each, "
+    told += f"seed {figures['seed']}\nanother client: {figures['witness_events']:,} events, "
+    told += f"each came once and in order: {'no' if figures['wrong'] else 'yes'}; they took "
+    told += f"p50 {stalls['p50']} ms, p99 {stalls['p99']} ms, max {stalls['max']} ms, "
+    told += f"{figures['stalls_above_100_ms']:,} of them more than 100 ms "
+    told += f"(before the attack: p50 {calm['p50']}, p99 {calm['p99']}, max {calm['max']})\n"
+    told += f"memory of the node: {memory['start']} MB at first, {memory['max']} MB at most, "
+    told += f"{memory['end']} MB at the end"
     for wrong in figures["wrong"]:
-        console.print(f"WRONG: {wrong}", soft_wrap=True)
+        told += f"\nWRONG: {wrong}"
+    console.print(told, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ together that was seen.
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import json
 import os
 import subprocess
@@ -36,6 +36,11 @@ def network() -> str:
     for topic, columns in {**TOPICS, "calm": CALM}.items():
         told = ", ".join(f'{name} = "{kind}"' for name, kind in columns.items())
         lines += [f"topics.{topic} = {{{told}}}", f'pubends.{topic}-1 = {{topic = "{topic}", broker = "n1"}}']
+    # Each of them is a principal of its own, with quotas and a share of the node.
+    for token in ("attackers", "readers", "witness"):
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        rights = 'publish = ["*"], subscribe = ["*"], admin = true'
+        lines.append(f'tokens.{token} = {{sha256 = "{digest}", {rights}}}')
     return "\n".join(lines) + "\n"
 
 
@@ -119,7 +124,7 @@ class Campaign:
         first = victim.resident_bytes
         began, cpu = time.monotonic(), _cpu_seconds(victim)
         watched, lanes, wrong = uvloop.run(
-            attack(victim.port, self.seed, self.lanes, tally, lambda: _resident(victim), self.say)
+            attack(victim.port, self.seed, self.lanes, tally, look=lambda: _resident(victim), say=self.say)
         )
         ended, cpu = time.monotonic(), _cpu_seconds(victim) - cpu
         self.say(f"{tally.inputs:,} inputs were sent")

@@ -1,9 +1,9 @@
 """What is sent to a node? Frames that are nearly right, so that they get far before anybody notices.
 
-A source of inputs is a function of its seed alone. It has a store of sound pieces (Arrow messages, packed rows,
-heads, documents, conditions) and changes one or two things of what it takes from there: numbers of the metadata
-become others, fields of a head change their type, bounds or place, texts are cut and put together anew. Nothing of
-this passes through our own encoder.
+A source of inputs is a function of its seed alone. It has a store of sound pieces (Arrow messages, packed
+rows, heads, documents, conditions) and changes one or two things of what it takes from there: numbers of
+the metadata become others, fields of a head change their type, bounds or place, texts are cut and put
+together anew. Nothing of this passes through our own encoder.
 """
 
 from __future__ import annotations
@@ -37,39 +37,20 @@ FINGERPRINTS = {topic: fingerprint(columns) for topic, columns in TOPICS.items()
 _FOREIGN = [
     kind for kind, number in KINDS.items() if number < 0x20 or number >= 0x40 if kind not in ("PING", "PONG")
 ]
-_ASKING = ["SUBSCRIBE", "CHANGE_FILTER", "UNSUBSCRIBE", "CREDIT", "ACKNOWLEDGE", "LIST_TOPICS", "CREATE_TOPIC",
-           "ASK_STATUS", "PUBLISH", "PUBLISH_ROWS"]  # fmt: skip
-_PIECES = [
-    b"<a>",
-    b"</a>",
-    b"<a",
-    b"/>",
-    b">",
-    b"<!--",
-    b"-->",
-    b"<![CDATA[",
-    b"]]>",
-    b"<?",
-    b"?>",
-    b"&lt;",
-    b"&#0;",
-    b"&#x10ffff;",
-    b"&e;",
-    b"<!DOCTYPE a [",
-    b" x='1'",
-    b" x='2'",
-    b" xmlns:n='u'",
-    b"n:",
-    b"\xff",
-    b"\0",
-    b"=",
-]
-_WORDS = ["AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "NULL", "(", ")", ",", "=", "<>", "<", ">=", "+", "-", "*",
-          "/", "'", "''", '"', "i", "f", "s", "d", "t", "x", "y", "zz", "1", "1e999", "9" * 30, "X'0'", "TIMESTAMP",
-          "XPATH(x, '//a[b]')", "ESCAPE", "%", "\0", "\ud7ff", "--", ";", "TRUE"]  # fmt: skip
+_ASKING = ["SUBSCRIBE", "CHANGE_FILTER", "UNSUBSCRIBE", "CREDIT", "ACKNOWLEDGE", "LIST_TOPICS",
+           "CREATE_TOPIC", "ASK_STATUS", "PUBLISH", "PUBLISH_ROWS"]  # fmt: skip
+_PIECES = [b"<a>", b"</a>", b"<a", b"/>", b">", b"<!--", b"-->", b"<![CDATA[", b"]]>", b"<?", b"?>", b"&lt;",
+           b"&#0;", b"&#x10ffff;", b"&e;", b"<!DOCTYPE a [", b" x='1'", b" x='2'", b" xmlns:n='u'", b"n:",
+           b"\xff", b"\0", b"="]  # fmt: skip
+_WORDS = ["AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "NULL", "(", ")", ",", "=", "<>", "<", ">=", "+",
+          "-", "*", "/", "'", "''", '"', "i", "f", "s", "d", "t", "x", "y", "zz", "1", "1e999", "9" * 30,
+          "X'0'", "TIMESTAMP", "XPATH(x, '//a[b]')", "ESCAPE", "%", "\0", "\ud7ff", "--", ";",
+          "TRUE"]  # fmt: skip
 _ODD: list[Any] = [
-    None, True, False, 0, 1, -1, 2**31, 2**32 - 1, 2**32, 2**62, 2**62 + 1, 2**63 - 1, 2**64 - 1, -(2**62), -(2**63),
-    0.5, float("nan"), "", "x", "x" * 256, "x" * 257, "\0", "\x1b[31m", "é", b"", b"\xff", [], [1], [[]], {}, {"a": 1},
+    None, True, False, 0, 1, -1, 2**31, 2**32 - 1, 2**32, 2**62, 2**62 + 1, 2**63 - 1, 2**64 - 1, -(2**62),
+    -(2**63),
+    0.5, float("nan"), "", "x", "x" * 256, "x" * 257, "\0", "\x1b[31m", "é", b"", b"\xff", [], [1], [[]],
+    {}, {"a": 1},
     {"every-1": 5}, ["every-1", 5], ["nobody", 2**62], {"": 0}, {1: 1}, "now", "earliest", "total", "holding",
 ]  # fmt: skip
 #: Eight bytes that mean something special as a number, a float or a time.
@@ -99,8 +80,8 @@ class Input(NamedTuple):
 class Source:
     """An endless stream of inputs, the same for the same seed.
 
-    Most inputs are such that a node answers them and reads on, however odd their values are. One in 32 may end
-    its connection, which costs as much as many others.
+    Most inputs are such that a node answers them and reads on, however odd their values are. One in 32 may
+    end its connection, which costs as much as many others.
     """
 
     def __init__(self, seed: int, lane: int) -> None:
@@ -112,10 +93,16 @@ class Source:
         self._loose = [self._mutator.loosened(random.choice(self._rows)) for _ in range(200)]
         self._broken = [self._mutator.columns(random.choice(self._rows)) for _ in range(300)]
         self._first = 0
-        events = [(self._values, 20), (self._loose_columns, 8), (self._rows_of_values, 38), (self._document, 20)]
+        events = [
+            (self._values, 20),
+            (self._loose_columns, 8),
+            (self._rows_of_values, 38),
+            (self._document, 20),
+        ]
         requests = [(self._condition, 2), (self._request, 10)]
         harmful = [
-            (self._structure, 35), (self._wrong_rows, 20), (self._head, 25), (self._about_nothing, 8), (self._foreign, 4),
+            (self._structure, 35), (self._wrong_rows, 20), (self._head, 25), (self._about_nothing, 8),
+            (self._foreign, 4),
             (self._header, 4), (self._hello, 4),
         ]  # fmt: skip
         self._events, self._requests, self._harmful = (
@@ -123,10 +110,10 @@ class Source:
         )
 
     def draw(self, count: int) -> list[Input]:
-        """The next inputs. Their events are of one kind: so a node stores and matches many of them at once."""
+        """The next inputs. Their events are of one kind, so that a node stores and matches many at once."""
         random = self.random
         event = random.choice(self._events)
-        drawn = []
+        drawn: list[Input] = []
         for _ in range(count):
             chance = random.random()
             if chance < HARMFUL:
@@ -347,7 +334,7 @@ class Source:
     def _hello(self) -> Input:
         """A second HELLO; as the first frame of a connection it is an input of its own."""
         random = self.random
-        fields = {
+        fields: dict[str, Any] = {"token": "attackers"} | {
             random.choice(
                 ["role", "name", "network", "software", "token", "version_min", "version_max"]
             ): random.choice(_ODD)

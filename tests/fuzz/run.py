@@ -1,9 +1,9 @@
 """How are ten million inputs sent in minutes, and what became of them?
 
-Several connections (lanes) send inputs in chunks, many in one write. Behind each input that may be the end of its
-connection there is a PING: the PONGs tell how far the node has come. When it hangs up, the input behind the last
-PONG is to blame, and what it left unread is sent again over the next connection. So an input counts when the node
-has read it, and once.
+Several connections (lanes) send inputs in chunks, many in one write. Behind each input that may be the end
+of its connection there is a PING: the PONGs tell how far the node has come. When it hangs up, the input
+behind the last PONG is to blame, and what it left unread is sent again over the next connection. So an
+input counts when the node has read it, and once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WELCOME, _REFUSE, _PONG = KINDS["WELCOME"], KINDS["REFUSE"], KINDS["PONG"]
 _HEADER = struct.Struct("<2sBBIIHH")
 
 
-class Stalled(Exception):
+class StalledError(Exception):
     """The node took too long, or is gone."""
 
 
@@ -88,9 +88,9 @@ class Wire(asyncio.Protocol):
 
     def _wake(self) -> None:
         waiting = self._waiting
-        if waiting is not None and not waiting.done():
-            if not self.is_open or (self.is_welcome and self.pong >= self._wanted):
-                waiting.set_result(None)
+        is_there = not self.is_open or (self.is_welcome and self.pong >= self._wanted)
+        if waiting is not None and not waiting.done() and is_there:
+            waiting.set_result(None)
 
     async def until(self, pong: int) -> bool:
         """Wait for a PONG, 0 for WELCOME; whether it came before the connection ended."""
@@ -100,7 +100,7 @@ class Wire(asyncio.Protocol):
             try:
                 await asyncio.wait_for(self._waiting, STALLED_SECONDS)
             except TimeoutError:
-                raise Stalled(f"no answer within {STALLED_SECONDS:g} seconds") from None
+                raise StalledError(f"no answer within {STALLED_SECONDS:g} seconds") from None
         return self.is_welcome and self.pong >= pong
 
     def write(self, data: bytes) -> None:
@@ -145,7 +145,8 @@ class Lane:
     async def play(self) -> None:
         while not self._tally.is_done:
             drawn = self._source.draw(CHUNK_INPUTS)
-            # What surely goes on comes first; then what may end the connection, in as many as it takes. A reader
+            # What surely goes on comes first; then what may end the connection, in as many as it takes. A
+            # reader
             # that finds a wrong header drops what came before it in the same piece, so those come alone.
             await self._attack([each for each in drawn if each.after is After.OPEN])
             left = [each for each in drawn if each.after is After.EITHER]
@@ -188,9 +189,9 @@ class Lane:
         wire = self._wire
         if wire is None or not wire.is_open:
             wire = self._wire = await self._dial()
-            wire.write(hello("mallory"))
+            wire.write(hello("mallory", token="attackers"))
             if not await wire.until(0):
-                raise Stalled(f"a client was not let in: {wire.refusal}")
+                raise StalledError(f"a client was not let in: {wire.refusal}")
             self._pings = 0
         first = self._pings
         data: list[bytes] = []
@@ -246,7 +247,8 @@ class Readers:
         self.wire = Wire()
         self._ticks: dict[str, int] = {}
         self._sources: dict[int, str] = {}
-        #: The number of the subscription that each request was for, and the requests of those that acknowledge.
+        #: The number of the subscription that each request was for, and the requests of those that
+        #: acknowledge.
         self._numbers: dict[int, int] = {}
         self._guaranteed: dict[str, int] = {}
         #: Conditions of one type follow each other, so each run of them is of one type or two.
@@ -258,13 +260,18 @@ class Readers:
         loop = asyncio.get_running_loop()
         _, self.wire = await loop.create_connection(Wire, "127.0.0.1", self._port)
         self.wire.seen = self._seen
-        self.wire.write(hello("readers"))
+        self.wire.write(hello("readers", token="readers"))
         await self.wire.until(0)
         asked = [(str(TOPIC), wheres[0], "best-effort") for wheres in self._filters]
         asked += [(topic, "", "guaranteed") for topic in TOPICS]
-        asked += [("few", where, "best-effort") for where in ("a > 5", "b < 1e0 OR b IS NULL", "c LIKE 'a%'", "d")]
+        asked += [
+            ("few", where, "best-effort") for where in ("a > 5", "b < 1e0 OR b IS NULL", "c LIKE 'a%'", "d")
+        ]
         asked += [("few", "e >= X'61' AND a * 2 > 3", "best-effort")]
-        asked += [("documents", f"XPATH(x, '{path}')", "best-effort") for path in ("/a", "//c[@x > 1]", "/a[not(b)]")]
+        asked += [
+            ("documents", f"XPATH(x, '{path}')", "best-effort")
+            for path in ("/a", "//c[@x > 1]", "/a[not(b)]")
+        ]
         for request, (topic, where, mode) in enumerate(asked):
             if mode == "guaranteed":
                 self._guaranteed[topic] = request
@@ -322,7 +329,7 @@ class Watched:
 
 
 async def attack(
-    port: int, seed: int, lanes: int, tally: Tally, look: Callable[[], int], say: Callable[[str], None]
+    port: int, seed: int, lanes: int, tally: Tally, *, look: Callable[[], int], say: Callable[[str], None]
 ) -> tuple[Watched, list[Lane], str | None]:
     """Send all inputs. Gives what was seen of the memory, the lanes, and what went wrong."""
     readers = Readers(port)
@@ -339,7 +346,7 @@ async def attack(
         async with asyncio.TaskGroup() as group:
             for lane in attackers:
                 group.create_task(lane.play())
-    except* (Stalled, OSError) as errors:
+    except* (StalledError, OSError) as errors:
         wrong = "; ".join(str(error) or repr(error) for error in errors.exceptions[:2])
     if wrong is None and not readers.wire.is_open:
         wrong = f"the readers were cut off: {readers.wire.refusal}"
@@ -363,6 +370,5 @@ async def _progress(tally: Tally, say: Callable[[str], None]) -> None:
         rate = (tally.inputs - before) / (now - before_at)
         before, before_at = tally.inputs, now
         left = (tally.wanted - tally.inputs) / max(1.0, tally.inputs / (now - began))
-        say(
-            f"{tally.inputs:,} inputs, {rate:,.0f}/s, {tally.connections:,} connections, {left / 60:.1f} min left"
-        )
+        told = f"{tally.inputs:,} inputs, {rate:,.0f}/s, {tally.connections:,} connections"
+        say(f"{told}, {left / 60:.1f} min left")

@@ -1,7 +1,8 @@
 """How is a well-behaved client served meanwhile? A process that publishes and reads, and looks at its clock.
 
-`python -m tests.fuzz.witness PORT`: it publishes an event every 10 milliseconds and subscribes to them, until its
-standard input ends. Then it says as JSON how long the events took, and which did not come exactly once.
+`python -m tests.fuzz.witness PORT`: it publishes an event every 10 milliseconds and subscribes to them,
+until its standard input ends. Then it says as JSON how long the events took, and which did not come exactly
+once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tests.hostile.raw import KINDS, Raw, fingerprint, frame, publish_rows
+from tests.hostile.raw import KINDS, Raw, frame, publish_rows
 
 TOPIC, PUBEND = "calm", "calm-1"
 COLUMNS = {"n": "int"}
@@ -30,7 +31,7 @@ class Witness:
     """One client that behaves."""
 
     def __init__(self, port: int) -> None:
-        self.raw = Raw.welcomed(port, "witness")
+        self.raw = Raw.welcomed(port, "witness", token="witness")
         self.raw.send(frame("SUBSCRIBE", [1, TOPIC, "", None, "publisher", "now", "guaranteed", None]))
         self.subscription = self.raw.hear_kind("CONFIRMED").head[1]
         self.raw.socket.setblocking(False)
@@ -140,7 +141,8 @@ class Witness:
 def main() -> None:
     """Witness until standard input ends."""
     witness = Witness(int(sys.argv[1]))
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     witness.play()
     json.dump(witness.account(), sys.stdout)
 

@@ -1,7 +1,7 @@
 """How does a stranger write an Arrow message? By hand, so that each number in it can be a lie.
 
-The metadata of a record batch are FlatBuffers: tables that point to where their fields are. `message` lays them
-out plainly, each table behind the one that points to it.
+The metadata of a record batch are FlatBuffers: tables that point to where their fields are. `message` lays
+them out plainly, each table behind the one that points to it.
 """
 
 from __future__ import annotations

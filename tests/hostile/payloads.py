@@ -1,4 +1,4 @@
-"""What may be in an event, and what may be done to it? Rows, conditions and changes for a topic of every type.
+"""What may be in an event, and what may be done to it? Rows, conditions and changes, for all types.
 
 Everything is drawn from a `Random`, so that a seed tells all.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 import struct
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from random import Random
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from gapless.model.ids import TopicId
@@ -48,8 +46,10 @@ _TEXTS = [
     "%_",
 ]
 _DOCUMENTS = [
-    b"<a><b/></a>", b"<a><c x='1'>t</c></a>", b"<b/>", b"no document", b"", b"<a" * 50, b"\xff\xfe<\0a\0/\0>\0",
-    b"<!DOCTYPE a><a/>", b"<a>" * 300, b"<a x='&lt;' y=\"1e999\"><c>NaN</c><c>7</c></a>", b"<?xml version='1.0'?><a/>",
+    b"<a><b/></a>", b"<a><c x='1'>t</c></a>", b"<b/>", b"no document", b"", b"<a" * 50,
+    b"\xff\xfe<\0a\0/\0>\0",
+    b"<!DOCTYPE a><a/>", b"<a>" * 300, b"<a x='&lt;' y=\"1e999\"><c>NaN</c><c>7</c></a>",
+    b"<?xml version='1.0'?><a/>",
     b"<a xmlns='u'><b/></a>", b"\xef\xbb\xbf<a><![CDATA[<b/>]]></a>", b"<a>&e;</a>", b"<a>\xff</a>",
     b"<a " + b" ".join(b"p%d='%d'" % (at, at) for at in range(40)) + b"/>",
 ]  # fmt: skip
@@ -88,12 +88,15 @@ def _conditions() -> list[str]:
     random = Random(99)
     found = [
         "", "i = 5", "i <> 3", "i IN (1, 2, 3, 100)", "i NOT IN (1, 2)", "i BETWEEN -5 AND 5", "i IS NULL",
-        "i IS NOT NULL", "i + j > 5", "i * j = 4", "i - j < 0", "i / j > 0.5", "-i = 1", "i * i * i > 7", "i = j",
+        "i IS NOT NULL", "i + j > 5", "i * j = 4", "i - j < 0", "i / j > 0.5", "-i = 1", "i * i * i > 7",
+        "i = j",
         "i < f", "i = d", "i >= -9223372036854775808", "i > 9223372036854775806", "i < 3.5", "i = 1e300",
-        "f = 1.5", "f > 1e300", "f < -1e300", "f <> 0e0", "f = 0", "f IN (1e0, 3e0)", "f IS NULL", "f * 2 > 3",
+        "f = 1.5", "f > 1e300", "f < -1e300", "f <> 0e0", "f = 0", "f IN (1e0, 3e0)", "f IS NULL",
+        "f * 2 > 3",
         "f / f = 1", "f + 1e308 > 1e308", "f = i", "f <= j", "f BETWEEN -1 AND 1",
         "s = 'ab'", "s > 'a'", "s < 'b'", "s >= 'abcdefgh'", "s LIKE 'a%'", "s LIKE '%b'", "s LIKE 'a_c'",
-        "s LIKE 'abcdefgh%'", "s NOT LIKE '%'", "s IN ('a', 'IBM', '')", "s NOT IN ('a', 'b')", "s IS NULL", "s <> ''",
+        "s LIKE 'abcdefgh%'", "s NOT LIKE '%'", "s IN ('a', 'IBM', '')", "s NOT IN ('a', 'b')",
+        "s IS NULL", "s <> ''",
         "s BETWEEN 'a' AND 'abc'", "s LIKE '%e!%%' ESCAPE '!'", "s LIKE '___'",
         "b", "NOT b", "b IS NULL", "b = TRUE", "b <> FALSE", "b IS NOT NULL",
         "t = TIMESTAMP '1970-01-01 00:00:00'", "t > TIMESTAMP '2026-01-01 00:00:00'",
@@ -101,7 +104,8 @@ def _conditions() -> list[str]:
         "t BETWEEN TIMESTAMP '1969-01-01 00:00:00' AND TIMESTAMP '1971-01-01 00:00:00'",
         "t IN (TIMESTAMP '1970-01-01 00:00:00')", "t IS NOT NULL",
         "d = 1.5", "d > 0", "d < -100000000000000000000", "d <> 1", "d IN (1, 1.5, 0.000000001)", "d IS NULL",
-        "d * d > 2", "d + i > 1", "d - f < 0", "d / 2 = 0.75", "d BETWEEN 0 AND 2", "d = i", "d < f", "d * d * d > d",
+        "d * d > 2", "d + i > 1", "d - f < 0", "d / 2 = 0.75", "d BETWEEN 0 AND 2", "d = i", "d < f",
+        "d * d * d > d",
         "d > 9223372036.854775806", "d <= -9223372036.854775808", "d * 0.000000001 > 0", "d IS NOT NULL",
         "y = X'61'", "y > X'61'", "y IS NULL", "y IN (X'', X'ffff')", "y <> X''", "y < X'ff'", "y >= X'0000'",
         "x IS NULL", "x IS NOT NULL", "XPATH(x, '/a')", "XPATH(x, '/a/b')", "XPATH(x, '//c[@x = 1]')",
@@ -178,7 +182,8 @@ class Mutator:
             options = random.choice([
                 {"version": random.choice([0, 1, 2, V4, 5, -1])},
                 {"kind": random.choice([0, 1, 2, 4, 5, 255])},
-                {"custom": {"ARROW:experimental_compression": random.choice(["zstd", "lz4", "LZ4_FRAME", "x"])}},
+                {"custom": {"ARROW:experimental_compression": random.choice(["zstd", "lz4", "LZ4_FRAME",
+                "x"])}},
                 {"version": V4, "custom": {"ARROW:experimental_compression": "zstd"}},
                 {"compression": random.choice([LZ4, ZSTD, 2])},
                 {"variadic": [random.choice(_NUMBERS)]},
@@ -192,7 +197,7 @@ class Mutator:
         return message(plain, **options)
 
     def loosened(self, rows: pa.RecordBatch) -> bytes:
-        """Rows as an Arrow message whose buffers are too long or apart from each other, and sound otherwise."""
+        """Rows as an Arrow message whose buffers are too long or apart from each other: sound otherwise."""
         plain = plain_of(rows)
         for _ in range(self.random.choice([1, 1, 2, 3])):
             plain = self.random.choice([self._longer, self._shifted])(plain)

@@ -1,7 +1,8 @@
 """Whatever a node takes from a client can be matched: by an index as by evaluating each condition alone.
 
-Arrow messages are written by hand, with every kind of number in them changed, and the topic has a column of every
-type. What is accepted goes into an index with hundreds of conditions. Neither may fail, and they must agree.
+Arrow messages are written by hand, with every kind of number in them changed, and the topic has a column of
+every type. What is accepted goes into an index with hundreds of conditions. Neither may fail, and they must
+agree.
 """
 
 from __future__ import annotations

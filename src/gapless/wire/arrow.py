@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from gapless.model.schema import Schema
-
-#: Rows of one batch.
-ROWS_MAX: Final = 2**20
 
 _CONTINUATION = 0xFFFFFFFF
 _VERSION_5 = 4
@@ -81,9 +78,10 @@ class _Places(NamedTuple):
 class Layout:
     """How the batches of one schema are laid out."""
 
-    __slots__ = ("_bits", "_buffers", "_fixed", "_nodes", "_sample", "_sample_body")
+    __slots__ = ("_bits", "_buffers", "_fixed", "_nodes", "_rows_max", "_sample", "_sample_body")
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, rows_max: int) -> None:
+        self._rows_max = rows_max
         self._bits = [_BITS[column.type] for column in schema.columns]
         self._nodes = struct.Struct(f"<{2 * len(self._bits)}q")
         self._buffers = struct.Struct(f"<{2 * sum(2 if bits else 3 for bits in self._bits)}q")
@@ -184,7 +182,7 @@ class Layout:
         nulls_of = nodes[1::2]
         if (
             nodes[::2].count(rows) != len(self._bits)
-            or not 0 < rows <= ROWS_MAX
+            or not 0 < rows <= self._rows_max
             or min(nulls_of) < 0
             or max(nulls_of) > rows
             or body + body_bytes != len(part)
@@ -226,8 +224,8 @@ class Layout:
         rows, nodes, buffers, body, body_bytes = told
         if body + body_bytes != len(part):
             raise MalformedError(f"a body of {body_bytes} bytes in a message of {len(part)}")
-        if not 0 < rows <= ROWS_MAX:
-            raise MalformedError(f"{rows} rows, from 1 to {ROWS_MAX} may come")
+        if not 0 < rows <= self._rows_max:
+            raise MalformedError(f"{rows} rows, from 1 to {self._rows_max} may come")
         free = at = 0
         for bits, (count, nulls) in zip(self._bits, _pairs(nodes), strict=True):
             if count != rows or not 0 <= nulls <= rows:

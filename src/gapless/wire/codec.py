@@ -26,7 +26,6 @@ from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.schema import COLUMNS_MAX, Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray
-from gapless.wire.arrow import ROWS_MAX as ROWS_MAX
 from gapless.wire.arrow import Layout, slimmed
 from gapless.wire.frames import Frame
 
@@ -34,6 +33,8 @@ from gapless.wire.frames import Frame
 NAME_CHARACTERS_MAX: Final = 256
 #: Characters of an error message, a token or the version of a program.
 TEXT_MAX: Final = 4_096
+#: Rows of one batch.
+ROWS_MAX: Final = 2**20
 #: Columns of fewer bytes are sooner encoded again than kept as they came.
 KEPT_BYTES_MIN: Final = 32 * 2**10
 
@@ -125,7 +126,7 @@ class ColumnsFormat:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._arrow = schema.arrow()
-        self._layout = Layout(schema)
+        self._layout = Layout(schema, ROWS_MAX)
         #: The columns that may have no null.
         self._required = [at for at, column in enumerate(schema.columns) if not column.nullable]
 

@@ -43,7 +43,7 @@ DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
 NODES_MAX = 100_000
 #: How deep elements may nest. It is the limit of libxml2 itself, which keeps it while it parses.
 DEPTH_MAX = 256
-#: The longest value of an attribute, and the most attributes of one element, declarations of namespaces included.
+#: The longest value of an attribute, and the most attributes of an element, declared namespaces included.
 ATTRIBUTE_CHARS_MAX = 65_536
 ATTRIBUTES_MAX = 1_000
 

@@ -211,17 +211,15 @@ def test_what_only_looks_like_too_much_is_read(document: bytes) -> None:
 @pytest.mark.parametrize("name", ["utf-7", "UTF-7", "utf-16", "UCS-4", "hz", "iso-2022-jp", "IBM037"])
 def test_encodings_in_which_markup_can_hide_are_refused(name: str) -> None:
     document = f"<?xml version='1.0' encoding='{name}'?><a>+ADw-b/+AD4-</a>".encode()
-    with pytest.raises(ContentError, match="E175.*encoding"):
+    with pytest.raises(ContentError, match=r"E175.*encoding"):
         parse_root(document)
 
 
 @pytest.mark.parametrize(
     "piece", [b"<!--", b"<?", b"<![CDATA[", b"='", b"<a =\"'", b"<a ='", b'="', b"<a b='", b"]]>", b"<a\t"]
 )
-def test_a_document_of_one_piece_many_times_is_read_or_refused_in_time(piece: bytes) -> None:
+def test_a_document_of_one_piece_many_times_is_no_document_and_soon_found_out(piece: bytes) -> None:
     """A search that began anew at each of these would run for hours, until the suite's limit of time."""
-    for document in (piece * 200_000, b"<r>" + piece * 200_000 + b"</r>"):
-        try:
+    for document in (piece * 200_000, b"<r>" + piece * 200_000 + b"<r>"):
+        with pytest.raises(ContentError, match=r"E17[567]"):
             parse_root(document)
-        except ContentError as error:
-            assert error.code in {"E175", "E176", "E177"}
