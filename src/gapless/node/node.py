@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
@@ -19,6 +20,7 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
+from gapless.node.clock import WallClock, check_ahead
 from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
@@ -32,7 +34,9 @@ from gapless.node.publishers import Publishers
 from gapless.node.security import check_files, days_left
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
+    ahead,
     clients_status,
+    clock_status,
     process_status,
     pubends_status,
     roles,
@@ -110,6 +114,16 @@ class Node:
         return counters
 
     @property
+    def clock(self) -> Tick:
+        """What the clock of the node says."""
+        return self._host.now().clock
+
+    @property
+    def clock_held(self) -> Tick:
+        """How far a leap of the machine's clock goes that is not believed."""
+        return self._host.clock.held
+
+    @property
     def uptime_s(self) -> float:
         """For how long the node has been up."""
         return self._host.uptime_s
@@ -123,7 +137,7 @@ class Node:
                 days = round(days_left(self.certificate_expires), 1)
                 log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
-        self._host = Host(self._mistaken)
+        self._host = Host(self._mistaken, WallClock(config.network.parameters.ticks_ahead_ms))
         self.storage = Storage(
             logs,
             self._host.feed,
@@ -254,6 +268,7 @@ class Node:
             "http": None if http is None else f"http://{http}",
             "bulk": self.bulk.address,
             "time_us": now.clock,
+            "clock": clock_status(self._host.clock),
             "uptime_s": round(self.uptime_s, 3),
             "ready": not waiting_for,
             "waiting_for": waiting_for,
@@ -305,7 +320,10 @@ class Node:
         loop = asyncio.get_running_loop()
         self._ticker = loop.call_later(TICK_SECONDS, self._tick)
         self._rates = self._rates.tick(self.counters, loop.time())
-        self.storage.tick(self._host.now().clock)
+        now = self._host.now().clock
+        self.storage.tick(now)
+        for each in ahead(self.broker, now):
+            log.repeated("ticks_ahead", by=each["pubend"], **each)
         REPEATS.sweep()
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
@@ -322,7 +340,17 @@ class Node:
             self._named = list(self._database.subscriptions())
         self._network = config.network.extended(stored_creations(self._database))
         places = [place for place in self._network.pubends.values() if place.broker == config.broker]
-        return incarnation, {place.pubend: self._open_log(place, self._network) for place in places}
+        logs = {place.pubend: self._open_log(place, self._network) for place in places}
+        try:
+            floors = {pubend: each.recover().floor for pubend, each in logs.items()}
+            check_ahead(floors, time.time_ns() // 1_000, config.network.parameters.ticks_ahead_ms)
+        except UsageError:
+            for each in logs.values():
+                each.close()
+            if self._database is not None:
+                self._database.close()
+            raise
+        return incarnation, logs
 
     def _open_log(self, place: PubendPlace, network: Network) -> RecordLog:
         config = self.config

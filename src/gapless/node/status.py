@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
-from gapless.model.ticks import TICKS_PER_MS, Tick
-from gapless.protocol.figures import laggards, stream_figures
+from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
+from gapless.protocol.figures import hosted, laggards, stream_figures
 from gapless.protocol.network import Network
+from gapless.protocol.pubend import RESERVE_GROWTH_MAX
 
 if TYPE_CHECKING:
+    from gapless.node.clock import WallClock
     from gapless.node.sessions import Sessions
     from gapless.node.storage import LogFigures
     from gapless.node.subscriptions import Subscription
@@ -115,11 +117,37 @@ def pubends_status(
                 "durable": source.durable,
                 "released": source.released,
                 "pending": source.pending,
+                "ticks_ahead_ms": _lag_ms(source.next_tick, clock),
+                "asked_beyond": source.asked_beyond,
                 "log_bytes": log.log_bytes,
                 "oldest_tick": log.oldest_tick,
                 "retention": log.retention,
             }
         found.append(entry)
+    return found
+
+
+def clock_status(clock: WallClock) -> dict[str, object]:
+    """The leaps of the wall clock."""
+    return {
+        "leaps": clock.leaps,
+        "last_leap_s": clock.last_leap / (1_000 * TICKS_PER_MS),
+        "held_s": clock.held / (1_000 * TICKS_PER_MS),
+    }
+
+
+def ahead(broker: Broker, clock: Tick) -> list[dict[str, object]]:
+    """The pubends here whose ticks are ahead of the clock by more than is usual after a restart."""
+    found: list[dict[str, object]] = []
+    usual = broker.network.parameters.reserve_ms * (RESERVE_GROWTH_MAX + 1) * TICKS_PER_MS
+    for pubend in hosted(broker):
+        entry: dict[str, object] = {}
+        if pubend.next_tick > clock + usual:
+            entry["ahead_s"] = round((pubend.next_tick - clock) / (1_000 * TICKS_PER_MS), 1)
+        if pubend.asked_beyond > TICK_MIN:
+            entry["asked_beyond_s"] = round((pubend.asked_beyond - clock) / (1_000 * TICKS_PER_MS), 1)
+        if entry:
+            found.append({"pubend": pubend.pubend, **entry})
     return found
 
 
