@@ -5,8 +5,8 @@ has ticks that others must wait for, or follow. A leap is therefore told, and on
 believed is not passed on: the clock goes on at the pace of the monotonic one until it is set right, or until
 somebody starts the node again, who then has seen to it.
 
-The monotonic clock is the one that goes on while a machine sleeps, where there is such a clock: waking up is no
-leap. Implements docs/protocol.md, clause 5.23.
+The monotonic clock is the one that goes on while a machine sleeps, where there is such a clock: waking up is
+no leap. Implements docs/protocol.md, clause 5.23.
 """
 
 from __future__ import annotations

@@ -323,7 +323,13 @@ class Node:
         now = self._host.now().clock
         self.storage.tick(now)
         for each in ahead(self.broker, now):
-            log.repeated("ticks_ahead", by=each["pubend"], **each)
+            log.repeated(
+                "ticks_ahead",
+                by=each.pubend,
+                pubend=each.pubend,
+                ahead_s=each.ahead_s,
+                asked_beyond_s=each.asked_beyond_s,
+            )
         REPEATS.sweep()
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:

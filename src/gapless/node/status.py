@@ -12,10 +12,10 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
-from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
+from gapless.model.ticks import TICKS_PER_MS, Tick
 from gapless.protocol.figures import hosted, laggards, stream_figures
 from gapless.protocol.network import Network
 from gapless.protocol.pubend import RESERVE_GROWTH_MAX
@@ -136,18 +136,23 @@ def clock_status(clock: WallClock) -> dict[str, object]:
     }
 
 
-def ahead(broker: Broker, clock: Tick) -> list[dict[str, object]]:
+class Ahead(NamedTuple):
+    """A pubend whose ticks are ahead of the clock, or would be if it had done as it was asked."""
+
+    pubend: PubendId
+    ahead_s: float
+    #: How far ahead the highest tick is that was asked for and was too far; 0 for none.
+    asked_beyond_s: float
+
+
+def ahead(broker: Broker, clock: Tick) -> list[Ahead]:
     """The pubends here whose ticks are ahead of the clock by more than is usual after a restart."""
-    found: list[dict[str, object]] = []
+    found: list[Ahead] = []
     usual = broker.network.parameters.reserve_ms * (RESERVE_GROWTH_MAX + 1) * TICKS_PER_MS
-    for pubend in hosted(broker):
-        entry: dict[str, object] = {}
-        if pubend.next_tick > clock + usual:
-            entry["ahead_s"] = round((pubend.next_tick - clock) / (1_000 * TICKS_PER_MS), 1)
-        if pubend.asked_beyond > TICK_MIN:
-            entry["asked_beyond_s"] = round((pubend.asked_beyond - clock) / (1_000 * TICKS_PER_MS), 1)
-        if entry:
-            found.append({"pubend": pubend.pubend, **entry})
+    for each in hosted(broker):
+        beyond = max(0, each.asked_beyond - clock)
+        if beyond or each.next_tick > clock + usual:
+            found.append(Ahead(each.pubend, _seconds(each.next_tick - clock), _seconds(beyond)))
     return found
 
 
@@ -243,6 +248,10 @@ def _state(subscription: Subscription, behind: Mapping[SubscriptionId, object]) 
 def told(report: Mapping[str, object]) -> str:
     """A status as text."""
     return json.dumps(report, separators=(",", ":"))
+
+
+def _seconds(ticks: Tick) -> float:
+    return round(max(0, ticks) / (1_000 * TICKS_PER_MS), 1)
 
 
 def _lag_ms(ahead: Tick | None, behind: Tick | None) -> float | None:

@@ -144,8 +144,8 @@ class Pubend:
     parameters: Parameters
     #: Every tick below is known: an event in the log, or silence for ever. Only grows.
     told: Tick = 0
-    #: What is told next begins here: at `told`, but for the first time after a restart. What an earlier life said
-    #: above its last event may not have reached everybody, and is silence.
+    #: What is told next begins here: at `told`, but for the first time after a restart. What an earlier life
+    #: said above its last event may not have reached everybody, and is silence.
     tell_from: Tick = 0
     #: The next event gets this tick or a later one. Invariant: never below `told`.
     next_tick: Tick = 0

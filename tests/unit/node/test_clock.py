@@ -92,6 +92,8 @@ def test_a_leap_that_becomes_longer_is_still_not_believed() -> None:
 def test_a_log_far_ahead_of_the_clock_is_refused_and_names_the_clock() -> None:
     floors = {PubendId("one"): START, PubendId("two"): START + DAY}
     check_ahead(floors, START, DAY_MS)
-    with pytest.raises(UsageError, match=r"'two' ends 3\.0 days after the clock .* 2023-11-12 22:13 UTC") as refused:
+    with pytest.raises(
+        UsageError, match=r"'two' ends 3\.0 days after the clock .* 2023-11-12 22:13 UTC"
+    ) as refused:
         check_ahead(floors, START - 2 * DAY, DAY_MS)
     assert refused.value.code == "E117"
