@@ -25,10 +25,12 @@ log = event_log("gapless.clock")
 #: A smaller step is how clocks are usually set.
 LEAP_TICKS_MIN = 1_000_000
 _TICKS_PER_SECOND = 1_000 * TICKS_PER_MS
+#: Goes on while the machine sleeps, where the system has such a clock.
+_MONOTONIC: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _monotonic_ns() -> int:
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime_ns(_MONOTONIC)
 
 
 class WallClock:

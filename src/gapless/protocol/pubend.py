@@ -51,8 +51,6 @@ UNWANTED_MAX = 2
 IDLE_SILENCE = mark("idle_silence", "a pubend turned idle time into silence")
 CLOCK_HELD = mark("clock_held", "the clock was behind the last tick, and ticks went on ascending")
 TIME_FOLLOWED = mark("time_followed", "a pubend was asked for ticks beyond its time, and its time followed")
-TIME_KEPT = mark("time_kept", "a pubend was asked for ticks too far beyond its clock, and kept its time")
-PUBLISH_AHEAD = mark("publish_ahead", "ticks ran too far ahead of the clock, and a batch was refused")
 GRANT_REPEATED = mark("grant_repeated", "a start request was repeated and got the same answer")
 GRANT_EARLY = mark("grant_early", "a start request came before the advertisement it speaks of, and waited")
 GRANT_IN_PAST = mark("grant_in_past", "a start tick in the past was granted")
@@ -231,7 +229,6 @@ class Pubend:
         time = self._time(now)
         ahead_ms = (self.next_tick - time) // TICKS_PER_MS
         if ahead_ms > self.parameters.publish_ahead_ms:
-            reached(PUBLISH_AHEAD)
             reason = f"more than one event a microsecond: ticks are {ahead_ms} ms ahead: try again later"
             return [RefusePublish(pubend=self.pubend, token=publish_token, reason=reason)]
         self.reserve_growth = 1
@@ -539,7 +536,6 @@ class Pubend:
         if wanted <= self._time(now):
             return
         if wanted > self.clock_tick + self.parameters.ticks_ahead_ms * TICKS_PER_MS:
-            reached(TIME_KEPT)
             self.asked_beyond = max(self.asked_beyond, wanted)
             return
         reached(TIME_FOLLOWED)
