@@ -289,12 +289,12 @@ def tiny_rows(attacker: Attacker) -> None:
     )
     message = rows.serialize().to_pybytes()
     for raw in attacker.rounds():
-        publisher = f"mallory-{next(attacker.names)}"
         if not (attacker.send(raw, _subscribe(1, "flags")) and attacker.hear(raw, PATIENCE_S)):
             continue
-        for first in itertools.count(step=rows.num_rows):
-            sent = publish("flags", FLAGS, message, first=first, publisher=publisher)
-            if not (attacker.goes_on and attacker.send(raw, sent) and attacker.hear(raw, 0.05)):
+        while attacker.goes_on:
+            # A publisher that was refused would have to send the same again first.
+            sent = publish("flags", FLAGS, message, publisher=f"mallory-{next(attacker.names)}")
+            if not (attacker.send(raw, sent) and attacker.hear(raw, 0.05)):
                 break
 
 
@@ -303,13 +303,12 @@ def large_frames(attacker: Attacker) -> None:
     row = _evil_rows(number=[1], note=["x" * 7_000_000])
     message = row.serialize().to_pybytes()
     held: list[Raw | None] = [attacker.dial() for _ in range(4)]
-    firsts = itertools.count()
     while attacker.goes_on:
         for at, raw in enumerate(held):
             if raw is None:
                 held[at] = attacker.dial()
                 continue
-            sent = publish("evil", EVIL, message, first=next(firsts), publisher=f"large-{at}")
+            sent = publish("evil", EVIL, message, publisher=f"mallory-{next(attacker.names)}")
             if not (attacker.send(raw, sent) and attacker.hear(raw)):
                 raw.close()
                 held[at] = None

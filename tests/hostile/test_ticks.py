@@ -27,7 +27,7 @@ def test_rows_of_one_bit_are_refused_when_their_ticks_run_ahead_of_the_clock(tmp
         writer.send(*frames)
         answers = [writer.hear_kind("RECEIPT", "PUBLISH_REFUSED") for _ in frames]
         refused = [answer.head for answer in answers if answer.kind == "PUBLISH_REFUSED"]
-        assert len(answers) - len(refused) > 1
+        assert 1 <= len(answers) - len(refused) < len(answers)
         assert {(head[3], head[5]) for head in refused} == {("E182", True)}
         assert "ahead" in refused[0][4]
         # One batch may begin a second ahead, and takes a second itself; the clock went on meanwhile.
