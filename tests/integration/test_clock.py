@@ -8,8 +8,9 @@ import pytest
 
 import gapless
 from gapless.errors import UsageError
-from gapless.model.ids import BrokerId
+from gapless.model.ids import BrokerId, PubendId
 from gapless.node.clock import WallClock
+from gapless.node.folder import beyond_promises
 from tests.integration.nodes import ONE_NODE, PATIENCE_SECONDS, TOPIC, Cluster
 
 HOUR_NS = 3_600 * 10**9
@@ -88,5 +89,27 @@ def test_a_node_whose_log_is_days_ahead_of_its_clock_does_not_start(
             assert refused.value.code == "E117"
             # When the clock is right, it starts: whatever it had opened is closed again.
             await cluster.start("n1")
+
+    run(story())
+
+
+def test_the_database_knows_of_promises_that_no_clock_bounds(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as client:
+            node = cluster.nodes["n1"]
+            assert node._ticker is not None
+            node._ticker.cancel()
+            set_clock(cluster, "n1", HOUR_NS)
+            client.publish([1.0])
+            (tick,) = (await client.receipt()).ticks()
+            set_clock(cluster, "n1", 0)
+            bound = beyond_promises(cluster.network.parameters)
+            assert tick > bound, "an accepted loss of the log would begin too low by the clock alone"
+            node._tick()
+            assert node._folder is not None
+            assert node._database is not None
+            facts = node._folder._known(node._database, PubendId("trades-1"))
+            assert facts is not None
+            assert facts.next_tick > tick
 
     run(story())

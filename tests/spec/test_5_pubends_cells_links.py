@@ -256,6 +256,16 @@ def test_a_pubend_that_starts_tells_the_silence_up_to_now() -> None:
     assert hand.starts("alice") == {"nyse": FIRST}
 
 
+def test_silence_above_the_last_event_is_told_again_after_a_restart() -> None:
+    """Clause 5.11."""
+    now = Now(ms=0, clock=9_000)
+    for lost_before, begins in [(TICK_MIN, 50), (70, 70)]:
+        # Of what was lost nobody can say that it was silence.
+        pubend = source(Recovered(next_tick=50, reserved=8_000, lost_before=lost_before), now)
+        _, (message,), _ = pubend.durable(published(pubend, now)[1], now)
+        assert message.runs == ((begins, 9_001, ALWAYS),)
+
+
 def test_curiosity_about_the_present_is_answered_with_silence() -> None:
     """Clause 5.12."""
     pubend = source()

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICKS_PER_MS, Tick
+from gapless.node.folder import usually_ahead
 from gapless.protocol.figures import hosted, laggards, stream_figures
 from gapless.protocol.network import Network
-from gapless.protocol.pubend import RESERVE_GROWTH_MAX
 
 if TYPE_CHECKING:
     from gapless.node.clock import WallClock
@@ -148,10 +148,10 @@ class Ahead(NamedTuple):
 def ahead(broker: Broker, clock: Tick) -> list[Ahead]:
     """The pubends here whose ticks are ahead of the clock by more than is usual after a restart."""
     found: list[Ahead] = []
-    usual = broker.network.parameters.reserve_ms * (RESERVE_GROWTH_MAX + 1) * TICKS_PER_MS
+    usual = usually_ahead(broker.network.parameters)
     for each in hosted(broker):
         beyond = max(0, each.asked_beyond - clock)
-        if beyond or each.next_tick > clock + usual:
+        if beyond or max(each.next_tick, each.reserved) > clock + usual:
             found.append(Ahead(each.pubend, _seconds(each.next_tick - clock), _seconds(beyond)))
     return found
 
