@@ -25,7 +25,7 @@ from gapless.wire.client_messages import AskStatus
 
 if TYPE_CHECKING:
     from gapless.node.node import Node
-    from gapless.node.subscriptions import Subscription
+    from gapless.node.subscription import Subscription
 
 #: So many questions may wait for the disk.
 QUESTIONS_MAX = 64

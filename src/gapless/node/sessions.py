@@ -21,11 +21,13 @@ from gapless.node.config import Limits
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
 from gapless.node.logs import event_log
+from gapless.node.losses import Losses
 from gapless.node.principals import Principal, Principals
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING, Rights
-from gapless.node.subscriptions import Subscription, Subscriptions
+from gapless.node.subscription import Subscription
+from gapless.node.subscriptions import Subscriptions
 from gapless.protocol.network import Network
 from gapless.store.recovery import RecoveryDatabase
 from gapless.wire.client_codec import ClientDecoder, encode_node
@@ -77,6 +79,7 @@ class Sessions:
         principals: Principals | None = None,
         reach: Callable[[PubendId], Tick] = lambda _: TICK_MAX,
         is_gone: Callable[[str], bool] = lambda _: False,
+        losses: Losses | None = None,
     ) -> None:
         """`reach` and `is_gone` are for subscriptions: see there."""
         self.network = network
@@ -91,7 +94,15 @@ class Sessions:
         self.publishing = Publishing(network, publishers, feed, catalog.addresses)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(
-            network, self.delivery, sources, feed, self.principals, database, reach=reach, is_gone=is_gone
+            network,
+            self.delivery,
+            sources,
+            feed,
+            principals=self.principals,
+            database=database,
+            losses=losses,
+            reach=reach,
+            is_gone=is_gone,
         )
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None

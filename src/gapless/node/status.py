@@ -22,7 +22,7 @@ from gapless.protocol.network import Network
 if TYPE_CHECKING:
     from gapless.node.sessions import Sessions
     from gapless.node.storage import LogFigures
-    from gapless.node.subscriptions import Subscription
+    from gapless.node.subscription import Subscription
     from gapless.protocol.broker import Broker
 
 #: The states of a subscription, in the order in which they are listed.

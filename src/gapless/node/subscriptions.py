@@ -9,16 +9,14 @@ that principal that comes with its name goes on where it was acknowledged last; 
 Everybody else is refused, and the owner notices nothing. It is restored when the node starts, before anything
 is acknowledged upwards, and confirmed to its client only when the disk has it.
 
-A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are parked,
-and ended later, `LEAVING_MAX` in a turn of the event loop.
+A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are
+parked, and ended later, a few in a turn of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -28,10 +26,13 @@ from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
+from gapless.node.leaving import FewAtATime
 from gapless.node.logs import event_log
+from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.node.principals import Principal, Principals
 from gapless.node.security import NOBODY
+from gapless.node.subscription import Change, Subscription
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
 from gapless.protocol.events import (
@@ -52,66 +53,12 @@ log = event_log("gapless.subscriptions")
 
 #: How long the subscriptions of a lost connection are kept as they are.
 PARKED_SECONDS = 30.0
-#: Maximum number of subscriptions that are parked, or ended after that, in one turn of the event loop.
-LEAVING_MAX = 10
 #: What the disk has refused is tried again after this time.
 RETRY_SECONDS = 1.0
 #: A node keeps no more named subscriptions than this; another one is refused (E135).
 NAMED_MAX = 100_000
 #: The start of a pubend that came after the subscription: everything.
 _EARLIEST = TICK_MIN + 1
-
-
-@dataclass(slots=True)
-class _Change:
-    """A change of a condition that not all pubends have confirmed."""
-
-    #: The client's number for it; None when coming back with another condition is what asked for it.
-    request: int | None
-    where: str
-    session: Session | None
-    since: dict[PubendId, Tick] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """One subscription of a client."""
-
-    name: SubscriptionId
-    number: int
-    asked: Subscribe
-    #: None when the client is gone and the subscription is parked.
-    session: Session | None
-    #: The pubends of its topic when it began.
-    pubends: tuple[PubendId, ...]
-    #: Whose it is.
-    principal: Principal
-    #: The characters of its conditions, as they are counted there.
-    condition_bytes: int = 0
-    #: Where it starts at each pubend that has confirmed it.
-    starts: dict[PubendId, Tick] = field(default_factory=dict)
-    #: What it is to deliveries, once a pubend has confirmed it.
-    reader: Reader | None = None
-    #: Changes of its condition that are under way, in order.
-    changing: list[_Change] = field(default_factory=list)
-    #: Of a named one: its conditions, each with the ticks from which on it decides; the last is the newest.
-    conditions: list[tuple[str, dict[PubendId, Tick]]] = field(default_factory=list)
-    #: Of a named one that goes on from earlier: the positions it had.
-    resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
-    #: Of a named one: whether the disk has it, so that its client may hear of it.
-    is_kept: bool = False
-    #: The one that it stands for, which holds what both need until this one is confirmed.
-    before: Subscription | None = None
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether nothing is delivered: its client reads in bulk, and only keeps the log from going."""
-        return self.asked.mode == "holding"
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether all pubends have said from which tick on it is gapless."""
-        return len(self.starts) == len(self.pubends)
 
 
 class Subscriptions:
@@ -123,17 +70,19 @@ class Subscriptions:
         delivery: Delivery,
         sources: Mapping[PubendId, int],
         feed: Feed,
+        *,
         principals: Principals,
         database: RecoveryDatabase | None = None,
-        *,
+        losses: Losses | None = None,
         reach: Callable[[PubendId], Tick],
         is_gone: Callable[[str], bool],
     ) -> None:
         """Without a database there are no named subscriptions.
 
-        `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a principal
-        cannot come any more, such as one whose token was removed from the network file.
+        `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a
+        principal cannot come any more, such as one whose token was removed from the network file.
         """
+        self._losses = losses or Losses()
         self._principals = principals
         self._reach = reach
         self._is_gone = is_gone
@@ -149,9 +98,9 @@ class Subscriptions:
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
         #: Those whose client is gone and that are not parked yet, with the session that they had.
-        self._leaving: deque[tuple[Session, Subscription]] = deque()
-        #: Those that are parked for a while, and until when: these ascend.
-        self._parked: deque[tuple[float, Subscription]] = deque()
+        self._leaving: FewAtATime[tuple[Session, Subscription]] = FewAtATime(self._park_gone)
+        #: Those that are parked for a while.
+        self._parked: FewAtATime[Subscription] = FewAtATime(self.end, PARKED_SECONDS)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -193,6 +142,8 @@ class Subscriptions:
         if subscription is None:
             return
         subscription.starts[effect.pubend] = effect.start
+        if subscription.is_restored:
+            self._look_for_loss(subscription, effect)
         if subscription.reader is None:
             subscription.reader = self._reader(subscription, effect.slot)
         self._delivery.enter(subscription.reader, {effect.pubend: effect.start})
@@ -222,6 +173,7 @@ class Subscriptions:
             session.end_request()
             _answer(session, request, error)
 
+        self._losses.forget(name)
         self._book.drop(name, dropped)
 
     def end(self, subscription: Subscription) -> None:
@@ -237,20 +189,15 @@ class Subscriptions:
 
     def left(self, session: Session) -> None:
         """A client is gone: its subscriptions are parked, a few at a time."""
-        is_called = bool(self._leaving)
-        self._leaving.extend((session, each) for each in session.subscriptions.values())
+        gone = [(session, each) for each in session.subscriptions.values()]
         session.subscriptions.clear()
-        if not is_called:
-            self._park_some()
+        self._leaving.extend(gone)
 
-    def _park_some(self) -> None:
-        for _ in range(min(LEAVING_MAX, len(self._leaving))):
-            session, subscription = self._leaving.popleft()
-            # Meanwhile it may have ended, or its name have been taken over.
-            if subscription.session is session and self._by_name.get(subscription.name) is subscription:
-                self.park(subscription)
-        if self._leaving:
-            self._loop.call_soon(self._park_some)
+    def _park_gone(self, gone: tuple[Session, Subscription]) -> None:
+        session, subscription = gone
+        # Meanwhile it may have ended, or its name have been taken over.
+        if subscription.session is session and self._by_name.get(subscription.name) is subscription:
+            self.park(subscription)
 
     def park(self, subscription: Subscription) -> None:
         """The client is gone: nothing is sent, and what it lacks stays wanted, for a while or for ever."""
@@ -266,19 +213,7 @@ class Subscriptions:
         reader.connection = None
         self._delivery.report_slow(reader, away=True)
         if not is_named:
-            if not self._parked:
-                self._loop.call_later(PARKED_SECONDS, self._end_parked)
-            self._parked.append((self._loop.time() + PARKED_SECONDS, subscription))
-
-    def _end_parked(self) -> None:
-        """End those that were parked for long enough, a few at a time."""
-        now = self._loop.time()
-        for _ in range(LEAVING_MAX):
-            if not self._parked or self._parked[0][0] > now:
-                break
-            self.end(self._parked.popleft()[1])
-        if self._parked:
-            self._loop.call_later(max(self._parked[0][0] - now, 0.0), self._end_parked)
+            self._parked.extend([subscription])
 
     # Other conditions.
 
@@ -287,7 +222,7 @@ class Subscriptions:
         subscription = session.named(asked.subscription)
         self._principals.check_condition(subscription.principal, asked.where)
         condition = self._condition(subscription.asked.topic, asked.where)
-        self._change(subscription, _Change(asked.request, asked.where, session), condition)
+        self._change(subscription, Change(asked.request, asked.where, session), condition)
 
     def changed(self, effect: ConfirmChange) -> None:
         """Another condition decides from a tick on: the client hears of it."""
@@ -308,7 +243,7 @@ class Subscriptions:
         def told(error: StoreError | None) -> None:
             if error is not None:
                 # The change is made and cannot be taken back: its client hears of it when the disk has it.
-                log.warning("change_not_written", code=error.code, reason=error.message)
+                log.repeated("change_not_written", by=error.code, code=error.code, reason=error.message)
                 self._loop.call_later(RETRY_SECONDS, again)
             elif change is not None and change.request is not None and change.session is subscription.session:
                 self._tell(subscription, change.request, effect.pubend, effect.since)
@@ -322,7 +257,7 @@ class Subscriptions:
         elif subscription.is_kept:
             self._put(subscription, told)
 
-    def _change(self, subscription: Subscription, change: _Change, condition: Condition) -> None:
+    def _change(self, subscription: Subscription, change: Change, condition: Condition) -> None:
         subscription.changing.append(change)
         try:
             self._feed(FilterChangeRequested(subscription=subscription.name, condition=condition))
@@ -351,6 +286,24 @@ class Subscriptions:
         if requests:
             self._feed(SubscriptionsRestored(requests=tuple(requests)))
 
+    def _write_losses(self) -> None:
+        """Have the disk know what was lost, should the node die before the client hears of it."""
+
+        def written(error: StoreError | None) -> None:
+            if error is not None:
+                log.repeated("losses_not_written", by=error.code, code=error.code, reason=error.message)
+                self._loop.call_later(RETRY_SECONDS, self._write_losses)
+
+        assert self._book is not None, "somebody has a name, so there is a database"
+        self._book.write(self._losses.write(), written)
+
+    def _look_for_loss(self, subscription: Subscription, effect: ConfirmSubscription) -> None:
+        """The pubend begins later than it was asked to: did it release what was never acked here?"""
+        name, position = subscription.asked.name, subscription.resumed.get(effect.pubend)
+        assert name is not None, "it was restored by its name"
+        if position is not None and self._losses.granted(name, position, effect):
+            self._write_losses()
+
     def _restored(self, record: NamedSubscription) -> SubscribeRequested:
         wheres: list[tuple[str, dict[PubendId, Tick]]] = [(record.condition, {})]
         for where, since in record.changes:
@@ -366,7 +319,7 @@ class Subscriptions:
         subscription = self._made(_id_of(record.name), 0, asked, None, principal)
         subscription.conditions = wheres
         subscription.resumed = record.positions
-        subscription.is_kept = True
+        subscription.is_kept = subscription.is_restored = True
         self._add(subscription)
         return SubscribeRequested(
             subscription=subscription.name,
@@ -430,7 +383,7 @@ class Subscriptions:
         if last != condition:
             # What it has not acknowledged is judged by the old condition, as when a client changes its mind.
             self._principals.check_condition(found.principal, asked.where)
-            self._change(found, _Change(None, asked.where, None), condition)
+            self._change(found, Change(None, asked.where, None), condition)
         self._take_over(found, session, asked)
         if found.principal is not session.principal:
             self._adopt(found, session.principal)
@@ -438,7 +391,7 @@ class Subscriptions:
             self._resume(found)
 
     def _check_owner(self, found: Subscription, session: Session, asked: Subscribe) -> None:
-        """Raise UsageError unless a name is the client's, or its owner is gone and the client may adopt it."""
+        """Raise UsageError unless a name is the client's, or its owner is gone and it may adopt it."""
         name, own = asked.name, session.principal
         assert name is not None
         if found.principal is own:
@@ -446,8 +399,8 @@ class Subscriptions:
         if not (self._is_gone(found.principal.name) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
-                f"there is a subscription '{name}' of somebody else at this node: choose another name, or use the "
-                "token or certificate that it was made with",
+                f"there is a subscription '{name}' of somebody else at this node: choose another name, or use "
+                "the token or certificate that it was made with",
             )
         self._principals.check_subscription(own, len(session.subscriptions), asked.where, named=True)
 
@@ -553,11 +506,19 @@ class Subscriptions:
             self._delivery.report_slow(reader, away=True)
             return
         own = asked.start if isinstance(asked.start, Mapping) else {}
-        for pubend, position in self._positions(subscription).items():
-            start = max(position, min(own.get(pubend, position), self._reach(pubend)))
+        assert asked.name is not None, "it has a name"
+        positions = self._positions(subscription)
+        if self._losses.moved(asked.name, positions):
+            self._write_losses()
+        for pubend, position in positions.items():
+            own_start = min(own.get(pubend, position), self._reach(pubend))
+            start, lost_from = max(position, own_start), None
+            lost = self._losses.of(asked.name, pubend)
+            if lost is not None and start < lost[1]:
+                start, lost_from = lost[1], max(start, lost[0])
             # What it has from elsewhere it may acknowledge, though it is not delivered here.
             self._delivery.reached(reader, {pubend: start})
-            self._tell(subscription, asked.request, pubend, start)
+            self._tell(subscription, asked.request, pubend, start, lost_from)
         reader.number = subscription.number
         if subscription.is_holding:
             self._delivery.report_slow(reader, away=True)
@@ -659,7 +620,14 @@ class Subscriptions:
             self._forget(subscription)
             raise
 
-    def _tell(self, subscription: Subscription, request: int, pubend: PubendId, start: Tick) -> None:
+    def _tell(
+        self,
+        subscription: Subscription,
+        request: int,
+        pubend: PubendId,
+        start: Tick,
+        lost_from: Tick | None = None,
+    ) -> None:
         if subscription.session is None:
             return
         subscription.session.send(
@@ -671,6 +639,7 @@ class Subscriptions:
                 pubend=pubend,
                 schema=self.network.topics[subscription.asked.topic],
                 start=start,
+                lost_from=lost_from,
             )
         )
 
