@@ -399,7 +399,7 @@ class Subscriptions:
         if not (self._is_gone(found.principal.name) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
-                f"there is a subscription '{name}' of somebody else at this node: choose another name, or use "
+                f"there is a subscription '{name}' of somebody else here: choose another name, or use "
                 "the token or certificate that it was made with",
             )
         self._principals.check_subscription(own, len(session.subscriptions), asked.where, named=True)
