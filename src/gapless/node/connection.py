@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gapless.errors import GaplessError, PeerError, UsageError
+from gapless.node.guard import Guard
 from gapless.wire.frames import Frame, FrameReader, Kind, Part
 from gapless.wire.handshake import Refuse, encode_link
 
@@ -81,8 +82,11 @@ class Connection(asyncio.BufferedProtocol):
         kinds: frozenset[Kind],
         made: Callable[[Connection], Owner],
         refused: Callable[[Connection, GaplessError], None] | None = None,
+        *,
+        guard: Guard | None = None,
     ) -> None:
-        """`refused` hears of it when the peer is cut off, and why."""
+        """`refused` hears of it when the peer is cut off, and why; `guard` of mistakes of our own."""
+        self._guard = guard
         self.reader = FrameReader(kinds)
         self._made = made
         self._refused = refused
@@ -281,6 +285,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.settled()
         except PeerError as error:
             self.refuse(error)
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+            self.refuse(UsageError("E181", "the node failed to answer this, and stops: its log says why"))
+            self._mistaken(mistake)
+
+    def _mistaken(self, mistake: Exception) -> None:
+        """What was said could be read, and went wrong in the middle: nobody can say what it has left."""
+        if self._guard is None:
+            raise mistake
+        self._guard.mistaken(mistake)
 
     def _go_on(self) -> None:
         """It is the turn of the frames that were put off."""
@@ -367,9 +380,12 @@ class Connection(asyncio.BufferedProtocol):
         """The transport has sent enough."""
         self.is_congested = False
         assert self._owner is not None
-        self._owner.drained()
-        if self._unread is not None:
-            self._look()
+        try:
+            self._owner.drained()
+            if self._unread is not None:
+                self._look()
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+            self._mistaken(mistake)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
@@ -378,7 +394,10 @@ class Connection(asyncio.BufferedProtocol):
         self._unread = None
         self._release()
         if self._owner is not None:
-            self._owner.lost(self._reason if exc is None else str(exc))
+            try:
+                self._owner.lost(self._reason if exc is None else str(exc))
+            except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+                self._mistaken(mistake)
 
 
 def _memory_of(frames: Sequence[Frame]) -> int:

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from gapless.node.guard import Guard
+
 #: Maximum number that is done in one turn of the event loop. Each is a step of the broker, of up to 0.3 ms.
 LEAVING_MAX = 10
 
@@ -16,8 +18,10 @@ Each = TypeVar("Each")
 class FewAtATime(Generic[Each]):
     """Does the same to all that are put in, after a while. Those without a delay begin at once."""
 
-    def __init__(self, do: Callable[[Each], None], delay_s: float = 0.0) -> None:
+    def __init__(self, do: Callable[[Each], None], delay_s: float = 0.0, guard: Guard | None = None) -> None:
+        """`guard` hears of mistakes of our own."""
         self._do = do
+        self._later = self._next if guard is None else guard.call(self._next)
         self._delay_s = delay_s
         self._loop = asyncio.get_running_loop()
         #: When each is due: these ascend.
@@ -43,4 +47,4 @@ class FewAtATime(Generic[Each]):
             self._do(self._waiting.popleft()[1])
         self._is_called = bool(self._waiting)
         if self._is_called:
-            self._loop.call_later(max(self._waiting[0][0] - now, 0.0), self._next)
+            self._loop.call_later(max(self._waiting[0][0] - now, 0.0), self._later)

@@ -14,12 +14,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError, PeerError, StoreError, UsageError
+from gapless.model.budget import CLIENT_FRAME_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.model.ticks import TICK_MAX, Tick
 from gapless.node.catalog import Catalog
 from gapless.node.config import Limits
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.principals import Principal, Principals
@@ -76,12 +78,13 @@ class Sessions:
         catalog: Catalog,
         *,
         database: RecoveryDatabase | None = None,
+        losses: Losses | None = None,
+        guard: Guard | None = None,
         principals: Principals | None = None,
         reach: Callable[[PubendId], Tick] = lambda _: TICK_MAX,
         is_gone: Callable[[str], bool] = lambda _: False,
-        losses: Losses | None = None,
     ) -> None:
-        """`reach` and `is_gone` are for subscriptions: see there."""
+        """`guard` hears of mistakes of our own; `reach` and `is_gone` are for subscriptions: see there."""
         self.network = network
         #: Who has how much of this node.
         self.principals = Principals(Limits()) if principals is None else principals
@@ -91,7 +94,7 @@ class Sessions:
         #: The number that names each pubend in deliveries, and how its rows are written.
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
-        self.publishing = Publishing(network, publishers, feed, catalog.addresses)
+        self.publishing = Publishing(network, publishers, feed, catalog.addresses, guard)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(
             network,
@@ -101,6 +104,7 @@ class Sessions:
             principals=self.principals,
             database=database,
             losses=losses,
+            guard=guard,
             reach=reach,
             is_gone=is_gone,
         )
@@ -124,7 +128,7 @@ class Sessions:
 
     def welcome(self, connection: Connection, hello: Hello, rights: Rights = EVERYTHING) -> Session:
         """A client has come that may do so much."""
-        connection.reader.allow(FROM_CLIENT)
+        connection.reader.allow(FROM_CLIENT, bytes_max=CLIENT_FRAME_BYTES_MAX)
         principal = self.principals.of(rights.principal)
         principal.clients += 1
         connection.share = principal.share
@@ -174,7 +178,7 @@ class Sessions:
             elif isinstance(message, Hello):
                 raise PeerError("E213", "a second HELLO frame came")
             return
-        request = self._decoder.decode(frame)
+        request = self._decoded(session, frame)
         if isinstance(request, Publish):
             self.publishing.publish(session, request)
             return
@@ -185,6 +189,16 @@ class Sessions:
             if number is None:
                 raise PeerError("E224", f"{error.code} {error.message}") from error
             session.send(_refusal(number, error))
+
+    def _decoded(self, session: Session, frame: Frame) -> ClientMessage:
+        try:
+            return self._decoder.decode(frame)
+        except PeerError:
+            raise
+        except Exception as error:
+            # Reading changes nothing: this client is cut off, and all others are served on.
+            log.error("request_failed", client=session.name, code="E215", reason=repr(error))
+            raise PeerError("E215", f"a {frame.kind.name} frame cannot be read here") from error
 
     def _answer(self, session: Session, request: ClientMessage) -> None:
         match request:
@@ -227,6 +241,11 @@ class Sessions:
                 address = await self.bulk.opened()
             except UsageError as error:
                 session.send(_refusal(asked.request, error))
+                return
+            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
+                log.error("request_failed", client=session.name, code="E181", reason=repr(error))
+                failed = UsageError("E181", "the node failed to answer this: its log says why")
+                session.send(_refusal(asked.request, failed))
                 return
             finally:
                 session.end_request()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gapless.model.ids import PubendId, SubscriptionId
-from gapless.model.ticks import Tick
+from gapless.errors import StoreError, UsageError
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import Reader
 from gapless.node.principals import Principal
-from gapless.wire.client_messages import Subscribe
+from gapless.node.security import Rights
+from gapless.protocol.network import Network
+from gapless.wire.client_messages import Done, RequestRefused, Subscribe
 
 if TYPE_CHECKING:
     from gapless.node.sessions import Session
+
+#: The start of a pubend that came after the subscription: everything.
+EARLIEST = TICK_MIN + 1
 
 
 @dataclass(slots=True)
@@ -68,3 +74,41 @@ class Subscription:
     def is_confirmed(self) -> bool:
         """Whether all pubends have said from which tick on it is gapless."""
         return len(self.starts) == len(self.pubends)
+
+
+def id_of(name: str) -> SubscriptionId:
+    """What the broker calls a named subscription. No client has a name like this."""
+    return SubscriptionId(f"named {name}")
+
+
+def answer(session: Session, request: int, error: StoreError | None) -> None:
+    """Tell a client that its request was carried out, or that the disk refused it."""
+    if error is None:
+        session.send(Done(request=request))
+    else:
+        session.send(
+            RequestRefused(request=request, code=error.code, message=error.message, retry=error.retry)
+        )
+
+
+def start_of(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
+    """Where a subscription begins, as the broker is told."""
+    match asked.start:
+        case "now":
+            return None
+        case "earliest":
+            return EARLIEST
+        case start:
+            return start
+
+
+def check_pubends(network: Network, rights: Rights, topic: TopicId, pubends: Iterable[PubendId]) -> None:
+    """Whether pubends that a client names are its topic's, as far as is known here. Raises UsageError.
+
+    A client that comes from another edge may know some that this one has not heard of yet. One of a topic
+    that it may not see is as unknown: nothing is done with either.
+    """
+    for pubend in pubends:
+        place = network.pubends.get(pubend)
+        if place is not None and place.topic != topic and rights.may_see(place.topic):
+            raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")

@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING
 
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
-from gapless.errors import StoreError, UsageError
+from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
+from gapless.node.guard import Guard
 from gapless.node.leaving import FewAtATime
 from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.node.principals import Principal, Principals
 from gapless.node.security import NOBODY
-from gapless.node.subscription import Change, Subscription
+from gapless.node.subscription import EARLIEST, Change, Subscription, answer, check_pubends, id_of, start_of
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
 from gapless.protocol.events import (
@@ -57,8 +58,6 @@ PARKED_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 #: A node keeps no more named subscriptions than this; another one is refused (E135).
 NAMED_MAX = 100_000
-#: The start of a pubend that came after the subscription: everything.
-_EARLIEST = TICK_MIN + 1
 
 
 class Subscriptions:
@@ -74,10 +73,11 @@ class Subscriptions:
         principals: Principals,
         database: RecoveryDatabase | None = None,
         losses: Losses | None = None,
+        guard: Guard | None = None,
         reach: Callable[[PubendId], Tick],
         is_gone: Callable[[str], bool],
     ) -> None:
-        """Without a database there are no named subscriptions.
+        """Without a database there are no named subscriptions. `guard` hears of mistakes of our own.
 
         `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a
         principal cannot come any more, such as one whose token was removed from the network file.
@@ -93,14 +93,14 @@ class Subscriptions:
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[SubscriptionId, Subscription] = {}
         self._numbers = count(1)
-        self._book = None if database is None else NamedBook(database, self._moved_positions)
+        self._book = None if database is None else NamedBook(database, self._moved_positions, guard)
         #: The named ones, by the name that clients use.
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
         #: Those whose client is gone and that are not parked yet, with the session that they had.
-        self._leaving: FewAtATime[tuple[Session, Subscription]] = FewAtATime(self._park_gone)
+        self._leaving: FewAtATime[tuple[Session, Subscription]] = FewAtATime(self._park_gone, guard=guard)
         #: Those that are parked for a while.
-        self._parked: FewAtATime[Subscription] = FewAtATime(self.end, PARKED_SECONDS)
+        self._parked: FewAtATime[Subscription] = FewAtATime(self.end, PARKED_SECONDS, guard)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -108,6 +108,11 @@ class Subscriptions:
     def held(self) -> list[Subscription]:
         """All of them, parked ones included."""
         return list(self._by_name.values())
+
+    def troubles(self) -> list[str]:
+        """What is wrong with the thread that writes the named ones."""
+        trouble = None if self._book is None else self._book.trouble()
+        return [] if trouble is None else [trouble]
 
     async def close(self) -> None:
         """Write down how far the named ones have come."""
@@ -127,6 +132,8 @@ class Subscriptions:
         else:
             self._check_owner(found, session, asked)
         condition = self._condition(asked.topic, asked.where)
+        if isinstance(asked.start, Mapping):
+            check_pubends(self.network, session.rights, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
@@ -134,7 +141,7 @@ class Subscriptions:
             return
         number = next(self._numbers)
         made = self._made(f"{session.name}#{number}", number, asked, session, session.principal)
-        self._begin(made, condition, _start(asked))
+        self._begin(made, condition, start_of(asked))
 
     def confirmed(self, effect: ConfirmSubscription) -> None:
         """A subscription is gapless from a tick on: the client hears of it."""
@@ -171,7 +178,7 @@ class Subscriptions:
 
         def dropped(error: StoreError | None) -> None:
             session.end_request()
-            _answer(session, request, error)
+            answer(session, request, error)
 
         self._losses.forget(name)
         self._book.drop(name, dropped)
@@ -316,7 +323,7 @@ class Subscriptions:
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
         principal = self._principals.of(NOBODY if record.owner is None else record.owner)
-        subscription = self._made(_id_of(record.name), 0, asked, None, principal)
+        subscription = self._made(id_of(record.name), 0, asked, None, principal)
         subscription.conditions = wheres
         subscription.resumed = record.positions
         subscription.is_kept = subscription.is_restored = True
@@ -326,15 +333,17 @@ class Subscriptions:
             topic=record.topic,
             condition=conditions[0][0],
             order=record.order,
-            start={pubend: record.positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+            start={pubend: record.positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
             changes=tuple(conditions[1:]),
         )
 
     def acknowledged(self, subscription: Subscription, positions: Mapping[PubendId, Tick]) -> None:
         """A client needs nothing below these ticks: as far as they were delivered, or could have been read.
 
-        Ticks of pubends that the subscription does not have are left out.
+        Raises UsageError when it names a pubend of another topic, and nothing has changed then.
         """
+        assert subscription.session is not None, "nobody is there to acknowledge"
+        check_pubends(self.network, subscription.session.rights, subscription.asked.topic, positions)
         if subscription.reader is not None:
             if subscription.is_holding:
                 could = {p: min(positions[p], self._reach(p)) for p in subscription.pubends if p in positions}
@@ -364,9 +373,9 @@ class Subscriptions:
                     "E135", f"this node keeps {NAMED_MAX:,} named subscriptions: forget some first"
                 )
             number = next(self._numbers)
-            subscription = self._made(_id_of(name), number, asked, session, session.principal)
+            subscription = self._made(id_of(name), number, asked, session, session.principal)
             subscription.conditions = [(asked.where, {})]
-            self._begin(subscription, condition, _start(asked))
+            self._begin(subscription, condition, start_of(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
             raise UsageError(
@@ -454,7 +463,7 @@ class Subscriptions:
         name = asked.name
         assert name is not None
         number = next(self._numbers)
-        subscription = self._made(f"{_id_of(name)}#{number}", number, asked, session, session.principal)
+        subscription = self._made(f"{id_of(name)}#{number}", number, asked, session, session.principal)
         subscription.before = found
         subscription.resumed = positions = self._positions(found)
         subscription.conditions = [(where, dict(since)) for where, since in found.conditions]
@@ -470,7 +479,7 @@ class Subscriptions:
                 topic=asked.topic,
                 condition=phases[0][0],
                 order=asked.order,
-                start={pubend: positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+                start={pubend: positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
                 changes=tuple(phases[1:]),
             )
         )
@@ -483,7 +492,7 @@ class Subscriptions:
                 return
             if error is not None:
                 if subscription.session is not None:
-                    _answer(subscription.session, subscription.asked.request, error)
+                    answer(subscription.session, subscription.asked.request, error)
                 if not subscription.is_kept:
                     self.end(subscription)
                 return
@@ -573,7 +582,14 @@ class Subscriptions:
         if schema is None:
             known = ", ".join(self.network.topics) or "none"
             raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
-        return parse_condition(where, schema)
+        try:
+            return parse_condition(where, schema)
+        except GaplessError:
+            raise
+        except Exception as error:
+            # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
+            log.error("request_failed", code="E181", reason=repr(error))
+            raise UsageError("E181", "the node failed to read this condition: its log says why") from error
 
     def _made(
         self, name: str, number: int, asked: Subscribe, session: Session | None, principal: Principal
@@ -668,27 +684,3 @@ class Subscriptions:
             del self._named[name]
         if subscription.session is not None:
             subscription.session.subscriptions.pop(subscription.number, None)
-
-
-def _id_of(name: str) -> SubscriptionId:
-    """What the broker calls a named subscription. No client has a name like this."""
-    return SubscriptionId(f"named {name}")
-
-
-def _answer(session: Session, request: int, error: StoreError | None) -> None:
-    if error is None:
-        session.send(Done(request=request))
-    else:
-        session.send(
-            RequestRefused(request=request, code=error.code, message=error.message, retry=error.retry)
-        )
-
-
-def _start(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
-    match asked.start:
-        case "now":
-            return None
-        case "earliest":
-            return _EARLIEST
-        case start:
-            return start

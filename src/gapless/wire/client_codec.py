@@ -338,6 +338,7 @@ class ClientDecoder:
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
             given_up=head.given_up,
             encoded=encoded,
+            nbytes=len(frame.parts[-1]),
         )
 
     def _known(self, topic: TopicId) -> tuple[ColumnsFormat, RowFormat, int] | None:
