@@ -21,6 +21,7 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
+from gapless.node.clock import WallClock, check_ahead
 from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
@@ -39,7 +40,9 @@ from gapless.node.quarantine import Quarantine
 from gapless.node.security import check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
+    ahead,
     clients_status,
+    clock_status,
     process_status,
     pubends_status,
     roles,
@@ -126,6 +129,16 @@ class Node:
         return counters
 
     @property
+    def clock(self) -> Tick:
+        """What the clock of the node says."""
+        return self._host.now().clock
+
+    @property
+    def clock_held(self) -> Tick:
+        """How far a leap of the machine's clock goes that is not believed."""
+        return self._host.clock.held
+
+    @property
     def uptime_s(self) -> float:
         """For how long the node has been up."""
         return self._host.uptime_s
@@ -139,7 +152,7 @@ class Node:
                 days = round(days_left(self.certificate_expires), 1)
                 log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
-        self._host = Host(self._mistaken)
+        self._host = Host(self._mistaken, WallClock(config.network.parameters.ticks_ahead_ms))
         self.storage = Storage(
             logs,
             self._host.feed,
@@ -284,6 +297,7 @@ class Node:
             "http": None if http is None else f"http://{http}",
             "bulk": self.bulk.address,
             "time_us": now.clock,
+            "clock": clock_status(self._host.clock),
             "uptime_s": round(self.uptime_s, 3),
             "ready": not waiting_for,
             "waiting_for": waiting_for,
@@ -355,7 +369,20 @@ class Node:
         if self.storage.is_dead:
             raise AssertionError("the thread that flushes the logs has ended")
         self._rates = self._rates.tick(self.counters, loop.time())
-        self.storage.tick(self._host.now().clock)
+        now = self._host.now().clock
+        self.storage.tick(now)
+        far_ahead = ahead(self.broker, now)
+        if far_ahead:
+            # What the clock cannot bound has to be known should the log be lost.
+            self._remember_ends(self.storage.logs)
+        for each in far_ahead:
+            log.repeated(
+                "ticks_ahead",
+                by=each.pubend,
+                pubend=each.pubend,
+                ahead_s=each.ahead_s,
+                asked_beyond_s=each.asked_beyond_s,
+            )
         self._look_at_disk()
         self.sessions.sweep()
         REPEATS.sweep()
@@ -403,7 +430,9 @@ class Node:
             check_accepted(config.accept_loss, [place.pubend for place in places])
             for place in places:
                 logs[place.pubend] = self._open_log(place, self._network)
-            self._remember_at_start(logs)
+            floors = {pubend: each.recover().floor for pubend, each in logs.items()}
+            check_ahead(floors, time.time_ns() // 1_000, config.network.parameters.ticks_ahead_ms)
+            self._remember_ends(logs)
         except BaseException:
             for each in logs.values():
                 each.close()
@@ -436,14 +465,14 @@ class Node:
             raise
         return KeyedLog(disk) if is_keyed else disk
 
-    def _remember_at_start(self, logs: Mapping[PubendId, RecordLog]) -> None:
-        """So that a log which is lost at once is missed, too. On a full disk, that has to wait."""
+    def _remember_ends(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """So that a log which is lost later is missed, with its promises. On a full disk, that waits."""
         try:
             self._remember_logs(logs)
         except StoreError as error:
             if error.code != "E302":
                 raise
-            log.warning("disk_full", code=error.code, reason=error.message)
+            log.repeated("disk_full", by=error.code, code=error.code, reason=error.message)
 
     def _remember_logs(self, logs: Mapping[PubendId, RecordLog]) -> None:
         """Write down how far the logs have come. Raises StoreError."""
