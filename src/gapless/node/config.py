@@ -19,6 +19,7 @@ from typing import TypeVar
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
+from gapless.node.identities import PUBLISHER_DAYS_MIN, PUBLISHERS_MAX
 from gapless.node.pipeline import Spark
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
@@ -63,6 +64,10 @@ class Limits:
 
     #: Maximum number of connected clients.
     clients_max: int = 20_000
+    #: Maximum number of publisher identities that are remembered for each principal.
+    publishers_max: int = PUBLISHERS_MAX
+    #: An identity that a program has chosen is remembered for at least so many days after its last event.
+    publisher_days_min: int = PUBLISHER_DAYS_MIN
     #: Publishing is refused while the disk has less free space than this.
     free_bytes_min: int = LogOptions().free_bytes_min
 
@@ -100,6 +105,12 @@ class NodeConfig:
     def client_address(self, broker: BrokerId) -> Address:
         """Where clients reach a broker."""
         return self.client_addresses.get(broker, self.addresses[broker])
+
+    @property
+    def has_anonymous(self) -> bool:
+        """Whether clients may come that show neither a token nor a certificate."""
+        wants_certificates = self.tls is not None and self.tls.clients is ClientCertificates.REQUIRED
+        return self.tokens is None and not wants_certificates
 
     @property
     def listen(self) -> Address:

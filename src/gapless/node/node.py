@@ -24,6 +24,7 @@ from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
+from gapless.node.identities import Identities
 from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
@@ -132,7 +133,14 @@ class Node:
             flushed=self.counters.flushed,
             archives=self._archives(),
         )
+        self._identities = Identities(
+            publishers_max=config.limits.publishers_max,
+            publisher_days_min=config.limits.publisher_days_min,
+            clock=lambda: self._host.now().clock,
+            has_anonymous=config.has_anonymous,
+        )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
+        self._identities.sort()
         self.catalog = Catalog(
             self._network,
             config.broker,
@@ -387,10 +395,10 @@ class Node:
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
         if self._database is None:
-            return Publishers(pubend)
+            return Publishers(pubend, self._identities)
         told = self._database.meta(f"notes:{pubend}")
         start = int.from_bytes(told, "big") if told else 0
-        return Publishers.recover(pubend, log, self._database.publishers(pubend), start)
+        return Publishers.recover(pubend, log, self._database.publishers(pubend), start, self._identities)
 
     def _remember(self) -> dict[PubendId, Tick]:
         """Write down who published what; up to which tick of each pubend the log may forget it after this."""
@@ -398,8 +406,11 @@ class Node:
             return {}
         with self._database.transaction():
             for pubend, publishers in self._publishers.items():
+                self._database.drop_publishers(pubend, publishers.forgotten())
                 self._database.put_publishers(publishers.positions())
                 self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
+        for publishers in self._publishers.values():
+            publishers.written()
         return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
 
     def _broken(self, error: StoreError) -> None:

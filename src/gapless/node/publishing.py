@@ -20,7 +20,7 @@ import pyarrow as pa
 from gapless.errors import UsageError
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.packed import PackedRows, put_together
-from gapless.node.publishers import Publishers, note
+from gapless.node.publishers import HoleError, NoteValue, Publishers, note
 from gapless.node.security import Rights
 from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
 from gapless.protocol.events import Event, PublishRequested
@@ -51,6 +51,8 @@ class _Request:
     publisher: str
     first: int
     last: int
+    #: What the note of the rows says of the publisher.
+    told: NoteValue
     #: None when they were handed over.
     rows: pa.RecordBatch | PackedRows | None
     #: The rows as they came, when they can be passed on like that.
@@ -58,6 +60,10 @@ class _Request:
     #: Who has sent some of the same events since, and which: the client on a new connection, or another
     #: process that does the same work.
     again: list[tuple[Speaker, int, int]] = field(default_factory=list)
+
+
+def _rows_of(requests: list[_Request]) -> int:
+    return sum(request.last + 1 - request.first for request in requests)
 
 
 class Publishing:
@@ -101,12 +107,11 @@ class Publishing:
             schema = self.network.topics[message.topic]
             if message.rows is None:
                 raise UsageError("E111", f"the rows are not of the schema of topic '{message.topic}'")
+            principal = client.rights.principal
+            publishers.check_owner(message.publisher, principal)
             if message.given_up is not None:
                 publishers.given_up(message.publisher, message.given_up)
-            awaited = publishers.awaited(message.publisher, message.first_catenation)
-            if awaited is not None:
-                # What comes later would make the refused events pass for known ones.
-                raise UsageError("E182", f"event {awaited} was refused and has to come first", retry=True)
+            publishers.check_before(message.publisher, message.before, message.first_catenation, last)
             known = publishers.fresh(message.publisher, message.first_catenation, rows_count)
             if known == rows_count:
                 self._repeat(client, message, pubend, last)
@@ -118,9 +123,11 @@ class Publishing:
             if not isinstance(rows, PackedRows):
                 rows = schema.checked(rows)
             first = message.first_catenation + known
-            publishers.accept(message.publisher, last)
+            told = publishers.accept(
+                message.publisher, first, last, principal, is_temporary=message.is_temporary
+            )
             encoded = None if known else message.encoded
-            self._take(_Request(client, pubend, message.publisher, first, last, rows, encoded))
+            self._take(_Request(client, pubend, message.publisher, first, last, told, rows, encoded))
         except UsageError as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
 
@@ -140,12 +147,13 @@ class Publishing:
             self._store(pubend, together)
 
     def _store(self, pubend: PubendId, requests: list[_Request]) -> None:
+        requests = self._standing(pubend, requests)
         if not requests:
             return
         rows = put_together([request.rows for request in requests if request.rows is not None])
         encoded = requests[0].encoded if len(requests) == 1 else None
         # The step that stores the rows asks for their note before it is over.
-        self._note = note({request.publisher: request.last for request in requests})
+        self._note = note({request.publisher: request.told for request in requests})
         token = next(self._tokens)
         self._requests[token] = requests
         for request in requests:
@@ -154,9 +162,31 @@ class Publishing:
             self._feed(PublishRequested(pubend=pubend, token=token, rows=rows, encoded=encoded))
         except UsageError as error:
             for request in self._requests.pop(token):
-                if error.retry:
-                    self._publishers[pubend].failed(request.publisher, request.first)
-                self._refuse_all(request, error)
+                self._failed(request, error)
+
+    def _standing(self, pubend: PubendId, requests: list[_Request]) -> list[_Request]:
+        """The requests without those that came after something that has failed since: they are refused."""
+        accepted = self._publishers[pubend].accepted
+        if all(request.last <= accepted(request.publisher) for request in requests):
+            return requests
+        standing: list[_Request] = []
+        for request in requests:
+            had = accepted(request.publisher)
+            if request.last <= had:
+                standing.append(request)
+            else:
+                self._refuse_all(request, HoleError(request.publisher, had))
+        return standing
+
+    def _failed(self, request: _Request, error: UsageError) -> None:
+        """A request was not stored: nothing of its publisher that came later may be."""
+        self._publishers[request.pubend].failed(request.publisher, request.first)
+        self._refuse_all(request, error)
+        coming = self._coming.get(request.pubend)
+        if coming:
+            standing = self._standing(request.pubend, coming)
+            self._coming_rows += _rows_of(standing) - _rows_of(coming)
+            self._coming[request.pubend] = standing
 
     def _take(self, request: _Request) -> None:
         if not self._coming:
@@ -176,6 +206,7 @@ class Publishing:
                 code=error.code,
                 message=error.message,
                 retry=error.retry,
+                had=error.had if isinstance(error, HoleError) else None,
             )
         )
 
@@ -210,8 +241,7 @@ class Publishing:
         """Rows were not stored: the client hears why."""
         error = UsageError("E182", effect.reason, retry=True)
         for request in self._requests.pop(effect.token):
-            self._publishers[request.pubend].failed(request.publisher, request.first)
-            self._refuse_all(request, error)
+            self._failed(request, error)
 
     def _pubend_for(self, message: Publish) -> PubendId:
         if message.topic not in self.network.topics:
@@ -231,22 +261,36 @@ class Publishing:
         return here[0]
 
     def _repeat(self, client: Speaker, message: Publish, pubend: PubendId, last: int) -> None:
-        """Everything up to `last` was accepted before: receipts, now or when it is durable."""
-        stored = min(self._publishers[pubend].durable(message.publisher), last)
-        if stored >= message.first_catenation:
-            client.send(
-                Receipt(
-                    publisher=message.publisher,
-                    first_catenation=message.first_catenation,
-                    last_catenation=stored,
-                    pubend=pubend,
-                    runs=(),
+        """Everything up to `last` came before, or was given up: receipts, now or when it is durable."""
+        publisher, publishers = message.publisher, self._publishers[pubend]
+        durable = publishers.durable(publisher)
+        for first, until, is_accepted in publishers.pieces(publisher, message.first_catenation, last):
+            if not is_accepted:
+                error = UsageError(
+                    "E102",
+                    f"events {first} to {until} of publisher '{publisher}' were given up, or are not known "
+                    "to be stored: publish them under new numbers if they are missing",
                 )
-            )
-        if stored == last:
-            return
+                self._refuse(client, publisher, first, until, error)
+                continue
+            stored = min(durable, until)
+            if stored >= first:
+                client.send(
+                    Receipt(
+                        publisher=publisher,
+                        first_catenation=first,
+                        last_catenation=stored,
+                        pubend=pubend,
+                        runs=(),
+                    )
+                )
+            if stored < until:
+                self._tell_later(client, publisher, pubend, max(first, stored + 1), until)
+
+    def _tell_later(self, client: Speaker, publisher: str, pubend: PubendId, first: int, last: int) -> None:
+        """These events are on their way: their receipts are for this client, too."""
         for requests in (*self._requests.values(), *self._coming.values()):
             for request in requests:
-                first, until = max(request.first, message.first_catenation), min(request.last, last)
-                if request.publisher == message.publisher and request.pubend == pubend and first <= until:
-                    request.again.append((client, first, until))
+                low, high = max(request.first, first), min(request.last, last)
+                if request.publisher == publisher and request.pubend == pubend and low <= high:
+                    request.again.append((client, low, high))

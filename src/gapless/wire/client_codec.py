@@ -82,6 +82,8 @@ _Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
 #: So many rows may be granted at once.
 CREDIT_ROWS_MAX: Final = 2**40
 _CreditRows = Annotated[int, Meta(ge=0, le=CREDIT_ROWS_MAX)]
+#: A catenation number, or -1 for none.
+_Before = Annotated[int, Meta(ge=-1, le=2**62)]
 
 
 class _Publish(Head, frozen=True):
@@ -92,6 +94,8 @@ class _Publish(Head, frozen=True):
     schema: Number
     after: tuple[Name, TickNumber] | None
     given_up: Counter | None = None
+    before: _Before | None = None
+    is_temporary: bool = False
 
 
 class _Subscribe(Head, frozen=True):
@@ -164,6 +168,7 @@ class _PublishRefused(Head, frozen=True):
     code: _Code
     message: Text
     retry: bool
+    had: _Before | None = None
 
 
 class _Confirmed(Head, frozen=True):
@@ -231,7 +236,15 @@ def encode_client(message: ClientMessage) -> list[Part]:
         case Publish(topic=topic, pubend=pubend, publisher=publisher, first_catenation=first):
             assert message.rows is not None, f"a Publish to '{topic}' without rows"
             published = _Publish(
-                topic, pubend, publisher, first, message.schema, message.after, message.given_up
+                topic,
+                pubend,
+                publisher,
+                first,
+                message.schema,
+                message.after,
+                message.given_up,
+                message.before,
+                message.is_temporary,
             )
             if isinstance(message.rows, PackedRows):
                 return encode_frame(Kind.PUBLISH_ROWS, encode_head(published), encode_packed(message.rows))
@@ -316,6 +329,8 @@ class ClientDecoder:
     def _publish(self, frame: Frame) -> Publish:
         is_packed = frame.kind is Kind.PUBLISH_ROWS
         head = decode_head(_publish, frame, parts=2 if is_packed else 1)
+        if head.before is not None and head.before >= head.first_catenation:
+            raise unreadable(frame, f"number {head.before} is not before {head.first_catenation}")
         topic = TopicId(head.topic)
         rows: pa.RecordBatch | PackedRows | None = None
         encoded: memoryview | None = None
@@ -336,6 +351,8 @@ class ClientDecoder:
             rows=rows,
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
             given_up=head.given_up,
+            before=head.before,
+            is_temporary=head.is_temporary,
             encoded=encoded,
         )
 
@@ -390,7 +407,7 @@ def encode_node(message: NodeMessage) -> list[Part]:
         case PublishRefused(publisher=publisher, first_catenation=first, last_catenation=last):
             kind = Kind.PUBLISH_REFUSED
             head = _PublishRefused(
-                publisher, first, last, message.code, shortened(message.message), message.retry
+                publisher, first, last, message.code, shortened(message.message), message.retry, message.had
             )
         case Confirmed(request=request, schema=schema):
             kind = Kind.CONFIRMED
