@@ -223,6 +223,8 @@ client_messages = st.one_of(
         rows=batches().map(lambda batch: batch.columns),
         after=st.none() | st.tuples(names, ticks),
         given_up=st.none() | counters,
+        before=st.sampled_from([None, -1]),
+        is_temporary=st.booleans(),
     ),
     st.builds(
         Subscribe,
@@ -276,6 +278,7 @@ node_messages = st.one_of(
         code=_codes,
         message=texts,
         retry=st.booleans(),
+        had=st.none() | st.just(-1) | counters,
     ),
     st.builds(
         Confirmed,

@@ -233,7 +233,7 @@ class Publishers:
         accepted = min(known.accepted, first - 1)
         # The hole below them is none before something above it is durable.
         while known.holes and known.durable < known.holes[-1][0] and accepted <= known.holes[-1][1]:
-            accepted = known.holes[-1][0] - 1
+            accepted = min(accepted, known.holes[-1][0] - 1)
             known.holes = known.holes[:-1]
         known.accepted = max(accepted, known.durable)
         known.holes = _up_to(known.holes, known.accepted)
