@@ -167,6 +167,7 @@ class Node:
         )
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
+        self.sessions.remember = self._remember
         self.bulk = self.sessions.bulk = BulkDoor(
             config, self._histories, lambda pubend: known_horizon(self.broker, pubend)
         )

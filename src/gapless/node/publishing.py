@@ -131,6 +131,15 @@ class Publishing:
         except UsageError as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
 
+    def release(self, publisher: str) -> None:
+        """An identity belongs to whoever uses it next. Raises UsageError when it is not known here."""
+        released = [each.release(publisher) for each in self._publishers.values()]
+        if not any(released):
+            raise UsageError(
+                "E103",
+                f"publisher '{publisher}' is not known here: connect to the node that stores its events",
+            )
+
     def hand_over(self) -> None:
         """Give the broker what came in this turn of the loop."""
         coming, self._coming, self._coming_rows = self._coming, {}, 0

@@ -40,6 +40,7 @@ from gapless.wire.client_messages import (
     Publish,
     PublishRefused,
     Receipt,
+    ReleasePublisher,
     RequestRefused,
     RowsDelivery,
     StatusReport,
@@ -146,6 +147,11 @@ class _AskStatus(Head, frozen=True):
     subscription: Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARACTERS_MAX)] | None = None
 
 
+class _ReleasePublisher(Head, frozen=True):
+    request: Number
+    publisher: Name
+
+
 class _CreateTopic(Head, frozen=True):
     request: Number
     topic: Name
@@ -218,6 +224,7 @@ _acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
 _request = msgspec.msgpack.Decoder(_Request)
 _ask_status = msgspec.msgpack.Decoder(_AskStatus)
 _list_topics = msgspec.msgpack.Decoder(_ListTopics)
+_release_publisher = msgspec.msgpack.Decoder(_ReleasePublisher)
 _create_topic = msgspec.msgpack.Decoder(_CreateTopic)
 _receipt = msgspec.msgpack.Decoder(_Receipt)
 _publish_refused = msgspec.msgpack.Decoder(_PublishRefused)
@@ -270,6 +277,8 @@ def encode_client(message: ClientMessage) -> list[Part]:
             kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns), retention)
         case AskStatus(request=request, event=event, subscription=name):
             kind, head = Kind.ASK_STATUS, _AskStatus(request, event, name)
+        case ReleasePublisher(request=request, publisher=publisher):
+            kind, head = Kind.RELEASE_PUBLISHER, _ReleasePublisher(request, publisher)
         case _:
             assert_never(message)
     return encode_frame(kind, encode_head(head))
@@ -323,6 +332,9 @@ class ClientDecoder:
                 )
             case Kind.ASK_STATUS:
                 return _decode_ask_status(frame)
+            case Kind.RELEASE_PUBLISHER:
+                release = decode_head(_release_publisher, frame)
+                return ReleasePublisher(request=release.request, publisher=release.publisher)
             case _:
                 raise PeerError("E213", f"a {frame.kind.name} frame may not come from a client")
 

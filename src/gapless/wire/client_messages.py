@@ -154,6 +154,14 @@ class AskStatus:
     subscription: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePublisher:
+    """The identity shall belong to whoever publishes under it next. Answered by Done."""
+
+    request: int
+    publisher: str
+
+
 ClientMessage: TypeAlias = (
     Publish
     | Subscribe
@@ -164,6 +172,7 @@ ClientMessage: TypeAlias = (
     | ListTopics
     | CreateTopic
     | AskStatus
+    | ReleasePublisher
 )
 
 
