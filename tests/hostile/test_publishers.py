@@ -87,7 +87,7 @@ def test_publishing_under_somebody_elses_identity_changes_nothing(tmp_path: Path
 
 
 def test_invented_publishers_do_not_make_a_node_forget_a_real_one(tmp_path: Path) -> None:
-    network = f"{TWO_TOPICS}limits.publishers_max = 500\n{FOREVER}"
+    network = f"{TWO_TOPICS}limits.principal_publishers_max = 500\n{FOREVER}"
     with Victim(tmp_path, network) as victim, victim.dial() as ann, victim.dial() as mallory:
         first = sent(ann, 0, before=-1)
         assert first.head[4], "the tick of an event that is new"

@@ -161,7 +161,7 @@ def test_who_had_no_token_goes_on_with_one_when_a_network_gets_tokens(tmp_path: 
 
 def test_invented_publishers_are_refused_before_they_displace_a_real_one(tmp_path: Path) -> None:
     async def story() -> None:
-        text = f"{NODE}limits.publishers_max = 20\n"
+        text = f"{NODE}limits.principal_publishers_max = 20\n"
         async with running(text, tmp_path, "n1") as network, client_of(network) as client:
             await client.publisher("trades", identity="real").publish({"price": 0.0})
             invented = [client.publisher("trades", identity=f"invented {each}") for each in range(19)]

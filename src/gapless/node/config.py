@@ -65,7 +65,7 @@ class Limits:
     #: Maximum number of connected clients.
     clients_max: int = 20_000
     #: Maximum number of publisher identities that are remembered for each principal.
-    publishers_max: int = PUBLISHERS_MAX
+    principal_publishers_max: int = PUBLISHERS_MAX
     #: An identity that a program has chosen is remembered for at least so many days after its last event.
     publisher_days_min: int = PUBLISHER_DAYS_MIN
     #: Publishing is refused while the disk has less free space than this.

@@ -1,6 +1,7 @@
 """Whose is a publisher identity, and when may it be forgotten? Owners and quotas, for all pubends of a node.
 
-An identity belongs to the principal that first published under it at a pubend. To forget one is to risk that
+An identity belongs to the principal that first published under it at a pubend. When nobody can be that
+principal any more, it goes to the first who uses it. To forget one is to risk that
 what it sends again is stored twice, so that is done only for a principal that has used up its quota, only
 to the one that was silent for longest, and only after a time in which nobody sends an event again. When there
 is none like that, new identities of this principal are refused.
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from gapless.errors import UsageError
 from gapless.model.ticks import Tick
-from gapless.node.security import ANONYMOUS
 from gapless.wire.client_messages import RESEND_HOURS_MAX
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HOUR: Tick = 3_600_000_000
 #: A temporary identity is kept for so long after its last event: clients stop resending an hour earlier.
 TEMPORARY_KEPT: Tick = (RESEND_HOURS_MAX + 1) * _HOUR
-#: The default of `limits.publishers_max` and `limits.publisher_days_min`.
+#: The default of `limits.principal_publishers_max` and `limits.publisher_days_min`.
 PUBLISHERS_MAX = 200_000
 PUBLISHER_DAYS_MIN = 7
 
@@ -79,13 +79,13 @@ class Identities:
         publishers_max: int = PUBLISHERS_MAX,
         publisher_days_min: int = PUBLISHER_DAYS_MIN,
         clock: Callable[[], Tick] = lambda: 0,
-        has_anonymous: bool = True,
+        is_gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`has_anonymous` says whether clients may come that show neither a token nor a certificate."""
+        """`is_gone` says of a principal whether nobody can be it any more, as the network is now."""
         self._publishers_max = publishers_max
         self._chosen_kept = max(publisher_days_min * 24 * _HOUR, TEMPORARY_KEPT)
         self._clock = clock
-        self._has_anonymous = has_anonymous
+        self._is_gone = is_gone
         self._owned: dict[str | None, _Owned] = {}
 
     def check_owner(self, identity: Identity, principal: str) -> None:
@@ -138,8 +138,8 @@ class Identities:
         return 0 if owned is None else len(owned.temporary) + len(owned.chosen)
 
     def _is_free(self, identity: Identity) -> bool:
-        # Where everybody has a name, those who had none will never come back for what they made.
-        return identity.owner is None or (identity.owner == ANONYMOUS and not self._has_anonymous)
+        # Where everybody has a token, those who had none will never come back for what they made.
+        return identity.owner is None or self._is_gone(identity.owner)
 
     def _make_room(self, principal: str) -> None:
         """Forget one identity if the principal has as many as it may. Raises UsageError when none can go."""
@@ -157,7 +157,7 @@ class Identities:
         raise UsageError(
             "E104",
             f"{self._publishers_max} publisher identities are in use, and none was silent for long enough: "
-            "use those again, or raise limits.publishers_max",
+            "use those again, or raise limits.principal_publishers_max",
         )
 
 

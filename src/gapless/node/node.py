@@ -30,7 +30,7 @@ from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.metrics import exposition
 from gapless.node.publishers import Publishers
-from gapless.node.security import check_files, days_left
+from gapless.node.security import ANONYMOUS, check_files, days_left
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
@@ -134,10 +134,10 @@ class Node:
             archives=self._archives(),
         )
         self._identities = Identities(
-            publishers_max=config.limits.publishers_max,
+            publishers_max=config.limits.principal_publishers_max,
             publisher_days_min=config.limits.publisher_days_min,
             clock=lambda: self._host.now().clock,
-            has_anonymous=config.has_anonymous,
+            is_gone=lambda principal: principal == ANONYMOUS and not config.has_anonymous,
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self._identities.sort()

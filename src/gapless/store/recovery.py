@@ -55,7 +55,7 @@ create table meta (
 ) without rowid;
 """
 #: What makes a database of each earlier version one of the next.
-_CHANGES = {
+_UPGRADES = {
     2: """
     alter table publishers add column owner text;
     alter table publishers add column is_temporary integer not null default 0;
@@ -306,7 +306,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("pragma application_id").fetchone()[0]
     version = connection.execute("pragma user_version").fetchone()[0]
     tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
-    is_ours = application == _APPLICATION and (version == _VERSION or version in _CHANGES)
+    is_ours = application == _APPLICATION and (version == _VERSION or version in _UPGRADES)
     if not is_ours and (application or version or tables):
         raise StoreError(
             "E305",
@@ -324,7 +324,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         )
         return
     for earlier in range(version, _VERSION):
-        connection.executescript(f"begin; {_CHANGES[earlier]} pragma user_version = {earlier + 1}; commit;")
+        connection.executescript(f"begin; {_UPGRADES[earlier]} pragma user_version = {earlier + 1}; commit;")
 
 
 @contextmanager

@@ -30,9 +30,10 @@ class Notes:
 
 
 def recovered(
-    notes: Notes, positions: Iterable[PublisherPosition] = (), start: Tick = 0, **options: bool
+    notes: Notes, positions: Iterable[PublisherPosition] = (), start: Tick = 0, gone: str = ""
 ) -> Publishers:
-    return Publishers.recover(P, notes, positions, start, Identities(**options))  # type: ignore[arg-type]
+    identities = Identities(is_gone=lambda principal: principal == gone)
+    return Publishers.recover(P, notes, positions, start, identities)  # type: ignore[arg-type]
 
 
 def publish(publishers: Publishers, name: str, first: int, last: int, tick: Tick) -> NoteValue:
@@ -176,11 +177,11 @@ def test_an_identity_belongs_to_whoever_used_it_first_over_restarts_too() -> Non
             assert (code(caught), caught.value.retry) == ("E103", False)
 
 
-def test_what_nobody_with_a_name_made_is_adopted_only_where_everybody_has_one() -> None:
+def test_what_belongs_to_somebody_who_is_gone_goes_to_whoever_uses_it() -> None:
     notes = Notes((5, {"me": Told(0, ANONYMOUS, is_temporary=False, holes=())}))
     with pytest.raises(UsageError):
-        recovered(notes, has_anonymous=True).check_owner("me", "certificate ann")
-    named = recovered(notes, has_anonymous=False)
+        recovered(notes).check_owner("me", "certificate ann")
+    named = recovered(notes, gone=ANONYMOUS)
     named.check_owner("me", "token feed")
     named.accept("me", 1, 1, "token feed")
     with pytest.raises(UsageError):
@@ -226,7 +227,7 @@ def test_invented_publishers_evict_nobody_whose_events_may_come_again() -> None:
     publishers.stored("real", 0, clock.now)
     for number in range(2):
         publishers.accept(f"invented {number}", 0, 0, "token feed")
-    with pytest.raises(UsageError, match=r"raise limits\.publishers_max") as caught:
+    with pytest.raises(UsageError, match=r"raise limits\.principal_publishers_max") as caught:
         publishers.accept("invented 2", 0, 0, "token feed")
     assert (code(caught), caught.value.retry) == ("E104", False)
     assert publishers.accepted("invented 2") == -1
