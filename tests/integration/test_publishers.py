@@ -122,7 +122,8 @@ def test_an_identity_belongs_to_the_token_that_made_it_and_can_be_released(tmp_p
                 with pytest.raises(UsageError, match=r"^E103 publisher 'me' belongs to another principal"):
                     await theirs.publish({"price": 100.0})
         async with (
-            running(NODE + TOKENS, tmp_path, "n1") as network, client_of(network, "boss's secret") as boss,
+            running(NODE + TOKENS, tmp_path, "n1") as network,
+            client_of(network, "boss's secret") as boss,
             client_of(network, "feed's secret") as feed,
             client_of(network, "other's secret") as other,
         ):

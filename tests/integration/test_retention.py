@@ -115,7 +115,7 @@ def test_sealed_segments_are_archived_before_they_are_deleted(tmp_path: Path) ->
                 node.storage.tick(node._host.now().clock)
             await node.storage.idle()
             # What waits to be trimmed is trimmed now, and not in a second.
-            node.storage._trim(node._host.now().clock)
+            node.storage._trim()
             await asyncio.get_running_loop().run_in_executor(node.storage._archivist, lambda: None)
             [pubend] = node.report()["pubends"]  # type: ignore[misc]
             # Less than what was published: the rest was let go of.

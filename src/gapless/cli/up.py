@@ -40,6 +40,14 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss",
+        metavar="PUBEND|node.sqlite",
+        help="Start although this log, or the database, has lost something: it becomes a reported gap.",
+    ),
+]
 #: What nodes and clients are told of the program.
 SOFTWARE = f"gapless {__version__}"
 
@@ -93,6 +101,7 @@ def up(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log what every client does, too.")] = False,
+    accept_loss: AcceptLoss = None,
 ) -> None:
     """Start a node and serve until it is stopped.
 
@@ -110,6 +119,7 @@ def up(
     if logs not in (None, "json", "text"):
         raise ParameterError("E150", f"--log takes json or text, got {logs!r}")
     config = configured(network, broker, topic or [], data, listen, retention=retention)
+    config = replace(config, accept_loss=frozenset(accept_loss or ()))
     if in_memory:
         config = replace(config, folder=None)
     if http is not None:

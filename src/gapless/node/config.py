@@ -101,6 +101,8 @@ class NodeConfig:
 
     #: Who computes the views; None when no node starts that program.
     spark: Spark | None = None
+    #: What the operator knows to be lost: pubends whose log is, and `node.sqlite` for the database.
+    accept_loss: frozenset[str] = frozenset()
 
     def client_address(self, broker: BrokerId) -> Address:
         """Where clients reach a broker."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from gapless.errors import PeerError, UsageError
+from gapless.errors import PeerError, SupersededError, UsageError
 from gapless.node.counters import Counters
 from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
@@ -118,6 +118,9 @@ class Host:
                     log.exception("refused: %s", error)
         except (UsageError, PeerError):
             raise
+        except SupersededError as error:
+            self.stop()
+            self._failed(error)
         except Exception as mistake:
             self.stop()
             self._failed(mistake)

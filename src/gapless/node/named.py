@@ -47,10 +47,17 @@ class NamedBook:
         self._waiting: list[_Change] = []
         self._writing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        #: Positions that the disk refused: written with those that move next, or after a while.
+        self._refused: dict[str, Mapping[PubendId, Tick]] = {}
+        self._closing = False
 
     def put(self, record: NamedSubscription, then: Then) -> None:
         """Write a subscription down, with what else changes meanwhile."""
         self._change(lambda database: database.put_subscription(record), then)
+
+    def write(self, change: Callable[[RecoveryDatabase], object], then: Then) -> None:
+        """Write something else down, with what changes meanwhile."""
+        self._change(change, then)
 
     def drop(self, name: str, then: Then) -> None:
         """Forget a subscription."""
@@ -63,6 +70,7 @@ class NamedBook:
 
     async def close(self) -> None:
         """Write everything that is not written, and wait for it."""
+        self._closing = True
         if self._timer is not None:
             self._write_positions()
         while self._writing is not None:
@@ -73,9 +81,20 @@ class NamedBook:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        positions = self._positions()
-        if positions:
-            self._change(lambda database: database.put_positions(positions), _positions_written)
+        positions = {**self._refused, **self._positions()}
+        self._refused = {}
+        if not positions:
+            return
+
+        def written(error: StoreError | None) -> None:
+            if error is not None:
+                # Until they are written a restart repeats more than it must.
+                log.repeated("positions_not_written", by=error.code, code=error.code, reason=error.message)
+                self._refused = {**positions, **self._refused}
+                if not self._closing:
+                    self.moved()
+
+        self._change(lambda database: database.put_positions(positions), written)
 
     def _change(self, change: Callable[[RecoveryDatabase], object], then: Then) -> None:
         self._waiting.append((change, then))
@@ -101,9 +120,3 @@ class NamedBook:
             self._write()
         for _, then in changes:
             then(error)
-
-
-def _positions_written(error: StoreError | None) -> None:
-    if error is not None:
-        # They are written again when they move again; until then a restart repeats more than it must.
-        log.warning("positions_not_written", code=error.code, reason=error.message)

@@ -113,6 +113,13 @@ class Publishers:
         known.tick, known.holes = tick, value.holes
         self._unwritten[publisher] = known
 
+    def doubt(self, before: Tick) -> None:
+        """A part of the log or of what was remembered is lost: nothing below a tick is known to be stored."""
+        for known in self._known.values():
+            if known.tick < before:
+                known.holes = ((0, known.durable),)
+                self._unwritten[known.name] = known
+
     def positions(self) -> list[PublisherPosition]:
         """What is to be written down before the log forgets its notes: what has changed since `written`."""
         return [

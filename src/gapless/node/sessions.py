@@ -18,6 +18,7 @@ from gapless.node.catalog import Catalog
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
 from gapless.node.logs import event_log
+from gapless.node.losses import Losses
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING, Rights
@@ -65,6 +66,7 @@ class Sessions:
         catalog: Catalog,
         *,
         database: RecoveryDatabase | None = None,
+        losses: Losses | None = None,
     ) -> None:
         self.network = network
         self._status = status
@@ -75,7 +77,7 @@ class Sessions:
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
         self.publishing = Publishing(network, publishers, feed, catalog.addresses)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
-        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database)
+        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database, losses=losses)
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
         #: Writes down what is known of publishers; set before anybody is let in.

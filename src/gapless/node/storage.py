@@ -30,6 +30,8 @@ log = event_log("gapless.storage")
 
 #: Trims are put together for so long: each one costs a write to the node's database.
 TRIM_SECONDS = 1.0
+#: A trim that the disk has refused is tried again after this time.
+TRIM_AGAIN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +57,16 @@ class Storage:
         before_trim: Callable[[], Mapping[PubendId, Tick]] = dict,
         flushed: Callable[[float], None] = lambda _: None,
         archives: Mapping[PubendId, SegmentArchive] | None = None,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
 
         `before_trim` is called before a log forgets events, and their notes with them, and says up to which
         tick of each pubend its notes are not needed any more; `flushed` hears how many seconds each flush
-        took. `archives` are for the logs that are archived.
+        took. `archives` are for the logs that are archived. `make_room` gives up what a full disk can spare,
+        and says whether that was something.
         """
+        self._make_room = make_room
         self._archives = archives or {}
         #: Per pubend the highest segment that its archive has.
         self._archived: dict[PubendId, int] = {}
@@ -71,6 +76,8 @@ class Storage:
         self._before_trim = before_trim
         #: What may be trimmed, and is soon: per pubend the tick below which.
         self._trims: dict[PubendId, Tick] = {}
+        self._trimmer: asyncio.TimerHandle | None = None
+        self._now: Tick = 0
         self._logs = dict(logs)
         self._feed = feed
         self._broken = broken
@@ -98,7 +105,12 @@ class Storage:
 
     def recovered(self, now: Tick) -> dict[PubendId, Recovered]:
         """What the logs say to a broker that starts; `now` is the clock."""
-        return {pubend: self._recovered(pubend, now) for pubend in self._logs}
+        found = {pubend: self._recovered(pubend, now) for pubend in self._logs}
+        # What an earlier life had no time or no room for.
+        for pubend, each in found.items():
+            if each.released > 0:
+                self._trim_in(TRIM_SECONDS, pubend, each.released, now)
+        return found
 
     def _recovered(self, pubend: PubendId, now: Tick) -> Recovered:
         found = self._logs[pubend]
@@ -107,6 +119,7 @@ class Storage:
 
     def tick(self, now: Tick) -> None:
         """Once a second: let go of what retention keeps no longer, and archive what was sealed."""
+        self._now = now
         for pubend, each in self._logs.items():
             kept_from = each.kept_from(now)
             if kept_from > self._kept_from[pubend]:
@@ -148,7 +161,7 @@ class Storage:
     def _archive(self) -> None:
         """Hand to the archives what was sealed since the last time. Runs in a thread."""
         for pubend, archive in self._archives.items():
-            found = _on_disk(self._logs[pubend])
+            found = on_disk(self._logs[pubend])
             if found is not None:
                 self._archived[pubend] = found.archive(archive, self._archived.get(pubend, 0))
 
@@ -194,24 +207,53 @@ class Storage:
 
     def trim(self, effect: TrimLog, now: Tick) -> None:
         """Drop what nobody needs, with what else can be dropped within `TRIM_SECONDS`."""
-        if not self._trims:
-            self._loop.call_later(TRIM_SECONDS, self._trim, now)
-        self._trims[effect.pubend] = effect.before
+        self._trim_in(TRIM_SECONDS, effect.pubend, effect.before, now)
 
-    def _trim(self, now: Tick) -> None:
+    def _trim_in(self, seconds: float, pubend: PubendId, before: Tick, now: Tick) -> None:
+        self._now = max(self._now, now)
+        self._trims[pubend] = max(before, self._trims.get(pubend, before))
+        if self._trimmer is None:
+            self._trimmer = self._loop.call_later(seconds, self._trim)
+
+    def _trim(self) -> None:
+        self._trimmer = None
         if self._closed:
             return
         trims, self._trims = self._trims, {}
-        self._before_trim()
+        try:
+            self._before_trim()
+        except StoreError as error:
+            # Freeing room needs a little room.
+            seconds = 0.0 if self._make_room() else TRIM_AGAIN_SECONDS
+            for pubend, before in trims.items():
+                self._trim_failed(pubend, before, error, seconds)
+            return
         for pubend, before in trims.items():
-            found, archive = self._logs[pubend], self._archives.get(pubend)
-            on_disk = _on_disk(found)
-            if archive is not None and on_disk is not None:
-                # In the same thread as the archiving, so that a segment is archived once.
-                task = self._loop.run_in_executor(self._archivist, on_disk.trim, before, now, archive)
-            else:
-                task = self._loop.run_in_executor(self._reader, found.trim, before, now)
-            task.add_done_callback(_was_trimmed)
+            self._trim_one(pubend, before)
+
+    def _trim_one(self, pubend: PubendId, before: Tick) -> None:
+        found, archive = self._logs[pubend], self._archives.get(pubend)
+        disk = on_disk(found)
+        if archive is not None and disk is not None:
+            # In the same thread as the archiving, so that a segment is archived once.
+            task = self._loop.run_in_executor(self._archivist, disk.trim, before, self._now, archive)
+        else:
+            task = self._loop.run_in_executor(self._reader, found.trim, before, self._now)
+
+        def trimmed(done: asyncio.Future[None]) -> None:
+            error = done.exception()
+            if isinstance(error, StoreError):
+                self._trim_failed(pubend, before, error, TRIM_AGAIN_SECONDS)
+            elif error is not None:
+                raise error
+
+        task.add_done_callback(trimmed)
+
+    def _trim_failed(self, pubend: PubendId, before: Tick, error: StoreError, seconds: float) -> None:
+        """Nothing is lost by that: it is tried again."""
+        log.repeated("trim_failed", by=error.code, code=error.code, reason=error.message)
+        if not self._closed:
+            self._trim_in(seconds, pubend, before, self._now)
 
     async def idle(self) -> None:
         """Return when everything that was appended is durable, or was refused."""
@@ -254,6 +296,7 @@ class Storage:
             self._idle.set()
         error = flushed.error
         if error is not None:
+            self._make_room()
             # Publishers hear of it, too, but they are not who can make room.
             log.repeated(
                 "append_failed", by=(pubend, error.code), pubend=pubend, code=error.code, reason=error.message
@@ -277,16 +320,7 @@ class Storage:
         self._feed(RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch))
 
 
-def _on_disk(log: RecordLog) -> Log | None:
+def on_disk(log: RecordLog) -> Log | None:
     """The log with files, if there is one."""
     found = log.log if isinstance(log, KeyedLog) else log
     return found if isinstance(found, Log) else None
-
-
-def _was_trimmed(done: asyncio.Future[None]) -> None:
-    error = done.exception()
-    if isinstance(error, StoreError):
-        # What could not be deleted is deleted by the next trim.
-        log.repeated("trim_failed", by=error.code, code=error.code, reason=error.message)
-    elif error is not None:
-        raise error

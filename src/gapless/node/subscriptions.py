@@ -24,6 +24,7 @@ from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
 from gapless.node.logs import event_log
+from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
@@ -87,6 +88,8 @@ class Subscription:
     resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
     #: Of a named one: whether the disk has it, so that its client may hear of it.
     is_kept: bool = False
+    #: Of a named one: whether it goes on from an earlier life of the node.
+    is_restored: bool = False
     #: The one that it stands for, which holds what both need until this one is confirmed.
     before: Subscription | None = None
 
@@ -111,8 +114,11 @@ class Subscriptions:
         sources: Mapping[PubendId, int],
         feed: Feed,
         database: RecoveryDatabase | None = None,
+        *,
+        losses: Losses | None = None,
     ) -> None:
         """Without a database there are no named subscriptions."""
+        self._losses = losses or Losses()
         self.network = network
         self._delivery = delivery
         self._sources = sources
@@ -156,6 +162,8 @@ class Subscriptions:
         if subscription is None:
             return
         subscription.starts[effect.pubend] = effect.start
+        if subscription.is_restored:
+            self._look_for_loss(subscription, effect)
         if subscription.reader is None:
             subscription.reader = self._reader(subscription, effect.slot)
         self._delivery.enter(subscription.reader, {effect.pubend: effect.start})
@@ -178,6 +186,7 @@ class Subscriptions:
             session.send(Done(request=request))
             return
         assert self._book is not None
+        self._losses.forget(name)
         self._book.drop(name, lambda error: _answer(session, request, error))
 
     def end(self, subscription: Subscription) -> None:
@@ -233,7 +242,7 @@ class Subscriptions:
         def told(error: StoreError | None) -> None:
             if error is not None:
                 # The change is made and cannot be taken back: its client hears of it when the disk has it.
-                log.warning("change_not_written", code=error.code, reason=error.message)
+                log.repeated("change_not_written", by=error.code, code=error.code, reason=error.message)
                 self._loop.call_later(RETRY_SECONDS, again)
             elif change is not None and change.request is not None and change.session is subscription.session:
                 self._tell(subscription, change.request, effect.pubend, effect.since)
@@ -275,6 +284,24 @@ class Subscriptions:
         if requests:
             self._feed(SubscriptionsRestored(requests=tuple(requests)))
 
+    def _write_losses(self) -> None:
+        """Have the disk know what was lost, should the node die before the client hears of it."""
+
+        def written(error: StoreError | None) -> None:
+            if error is not None:
+                log.repeated("losses_not_written", by=error.code, code=error.code, reason=error.message)
+                self._loop.call_later(RETRY_SECONDS, self._write_losses)
+
+        assert self._book is not None, "somebody has a name, so there is a database"
+        self._book.write(self._losses.write(), written)
+
+    def _look_for_loss(self, subscription: Subscription, effect: ConfirmSubscription) -> None:
+        """The pubend begins later than it was asked to: did it release what was never acked here?"""
+        name, position = subscription.asked.name, subscription.resumed.get(effect.pubend)
+        assert name is not None, "it was restored by its name"
+        if position is not None and self._losses.granted(name, position, effect):
+            self._write_losses()
+
     def _restored(self, record: NamedSubscription) -> SubscribeRequested:
         wheres: list[tuple[str, dict[PubendId, Tick]]] = [(record.condition, {})]
         for where, since in record.changes:
@@ -289,7 +316,7 @@ class Subscriptions:
         subscription = self._made(_id_of(record.name), 0, asked, None)
         subscription.conditions = wheres
         subscription.resumed = record.positions
-        subscription.is_kept = True
+        subscription.is_kept = subscription.is_restored = True
         self._by_name[subscription.name] = subscription
         self._named[record.name] = subscription
         return SubscribeRequested(
@@ -440,8 +467,16 @@ class Subscriptions:
             self._delivery.report_slow(reader, away=True)
             return
         own = asked.start if isinstance(asked.start, Mapping) else {}
-        for pubend, position in self._positions(subscription).items():
-            self._tell(subscription, asked.request, pubend, max(position, own.get(pubend, position)))
+        assert asked.name is not None, "it has a name"
+        positions = self._positions(subscription)
+        if self._losses.moved(asked.name, positions):
+            self._write_losses()
+        for pubend, position in positions.items():
+            start, lost_from = max(position, own.get(pubend, position)), None
+            lost = self._losses.of(asked.name, pubend)
+            if lost is not None and start < lost[1]:
+                start, lost_from = lost[1], max(start, lost[0])
+            self._tell(subscription, asked.request, pubend, start, lost_from)
         reader.number = subscription.number
         if subscription.is_holding:
             self._delivery.report_slow(reader, away=True)
@@ -523,7 +558,14 @@ class Subscriptions:
             self._forget(subscription)
             raise
 
-    def _tell(self, subscription: Subscription, request: int, pubend: PubendId, start: Tick) -> None:
+    def _tell(
+        self,
+        subscription: Subscription,
+        request: int,
+        pubend: PubendId,
+        start: Tick,
+        lost_from: Tick | None = None,
+    ) -> None:
         if subscription.session is None:
             return
         subscription.session.send(
@@ -535,6 +577,7 @@ class Subscriptions:
                 pubend=pubend,
                 schema=self.network.topics[subscription.asked.topic],
                 start=start,
+                lost_from=lost_from,
             )
         )
 

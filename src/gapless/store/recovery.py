@@ -165,10 +165,10 @@ class RecoveryDatabase:
 
     # ---- the node itself -----------------------------------------------------------------------------
 
-    def begin_incarnation(self) -> int:
-        """How often the node was started, this time included: durable, and never given twice."""
+    def begin_incarnation(self, at_least: int = 0) -> int:
+        """The number of this life: durable, above all that were given before, and not below `at_least`."""
         with self.transaction():
-            incarnation = int(self.meta("incarnation") or b"0") + 1
+            incarnation = max(int(self.meta("incarnation") or b"0") + 1, at_least)
             self.put_meta("incarnation", b"%d" % incarnation)
         return incarnation
 
@@ -339,8 +339,10 @@ def _explained(path: Path) -> Iterator[None]:
 def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
     # The lower byte is the kind; the rest says which call of the system it was.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case _ if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+            return _full(path)
         case sqlite3.SQLITE_FULL:
-            return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
+            return _full(path)
         case sqlite3.SQLITE_CORRUPT:
             return StoreError("E301", f"{path} is damaged: restore it from a copy")
         case sqlite3.SQLITE_NOTADB:
@@ -351,6 +353,10 @@ def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
             )
         case _:
             return StoreError("E303", f"{path}: {error}: check the disk and the rights of its folder")
+
+
+def _full(path: Path) -> StoreError:
+    return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
 
 
 def _ticks_of(values: Mapping[str, int]) -> dict[PubendId, Tick]:

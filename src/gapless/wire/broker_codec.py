@@ -119,6 +119,8 @@ class _StartGrant(Head, frozen=True):
     wanted: TickNumber | None
     start: TickNumber
     until: TickNumber
+    seen: _EpochNumber = EPOCH_NONE
+    lost_before: TickNumber = TICK_MIN
 
 
 class _Advertisement(Head, frozen=True):
@@ -240,7 +242,8 @@ def _head(message: Message) -> tuple[Kind, Head]:
         case StartRequestMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
             return Kind.START_REQUEST, _StartRequest(pubend, edge, epoch, wanted)
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
-            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, message.start, message.until)
+            granted = (message.start, message.until, message.seen, message.lost_before)
+            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, *granted)
         case AdvertisementMessage(root=root, origin=origin, version=version):
             added, removed, epochs = _packed(message.added), _packed(message.removed), _stamp(message.epochs)
             part, total = message.part, message.total
@@ -481,6 +484,8 @@ def _decode_start_grant(frame: Frame) -> StartGrantMessage:
         wanted=head.wanted,
         start=head.start,
         until=head.until,
+        seen=head.seen,
+        lost_before=head.lost_before,
     )
 
 

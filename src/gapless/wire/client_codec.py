@@ -186,6 +186,7 @@ class _Confirmed(Head, frozen=True):
     topic: Name
     columns: ColumnTexts
     start: TickNumber
+    lost_from: TickNumber | None = None
 
 
 class _RequestRefused(Head, frozen=True):
@@ -432,6 +433,7 @@ def encode_node(message: NodeMessage) -> list[Part]:
                 schema.topic,
                 column_texts(schema),
                 message.start,
+                message.lost_from,
             )
         case Done(request=request):
             kind, head = Kind.DONE, _Request(request)
@@ -502,6 +504,7 @@ class NodeDecoder:
             pubend=pubend,
             schema=schema,
             start=head.start,
+            lost_from=head.lost_from,
         )
 
 

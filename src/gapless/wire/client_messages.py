@@ -247,6 +247,8 @@ class Confirmed:
     pubend: PubendId
     schema: Schema
     start: Tick
+    #: Of a named subscription: the ticks from here to `start` were lost, and may have held events for it.
+    lost_from: Tick | None = None
 
 
 class Event(NamedTuple):

@@ -153,6 +153,17 @@ def test_notes_of_earlier_versions_are_read() -> None:
     assert code(caught) == "E103"
 
 
+def test_what_may_be_lost_gets_no_receipt_and_is_not_stored_a_second_time() -> None:
+    publishers = recovered(Notes((5, {"me": 3}), (9, {"you": 3})))
+    publishers.doubt(before=6)
+    assert list(publishers.pieces("me", 2, 3)) == [(2, 3, False)]
+    assert list(publishers.pieces("you", 2, 3)) == [(2, 3, True)]
+    publish(publishers, "me", 4, 4, 11)
+    again = recovered(Notes(), publishers.positions(), 11)
+    assert list(again.pieces("me", 3, 4)) == [(3, 3, False), (4, 4, True)]
+    assert again.fresh("me", 2, 3) == 3
+
+
 def test_a_note_is_no_larger_than_it_must_be() -> None:
     publishers = Publishers(P)
     publish(publishers, "me", 0, 0, 5)
