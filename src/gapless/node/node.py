@@ -142,17 +142,7 @@ class Node:
             archives=self._archives(),
             make_room=lambda: self._reserve is not None and self._reserve.release(),
         )
-        self._identities = Identities(
-            publishers_max=config.limits.principal_publishers_max,
-            publisher_days_min=config.limits.publisher_days_min,
-            clock=lambda: self._host.now().clock,
-            is_gone=lambda principal: principal == ANONYMOUS and not config.has_anonymous,
-        )
-        self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
-        self._identities.sort()
-        if self._folder is not None and self._folder.database_accepted:
-            # What is in doubt must stay so, and the next start does not know of the loss.
-            self._remember()
+        self._recover_publishers(logs)
         self.catalog = Catalog(
             self._network,
             config.broker,
@@ -482,6 +472,20 @@ class Node:
             return found
         lost = {pubend: self._folder.lost_before(self._database, pubend) for pubend in found}
         return {pubend: replace(each, lost_before=lost[pubend]) for pubend, each in found.items()}
+
+    def _recover_publishers(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """Who published what, and whose the identities are."""
+        self._identities = Identities(
+            publishers_max=self.config.limits.principal_publishers_max,
+            publisher_days_min=self.config.limits.publisher_days_min,
+            clock=lambda: self._host.now().clock,
+            is_gone=lambda principal: principal == ANONYMOUS and not self.config.has_anonymous,
+        )
+        self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
+        self._identities.sort()
+        if self._folder is not None and self._folder.database_accepted:
+            # What is in doubt must stay so, and the next start does not know of the loss.
+            self._remember()
 
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
