@@ -215,6 +215,7 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
 async def _serve(config: NodeConfig) -> None:
     async with Node(config) as node, pipeline_of(node, config):
         loop = asyncio.get_running_loop()
+        node.guard.last_net(loop)
 
         def stop(number: signal.Signals) -> None:
             if node.is_stopping:

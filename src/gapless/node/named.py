@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from gapless.errors import StoreError
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
+from gapless.node.worker import Desk
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
 
 log = event_log("gapless.named")
@@ -37,13 +38,17 @@ class NamedBook:
     """The named subscriptions of one node, on its disk."""
 
     def __init__(
-        self, database: RecoveryDatabase, positions: Callable[[], Mapping[str, Mapping[PubendId, Tick]]]
+        self,
+        database: RecoveryDatabase,
+        positions: Callable[[], Mapping[str, Mapping[PubendId, Tick]]],
+        guard: Guard | None = None,
     ) -> None:
-        """`positions` gives those that have moved since it was last asked."""
+        """`positions` gives those that have moved since it was last asked; `guard` hears of our mistakes."""
+        self._guard = guard
         self._database = database
         self._positions = positions
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gapless-named")
+        self._desk = Desk("gapless-named")
         self._waiting: list[_Change] = []
         self._writing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -68,6 +73,10 @@ class NamedBook:
         if self._timer is None:
             self._timer = self._loop.call_later(POSITIONS_SECONDS, self._write_positions)
 
+    def trouble(self) -> str | None:
+        """What is wrong with the thread that writes, None when all is well."""
+        return self._desk.trouble()
+
     async def close(self) -> None:
         """Write everything that is not written, and wait for it."""
         self._closing = True
@@ -75,7 +84,7 @@ class NamedBook:
             self._write_positions()
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        self._thread.shutdown()
+        await self._desk.close()
 
     def _write_positions(self) -> None:
         if self._timer is not None:
@@ -103,7 +112,7 @@ class NamedBook:
 
     def _write(self) -> None:
         changes, self._waiting = self._waiting, []
-        self._writing = self._loop.run_in_executor(self._thread, self._commit, changes)
+        self._writing = self._desk.do(self._commit, changes)
         self._writing.add_done_callback(lambda done: self._written(changes, done))
 
     def _commit(self, changes: list[_Change]) -> None:
@@ -114,9 +123,14 @@ class NamedBook:
     def _written(self, changes: list[_Change], done: asyncio.Future[None]) -> None:
         self._writing = None
         error = done.exception()
-        if error is not None and not isinstance(error, StoreError):
-            raise error
-        if self._waiting:
-            self._write()
-        for _, then in changes:
-            then(error)
+        try:
+            if error is not None and not isinstance(error, StoreError):
+                raise error
+            if self._waiting:
+                self._write()
+            for _, then in changes:
+                then(error)
+        except Exception as mistake:
+            if self._guard is None:
+                raise
+            self._guard.mistaken(mistake)

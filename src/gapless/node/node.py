@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from http import HTTPStatus
@@ -24,6 +25,7 @@ from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
 from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accepted, least_incarnation
+from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.identities import Identities
@@ -32,8 +34,10 @@ from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.losses import Losses
 from gapless.node.metrics import exposition
+from gapless.node.principals import Principals
 from gapless.node.publishers import Publishers
-from gapless.node.security import ANONYMOUS, check_files, days_left
+from gapless.node.quarantine import Quarantine
+from gapless.node.security import check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
@@ -47,7 +51,7 @@ from gapless.node.status import (
 from gapless.node.storage import Storage, on_disk
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
-from gapless.protocol.figures import known_horizon
+from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
@@ -90,7 +94,10 @@ class Node:
         self._rates = Rates()
         self._stopping = asyncio.Event()
         #: Why the node stopped by itself.
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
+        #: Hears of every mistake of ours, wherever it happens.
+        self.guard = Guard(self._mistaken)
+        self.quarantine = Quarantine()
         #: When its certificate expires, in Unix time; None without TLS.
         self.certificate_expires: float | None = None
 
@@ -116,6 +123,7 @@ class Node:
         if self._ticker is not None:
             counters.messages_dropped = self.links.dropped
             counters.events_refused = self.sessions.publishing.events_refused
+            counters.events_quarantined = self.quarantine.events
         return counters
 
     @property
@@ -141,6 +149,8 @@ class Node:
             flushed=self.counters.flushed,
             archives=self._archives(),
             make_room=lambda: self._reserve is not None and self._reserve.release(),
+            guard=self.guard,
+            quarantine=self.quarantine,
         )
         self._recover_publishers(logs)
         self.catalog = Catalog(
@@ -161,8 +171,12 @@ class Node:
             self.catalog,
             database=self._database,
             losses=Losses(self._database, 0 if self._folder is None else self._folder.life_before),
+            guard=self.guard,
+            principals=Principals(config.limits),
+            reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),
+            is_gone=lambda principal: is_gone(principal, config.tokens, config.tls),
         )
-        self.links = Links(config, self._host.feed)
+        self.links = Links(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
         self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())
@@ -175,7 +189,7 @@ class Node:
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(config, self.links, self.sessions, self.counters)
+        self._door = Door(config, self.links, self.sessions, self.counters, self.guard)
         try:
             await self._door.open()
             if config.http is not None:
@@ -236,8 +250,11 @@ class Node:
     async def run(self) -> None:
         """Until `stop` is called. Raises StoreError when a log cannot be trusted, or a mistake of our own."""
         await self._stopping.wait()
-        if self.failure is not None:
+        if isinstance(self.failure, Exception):
             raise self.failure
+        if self.failure is not None:
+            # What would end a process without a word, in the wrong place, is a mistake like any other.
+            raise AssertionError(f"{self.failure!r} ended a thread of the node") from self.failure
 
     @property
     def is_stopping(self) -> bool:
@@ -283,6 +300,7 @@ class Node:
             if self._reserve is None
             else {"free_bytes": self._free_bytes(), "is_full": self._is_full},
             "memory": asdict(self.broker.memory()),
+            "quarantined": [asdict(each) for each in self.quarantine.listed()],
             "process": process_status(),
             "links": [
                 {**asdict(each), "address": str(config.addresses[each.broker])}
@@ -293,14 +311,28 @@ class Node:
             "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
+    def _public_report(self) -> dict[str, object]:
+        """The same for whoever comes without a token: where tokens are asked for, nobody's names."""
+        report = self.report()
+        if self.config.tokens is not None:
+            for part in ("clients", "subscriptions"):
+                figures = report[part]
+                assert isinstance(figures, dict)
+                report[part] = {**figures, "list": []}
+        return report
+
     def waiting_for(self) -> list[str]:
         """Why the node is not ready to serve; empty when it is."""
         if self._stopping.is_set():
-            return ["its end"]
+            failure = self.failure
+            return ["its end" if failure is None else f"its end: {type(failure).__name__}: {failure}"]
         up = self.links.up()
-        return [
-            f"a link to cell {cell}" for cell in upstream_missing(self.broker.network, self.config.broker, up)
-        ]
+        missing = upstream_missing(self.broker.network, self.config.broker, up)
+        return [*(f"a link to cell {cell}" for cell in missing), *self.troubles()]
+
+    def troubles(self) -> list[str]:
+        """The threads and tasks of the node that have ended, or are stuck."""
+        return [*self.storage.troubles(), *self.sessions.subscriptions.troubles(), *self.links.troubles()]
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
         """What the HTTP endpoint serves."""
@@ -313,7 +345,7 @@ class Node:
 
         return {
             "/metrics": lambda: Page(exposition(self), kind="text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Page(self.status().encode(), kind="application/json"),
+            "/status": lambda: Page(told(self._public_report()).encode(), kind="application/json"),
             "/healthz": lambda: text_page("alive"),
             "/readyz": ready,
         }
@@ -321,10 +353,13 @@ class Node:
     def _tick(self) -> None:
         """Once a second."""
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(TICK_SECONDS, self._tick)
+        self._ticker = loop.call_later(TICK_SECONDS, self.guard.call(self._tick))
+        if self.storage.is_dead:
+            raise AssertionError("the thread that flushes the logs has ended")
         self._rates = self._rates.tick(self.counters, loop.time())
         self.storage.tick(self._host.now().clock)
         self._look_at_disk()
+        self.sessions.sweep()
         REPEATS.sweep()
 
     def _look_at_disk(self) -> None:
@@ -479,7 +514,7 @@ class Node:
             publishers_max=self.config.limits.principal_publishers_max,
             publisher_days_min=self.config.limits.publisher_days_min,
             clock=lambda: self._host.now().clock,
-            is_gone=lambda principal: principal == ANONYMOUS and not self.config.has_anonymous,
+            is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self._identities.sort()
@@ -515,21 +550,28 @@ class Node:
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""
+        if self.failure is not None:
+            return
         log.error("log_broken", code=error.code, reason=error.message)
         self.failure = error
         self._host.stop()
         self._stopping.set()
 
-    def _mistaken(self, mistake: Exception) -> None:
-        """A step of the broker ended in its middle: the node stops, and its log is what a restart goes by."""
+    def _mistaken(self, mistake: BaseException) -> None:
+        """Something went wrong that we do not understand: the node stops, and a restart goes by its log."""
+        if self.failure is not None:
+            return
         if isinstance(mistake, SupersededError):
             if self._database is not None:
                 with contextlib.suppress(StoreError):
                     self._database.begin_incarnation(mistake.incarnation)
             self._broken(mistake)
             return
-        log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}")
+        found = traceback.extract_tb(mistake.__traceback__)
+        where = f"{found[-1].filename}:{found[-1].lineno}" if found else ""
+        log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}", where=where)
         self.failure = mistake
+        self._host.stop()
         self._stopping.set()
 
 

@@ -40,6 +40,9 @@ class Told(msgspec.Struct, array_like=True, frozen=True):
     holes: tuple[Hole, ...]
 
 
+#: The bytes of one in a note are at most so many: a principal has a name and a few letters.
+TOLD_BYTES_MAX = 2_048
+
 #: In the note of a batch, of each publisher: everything, or the number of its last event when nothing else
 #: is new.
 NoteValue: TypeAlias = int | Told

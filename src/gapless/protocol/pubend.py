@@ -65,6 +65,8 @@ STARTS_MAX = 64
 GRANTS_MAX = 256
 #: So many events are worth a message of their own: putting them together with others would copy them.
 TELL_ROWS_WORTH = 512
+#: And so many bytes are; no more than this is put together.
+TELL_BYTES_WORTH = 2**20
 #: Start requests that wait for their advertisement; beyond, they are dropped and the edge repeats them.
 EARLY_MAX = 256
 
@@ -514,12 +516,15 @@ def _told_together(batches: list[EventBatch]) -> list[EventBatch]:
     """The same events in order: small batches that follow each other as one, larger ones as they are."""
     told: list[EventBatch] = []
     small: list[EventBatch] = []
+    size = 0
     for batch in batches:
-        if len(batch) < TELL_ROWS_WORTH:
-            small.append(batch)
-            continue
-        if small:
+        is_small = len(batch) < TELL_ROWS_WORTH and batch.nbytes < TELL_BYTES_WORTH
+        if small and (not is_small or size + batch.nbytes > TELL_BYTES_WORTH):
             told.append(EventBatch.joined(small))
-            small = []
-        told.append(batch)
+            small, size = [], 0
+        if is_small:
+            small.append(batch)
+            size += batch.nbytes
+        else:
+            told.append(batch)
     return [*told, EventBatch.joined(small)] if small else told

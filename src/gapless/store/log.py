@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
+from gapless.model.budget import cut_to
 from gapless.model.ids import PubendId
 from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.effects import BatchRecord, Record
@@ -212,9 +213,10 @@ class Log:
                 rows += len(part)
                 size += part.nbytes
         else:
-            if rows <= rows_max:
+            if rows <= rows_max and size <= 2 * bytes_max:
                 return ticks, EventBatch.joined(parts) if parts else None
-        joined = EventBatch.joined(parts).slice(0, rows_max)
+        # The last record may be far larger than what is read at once.
+        joined = next(cut_to(EventBatch.joined(parts).slice(0, rows_max), 2 * bytes_max))
         return TickRange(ticks.start, joined.last + 1), joined
 
     def extents(self, ticks: TickRange) -> Iterator[Extent]:

@@ -29,7 +29,7 @@ DATABASE_NAME = "node.sqlite"
 LOCK_NAME = "node.lock"
 
 _APPLICATION = 0x47504C53
-_VERSION = 3
+_VERSION = 4
 _TABLES = """
 create table publishers (
     publisher text not null,
@@ -47,7 +47,8 @@ create table subscriptions (
     condition text not null,
     ordering text not null,
     positions blob not null,
-    changes blob not null
+    changes blob not null,
+    owner text
 ) without rowid;
 create table meta (
     key text not null primary key,
@@ -56,7 +57,8 @@ create table meta (
 """
 #: What makes a database of each earlier version one of the next.
 _UPGRADES = {
-    2: """
+    2: "alter table subscriptions add column owner text;",
+    3: """
     alter table publishers add column owner text;
     alter table publishers add column is_temporary integer not null default 0;
     alter table publishers add column holes blob not null default x'90';
@@ -97,6 +99,8 @@ class NamedSubscription:
     positions: Mapping[PubendId, Tick]
     #: What replaces the condition, as texts, and per pubend from which tick on; the oldest change first.
     changes: tuple[tuple[str, Mapping[PubendId, Tick]], ...] = ()
+    #: The principal that it belongs to; None when it was made before subscriptions had owners.
+    owner: str | None = None
 
 
 class RecoveryDatabase:
@@ -258,7 +262,7 @@ class RecoveryDatabase:
         each = subscription
         with self.transaction():
             self._connection.execute(
-                "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?)",
+                "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?, ?)",
                 (
                     each.name,
                     each.topic,
@@ -266,6 +270,7 @@ class RecoveryDatabase:
                     each.order.value,
                     _packed(each.positions),
                     msgspec.msgpack.encode([(where, dict(since)) for where, since in each.changes]),
+                    each.owner,
                 ),
             )
 
@@ -282,9 +287,9 @@ class RecoveryDatabase:
             return done.rowcount > 0
 
     def _subscriptions(self, rest: str, values: tuple[str, ...]) -> Iterator[NamedSubscription]:
-        columns = "select name, topic, condition, ordering, positions, changes from subscriptions "
+        columns = "select name, topic, condition, ordering, positions, changes, owner from subscriptions "
         with _explained(self.path):
-            for name, topic, condition, ordering, positions, changes in self._connection.execute(
+            for name, topic, condition, ordering, positions, changes, owner in self._connection.execute(
                 columns + rest, values
             ):
                 yield NamedSubscription(
@@ -296,6 +301,7 @@ class RecoveryDatabase:
                     changes=tuple(
                         (where, _ticks_of(since)) for where, since in _changes_decoder.decode(changes)
                     ),
+                    owner=owner,
                 )
 
 

@@ -367,6 +367,7 @@ class ClientDecoder:
             before=head.before,
             is_temporary=head.is_temporary,
             encoded=encoded,
+            nbytes=len(frame.parts[-1]),
         )
 
     def _known(self, topic: TopicId) -> tuple[ColumnsFormat, RowFormat, int] | None:

@@ -69,6 +69,8 @@ class Publish:
     is_temporary: bool = False
     #: What the rows were read from, when it can be passed on as it is; see `ColumnsFormat.decode_kept`.
     encoded: memoryview | None = field(default=None, compare=False)
+    #: How many bytes the rows came in: no row has more.
+    nbytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
