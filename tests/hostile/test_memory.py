@@ -1,9 +1,8 @@
 """What one client makes a node remember is bounded: answers that it does not read, names, subscriptions."""
 
 import socket
+from contextlib import suppress
 from pathlib import Path
-
-import pytest
 
 from tests.hostile.raw import Raw, frame, hello, publish_rows
 from tests.hostile.victim import COLUMNS, TWO_TOPICS, Victim
@@ -62,10 +61,11 @@ def test_pings_and_receipts_that_are_not_read_count_too(tmp_path: Path) -> None:
         pings = b"".join(frame("PING", at) for at in range(1_000))
         mallory.socket.settimeout(0.5)
         sent = 0
-        with pytest.raises(TimeoutError):
+        with suppress(TimeoutError):
             while sent < 200 * 2**20:
                 mallory.send(pings)
                 sent += len(pings)
+        assert sent < 200 * 2**20, "the node stops reading"
         answered(bystander)
         assert victim.resident_bytes - before < GROWTH_BYTES_MAX
 

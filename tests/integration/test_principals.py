@@ -67,7 +67,7 @@ def test_a_client_over_tls_that_does_not_read_is_not_heard_until_it_does(loop: L
             assert await heard(reader)
             writer.write(b"".join(frame("LIST_TOPICS", [at, False]) for at in range(requests)))
             [session] = node.sessions.clients()
-            while session.connection._unread is None:
+            while session.connection._unread is None:  # noqa: ASYNC110  # nothing tells of it
                 await asyncio.sleep(0)
             # An answer is about 50 kB, and one more than fits may be on its way.
             assert session.connection.backlog_bytes < 2 * ANSWERS_BYTES_MAX

@@ -28,7 +28,8 @@ from gapless.node.principals import Principal, Principals
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING, Rights
-from gapless.node.subscriptions import Subscription, Subscriptions
+from gapless.node.subscription import Subscription
+from gapless.node.subscriptions import Subscriptions
 from gapless.protocol.network import Network
 from gapless.store.recovery import RecoveryDatabase
 from gapless.wire.client_codec import ClientDecoder, encode_node
@@ -43,6 +44,7 @@ from gapless.wire.client_messages import (
     ListTopics,
     NodeMessage,
     Publish,
+    ReleasePublisher,
     RequestRefused,
     StatusReport,
     Subscribe,
@@ -100,8 +102,8 @@ class Sessions:
             self.delivery,
             sources,
             feed,
-            self.principals,
-            database,
+            principals=self.principals,
+            database=database,
             losses=losses,
             guard=guard,
             reach=reach,
@@ -109,6 +111,8 @@ class Sessions:
         )
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
+        #: Writes down what is known of publishers; set before anybody is let in.
+        self.remember: Callable[[], object] = lambda: None
         #: The door for bulk reads; set before anybody is let in.
         self.bulk: BulkDoor | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -226,6 +230,11 @@ class Sessions:
                 self._tell_status(session, request)
             case ChangeFilter():
                 self.subscriptions.change(session, request)
+            case ReleasePublisher():
+                session.rights.check_admin("release publishers")
+                self.publishing.release(request.publisher)
+                self.remember()
+                session.send(Done(request=request.request))
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gapless.node.clock import WallClock
     from gapless.node.sessions import Sessions
     from gapless.node.storage import LogFigures
-    from gapless.node.subscriptions import Subscription
+    from gapless.node.subscription import Subscription
     from gapless.protocol.broker import Broker
 
 #: The states of a subscription, in the order in which they are listed.

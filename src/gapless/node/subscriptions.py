@@ -9,16 +9,14 @@ that principal that comes with its name goes on where it was acknowledged last; 
 Everybody else is refused, and the owner notices nothing. It is restored when the node starts, before anything
 is acknowledged upwards, and confirmed to its client only when the disk has it.
 
-A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are parked,
-and ended later, `LEAVING_MAX` in a turn of the event loop.
+A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are
+parked, and ended later, a few in a turn of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -29,11 +27,13 @@ from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
 from gapless.node.guard import Guard
+from gapless.node.leaving import FewAtATime
 from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.node.principals import Principal, Principals
 from gapless.node.security import NOBODY
+from gapless.node.subscription import EARLIEST, Change, Subscription, answer, check_pubends, id_of, start_of
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
 from gapless.protocol.events import (
@@ -54,68 +54,10 @@ log = event_log("gapless.subscriptions")
 
 #: How long the subscriptions of a lost connection are kept as they are.
 PARKED_SECONDS = 30.0
-#: Maximum number of subscriptions that are parked, or ended after that, in one turn of the event loop.
-LEAVING_MAX = 10
 #: What the disk has refused is tried again after this time.
 RETRY_SECONDS = 1.0
 #: A node keeps no more named subscriptions than this; another one is refused (E135).
 NAMED_MAX = 100_000
-#: The start of a pubend that came after the subscription: everything.
-_EARLIEST = TICK_MIN + 1
-
-
-@dataclass(slots=True)
-class _Change:
-    """A change of a condition that not all pubends have confirmed."""
-
-    #: The client's number for it; None when coming back with another condition is what asked for it.
-    request: int | None
-    where: str
-    session: Session | None
-    since: dict[PubendId, Tick] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """One subscription of a client."""
-
-    name: SubscriptionId
-    number: int
-    asked: Subscribe
-    #: None when the client is gone and the subscription is parked.
-    session: Session | None
-    #: The pubends of its topic when it began.
-    pubends: tuple[PubendId, ...]
-    #: Whose it is.
-    principal: Principal
-    #: The characters of its conditions, as they are counted there.
-    condition_bytes: int = 0
-    #: Where it starts at each pubend that has confirmed it.
-    starts: dict[PubendId, Tick] = field(default_factory=dict)
-    #: What it is to deliveries, once a pubend has confirmed it.
-    reader: Reader | None = None
-    #: Changes of its condition that are under way, in order.
-    changing: list[_Change] = field(default_factory=list)
-    #: Of a named one: its conditions, each with the ticks from which on it decides; the last is the newest.
-    conditions: list[tuple[str, dict[PubendId, Tick]]] = field(default_factory=list)
-    #: Of a named one that goes on from earlier: the positions it had.
-    resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
-    #: Of a named one: whether the disk has it, so that its client may hear of it.
-    is_kept: bool = False
-    #: Of a named one: whether it goes on from an earlier life of the node.
-    is_restored: bool = False
-    #: The one that it stands for, which holds what both need until this one is confirmed.
-    before: Subscription | None = None
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether nothing is delivered: its client reads in bulk, and only keeps the log from going."""
-        return self.asked.mode == "holding"
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether all pubends have said from which tick on it is gapless."""
-        return len(self.starts) == len(self.pubends)
 
 
 class Subscriptions:
@@ -127,9 +69,9 @@ class Subscriptions:
         delivery: Delivery,
         sources: Mapping[PubendId, int],
         feed: Feed,
+        *,
         principals: Principals,
         database: RecoveryDatabase | None = None,
-        *,
         losses: Losses | None = None,
         guard: Guard | None = None,
         reach: Callable[[PubendId], Tick],
@@ -137,8 +79,8 @@ class Subscriptions:
     ) -> None:
         """Without a database there are no named subscriptions. `guard` hears of mistakes of our own.
 
-        `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a principal
-        cannot come any more, such as one whose token was removed from the network file.
+        `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a
+        principal cannot come any more, such as one whose token was removed from the network file.
         """
         self._losses = losses or Losses()
         self._principals = principals
@@ -156,9 +98,9 @@ class Subscriptions:
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
         #: Those whose client is gone and that are not parked yet, with the session that they had.
-        self._leaving: deque[tuple[Session, Subscription]] = deque()
-        #: Those that are parked for a while, and until when: these ascend.
-        self._parked: deque[tuple[float, Subscription]] = deque()
+        self._leaving: FewAtATime[tuple[Session, Subscription]] = FewAtATime(self._park_gone, guard=guard)
+        #: Those that are parked for a while.
+        self._parked: FewAtATime[Subscription] = FewAtATime(self.end, PARKED_SECONDS, guard)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -191,7 +133,7 @@ class Subscriptions:
             self._check_owner(found, session, asked)
         condition = self._condition(asked.topic, asked.where)
         if isinstance(asked.start, Mapping):
-            self._check_pubends(session, asked.topic, asked.start)
+            check_pubends(self.network, session.rights, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
@@ -199,7 +141,7 @@ class Subscriptions:
             return
         number = next(self._numbers)
         made = self._made(f"{session.name}#{number}", number, asked, session, session.principal)
-        self._begin(made, condition, _start(asked))
+        self._begin(made, condition, start_of(asked))
 
     def confirmed(self, effect: ConfirmSubscription) -> None:
         """A subscription is gapless from a tick on: the client hears of it."""
@@ -233,12 +175,12 @@ class Subscriptions:
             session.send(Done(request=request))
             return
         assert self._book is not None
-        self._losses.forget(name)
 
         def dropped(error: StoreError | None) -> None:
             session.end_request()
-            _answer(session, request, error)
+            answer(session, request, error)
 
+        self._losses.forget(name)
         self._book.drop(name, dropped)
 
     def end(self, subscription: Subscription) -> None:
@@ -254,20 +196,15 @@ class Subscriptions:
 
     def left(self, session: Session) -> None:
         """A client is gone: its subscriptions are parked, a few at a time."""
-        is_called = bool(self._leaving)
-        self._leaving.extend((session, each) for each in session.subscriptions.values())
+        gone = [(session, each) for each in session.subscriptions.values()]
         session.subscriptions.clear()
-        if not is_called:
-            self._park_some()
+        self._leaving.extend(gone)
 
-    def _park_some(self) -> None:
-        for _ in range(min(LEAVING_MAX, len(self._leaving))):
-            session, subscription = self._leaving.popleft()
-            # Meanwhile it may have ended, or its name have been taken over.
-            if subscription.session is session and self._by_name.get(subscription.name) is subscription:
-                self.park(subscription)
-        if self._leaving:
-            self._loop.call_soon(self._park_some)
+    def _park_gone(self, gone: tuple[Session, Subscription]) -> None:
+        session, subscription = gone
+        # Meanwhile it may have ended, or its name have been taken over.
+        if subscription.session is session and self._by_name.get(subscription.name) is subscription:
+            self.park(subscription)
 
     def park(self, subscription: Subscription) -> None:
         """The client is gone: nothing is sent, and what it lacks stays wanted, for a while or for ever."""
@@ -283,19 +220,7 @@ class Subscriptions:
         reader.connection = None
         self._delivery.report_slow(reader, away=True)
         if not is_named:
-            if not self._parked:
-                self._loop.call_later(PARKED_SECONDS, self._end_parked)
-            self._parked.append((self._loop.time() + PARKED_SECONDS, subscription))
-
-    def _end_parked(self) -> None:
-        """End those that were parked for long enough, a few at a time."""
-        now = self._loop.time()
-        for _ in range(LEAVING_MAX):
-            if not self._parked or self._parked[0][0] > now:
-                break
-            self.end(self._parked.popleft()[1])
-        if self._parked:
-            self._loop.call_later(max(self._parked[0][0] - now, 0.0), self._end_parked)
+            self._parked.extend([subscription])
 
     # Other conditions.
 
@@ -304,7 +229,7 @@ class Subscriptions:
         subscription = session.named(asked.subscription)
         self._principals.check_condition(subscription.principal, asked.where)
         condition = self._condition(subscription.asked.topic, asked.where)
-        self._change(subscription, _Change(asked.request, asked.where, session), condition)
+        self._change(subscription, Change(asked.request, asked.where, session), condition)
 
     def changed(self, effect: ConfirmChange) -> None:
         """Another condition decides from a tick on: the client hears of it."""
@@ -339,7 +264,7 @@ class Subscriptions:
         elif subscription.is_kept:
             self._put(subscription, told)
 
-    def _change(self, subscription: Subscription, change: _Change, condition: Condition) -> None:
+    def _change(self, subscription: Subscription, change: Change, condition: Condition) -> None:
         subscription.changing.append(change)
         try:
             self._feed(FilterChangeRequested(subscription=subscription.name, condition=condition))
@@ -398,7 +323,7 @@ class Subscriptions:
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
         principal = self._principals.of(NOBODY if record.owner is None else record.owner)
-        subscription = self._made(_id_of(record.name), 0, asked, None, principal)
+        subscription = self._made(id_of(record.name), 0, asked, None, principal)
         subscription.conditions = wheres
         subscription.resumed = record.positions
         subscription.is_kept = subscription.is_restored = True
@@ -408,7 +333,7 @@ class Subscriptions:
             topic=record.topic,
             condition=conditions[0][0],
             order=record.order,
-            start={pubend: record.positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+            start={pubend: record.positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
             changes=tuple(conditions[1:]),
         )
 
@@ -418,7 +343,7 @@ class Subscriptions:
         Raises UsageError when it names a pubend of another topic, and nothing has changed then.
         """
         assert subscription.session is not None, "nobody is there to acknowledge"
-        self._check_pubends(subscription.session, subscription.asked.topic, positions)
+        check_pubends(self.network, subscription.session.rights, subscription.asked.topic, positions)
         if subscription.reader is not None:
             if subscription.is_holding:
                 could = {p: min(positions[p], self._reach(p)) for p in subscription.pubends if p in positions}
@@ -448,9 +373,9 @@ class Subscriptions:
                     "E135", f"this node keeps {NAMED_MAX:,} named subscriptions: forget some first"
                 )
             number = next(self._numbers)
-            subscription = self._made(_id_of(name), number, asked, session, session.principal)
+            subscription = self._made(id_of(name), number, asked, session, session.principal)
             subscription.conditions = [(asked.where, {})]
-            self._begin(subscription, condition, _start(asked))
+            self._begin(subscription, condition, start_of(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
             raise UsageError(
@@ -467,7 +392,7 @@ class Subscriptions:
         if last != condition:
             # What it has not acknowledged is judged by the old condition, as when a client changes its mind.
             self._principals.check_condition(found.principal, asked.where)
-            self._change(found, _Change(None, asked.where, None), condition)
+            self._change(found, Change(None, asked.where, None), condition)
         self._take_over(found, session, asked)
         if found.principal is not session.principal:
             self._adopt(found, session.principal)
@@ -475,7 +400,7 @@ class Subscriptions:
             self._resume(found)
 
     def _check_owner(self, found: Subscription, session: Session, asked: Subscribe) -> None:
-        """Raise UsageError unless a name is the client's, or its owner is gone and the client may adopt it."""
+        """Raise UsageError unless a name is the client's, or its owner is gone and it may adopt it."""
         name, own = asked.name, session.principal
         assert name is not None
         if found.principal is own:
@@ -483,8 +408,8 @@ class Subscriptions:
         if not (self._is_gone(found.principal.name) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
-                f"there is a subscription '{name}' of somebody else at this node: choose another name, or use the "
-                "token or certificate that it was made with",
+                f"there is a subscription '{name}' of somebody else here: choose another name, or use "
+                "the token or certificate that it was made with",
             )
         self._principals.check_subscription(own, len(session.subscriptions), asked.where, named=True)
 
@@ -538,7 +463,7 @@ class Subscriptions:
         name = asked.name
         assert name is not None
         number = next(self._numbers)
-        subscription = self._made(f"{_id_of(name)}#{number}", number, asked, session, session.principal)
+        subscription = self._made(f"{id_of(name)}#{number}", number, asked, session, session.principal)
         subscription.before = found
         subscription.resumed = positions = self._positions(found)
         subscription.conditions = [(where, dict(since)) for where, since in found.conditions]
@@ -554,7 +479,7 @@ class Subscriptions:
                 topic=asked.topic,
                 condition=phases[0][0],
                 order=asked.order,
-                start={pubend: positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+                start={pubend: positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
                 changes=tuple(phases[1:]),
             )
         )
@@ -567,7 +492,7 @@ class Subscriptions:
                 return
             if error is not None:
                 if subscription.session is not None:
-                    _answer(subscription.session, subscription.asked.request, error)
+                    answer(subscription.session, subscription.asked.request, error)
                 if not subscription.is_kept:
                     self.end(subscription)
                 return
@@ -595,7 +520,8 @@ class Subscriptions:
         if self._losses.moved(asked.name, positions):
             self._write_losses()
         for pubend, position in positions.items():
-            start, lost_from = max(position, min(own.get(pubend, position), self._reach(pubend))), None
+            own_start = min(own.get(pubend, position), self._reach(pubend))
+            start, lost_from = max(position, own_start), None
             lost = self._losses.of(asked.name, pubend)
             if lost is not None and start < lost[1]:
                 start, lost_from = lost[1], max(start, lost[0])
@@ -650,20 +576,6 @@ class Subscriptions:
         self._book.put(record, then)
 
     # Small parts.
-
-    def _check_pubends(self, session: Session, topic: TopicId, pubends: Iterable[PubendId]) -> None:
-        """Whether pubends that a client names are its topic's, as far as is known here. Raises UsageError.
-
-        A client that comes from another edge may know some that this one has not heard of yet. One of a topic
-        that it may not see is as unknown: nothing is done with either.
-        """
-        known = self.network.pubends
-        for pubend in pubends:
-            place = known.get(pubend)
-            if place is not None and place.topic != topic and session.rights.may_see(place.topic):
-                raise UsageError(
-                    "E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'"
-                )
 
     def _condition(self, topic: TopicId, where: str) -> Condition:
         schema = self.network.topics.get(topic)
@@ -772,27 +684,3 @@ class Subscriptions:
             del self._named[name]
         if subscription.session is not None:
             subscription.session.subscriptions.pop(subscription.number, None)
-
-
-def _id_of(name: str) -> SubscriptionId:
-    """What the broker calls a named subscription. No client has a name like this."""
-    return SubscriptionId(f"named {name}")
-
-
-def _answer(session: Session, request: int, error: StoreError | None) -> None:
-    if error is None:
-        session.send(Done(request=request))
-    else:
-        session.send(
-            RequestRefused(request=request, code=error.code, message=error.message, retry=error.retry)
-        )
-
-
-def _start(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
-    match asked.start:
-        case "now":
-            return None
-        case "earliest":
-            return _EARLIEST
-        case start:
-            return start

@@ -100,8 +100,8 @@ def known_horizon(broker: Broker, pubend: PubendId) -> tuple[Tick, Tick]:
 def stream_reach(broker: Broker, pubend: PubendId, clock: Tick) -> Tick:
     """The tick of a pubend beyond which nobody can have read anything, here or elsewhere.
 
-    What is known here, and as much as the clock of another broker, or a pubend that gives out ticks faster than
-    they pass, may be ahead.
+    What is known here, and as much as the clock of another broker may be ahead, or a pubend that gives out
+    ticks faster than they pass.
     """
     return max(broker._paths[pubend].istream.frontier, clock) + AHEAD_MS_MAX * TICKS_PER_MS
 
