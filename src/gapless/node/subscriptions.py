@@ -24,7 +24,7 @@ from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import TICK_MIN, Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
 from gapless.node.guard import Guard
 from gapless.node.leaving import FewAtATime
@@ -97,6 +97,8 @@ class Subscriptions:
         #: The named ones, by the name that clients use.
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
+        #: Names on the disk that could not be restored, with their owners.
+        self._unrestored: dict[str, str] = {}
         #: Those whose client is gone and that are not parked yet, with the session that they had.
         self._leaving: FewAtATime[tuple[Session, Subscription]] = FewAtATime(self._park_gone, guard=guard)
         #: Those that are parked for a while.
@@ -126,11 +128,13 @@ class Subscriptions:
         found = None if asked.name is None else self._named.get(asked.name)
         # Before anything is done for it: reading a condition may take long.
         if found is None:
+            if asked.name is not None and asked.name in self._unrestored:
+                self._check_owner(self._unrestored[asked.name], session, asked)
             self._principals.check_subscription(
                 session.principal, len(session.subscriptions), asked.where, named=asked.name is not None
             )
         else:
-            self._check_owner(found, session, asked)
+            self._check_owner(found.principal.name, session, asked)
         condition = self._condition(asked.topic, asked.where)
         if isinstance(asked.start, Mapping):
             check_pubends(self.network, session.rights, asked.topic, asked.start)
@@ -287,6 +291,7 @@ class Subscriptions:
                 request = self._restored(record)
             except UsageError as error:
                 # It stays on the disk: the description of the network may come back to what it was.
+                self._unrestored[record.name] = record.owner or NOBODY
                 log.warning("not_restored", name=record.name, code=error.code, reason=error.message)
                 continue
             requests.append(request)
@@ -319,6 +324,9 @@ class Subscriptions:
             )
             wheres.append((where, dict(since) if is_whole else {}))
         conditions = [(self._condition(record.topic, where), since) for where, since in wheres]
+        if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
+            # Acknowledgements were not cut off once. The others must not stay away because of it.
+            raise UsageError("E145", "it has acknowledged what is outside all time: forget it, make it anew")
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
@@ -399,13 +407,13 @@ class Subscriptions:
         if found.is_kept and found.is_confirmed:
             self._resume(found)
 
-    def _check_owner(self, found: Subscription, session: Session, asked: Subscribe) -> None:
+    def _check_owner(self, owner: str, session: Session, asked: Subscribe) -> None:
         """Raise UsageError unless a name is the client's, or its owner is gone and it may adopt it."""
         name, own = asked.name, session.principal
         assert name is not None
-        if found.principal is own:
+        if owner == own.name:
             return
-        if not (self._is_gone(found.principal.name) and session.rights.may_adopt(name)):
+        if not (self._is_gone(owner) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
                 f"there is a subscription '{name}' of somebody else here: choose another name, or use "
@@ -497,6 +505,7 @@ class Subscriptions:
                     self.end(subscription)
                 return
             subscription.is_kept = True
+            self._unrestored.pop(subscription.asked.name or "", None)
             if subscription.before is not None:
                 self.end(subscription.before)
                 subscription.before = None
