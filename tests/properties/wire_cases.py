@@ -43,6 +43,7 @@ from gapless.wire.client_messages import (
     Publish,
     PublishRefused,
     Receipt,
+    ReleasePublisher,
     RequestRefused,
     StatusReport,
     Subscribe,
@@ -223,6 +224,8 @@ client_messages = st.one_of(
         rows=batches().map(lambda batch: batch.columns),
         after=st.none() | st.tuples(names, ticks),
         given_up=st.none() | counters,
+        before=st.sampled_from([None, -1]),
+        is_temporary=st.booleans(),
     ),
     st.builds(
         Subscribe,
@@ -235,6 +238,7 @@ client_messages = st.one_of(
         mode=st.sampled_from(["guaranteed", "best-effort", "holding"]),
         credit_rows=st.none() | st.integers(0, 2**40),
     ),
+    st.builds(ReleasePublisher, request=numbers, publisher=names),
     st.builds(ChangeFilter, request=numbers, subscription=numbers, where=texts),
     st.builds(Unsubscribe, request=numbers, subscription=numbers, forget=st.booleans()),
     st.builds(Credit, subscription=numbers, rows=st.integers(0, 2**40)),
@@ -276,6 +280,7 @@ node_messages = st.one_of(
         code=_codes,
         message=texts,
         retry=st.booleans(),
+        had=st.none() | st.just(-1) | counters,
     ),
     st.builds(
         Confirmed,

@@ -70,6 +70,29 @@ def create(
         typer.echo(f"{there} {name} ({_columns(topic)}) at {', '.join(sorted(set(topic.brokers.values())))}")
 
 
+@app.command("release")
+@dials
+def release(
+    identity: Annotated[str, typer.Argument(help="The identity that a program publishes under.")],
+    *,
+    node: Node,
+) -> None:
+    """Let a publisher identity belong to whoever publishes under it next.
+
+    gapless topic release import-7
+
+    An identity belongs to the token or certificate that first published under it. Ask the node that stores
+    its events; it keeps what it knows of them.
+    """
+
+    async def story() -> None:
+        async with node.client() as client:
+            await client.release_publisher(identity)
+
+    run(story())
+    typer.echo(f"released {identity}")
+
+
 @app.command("list")
 @dials
 def list_topics(

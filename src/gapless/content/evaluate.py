@@ -20,9 +20,7 @@ from gapless.content.domain import Domain, Interval
 from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Numbers, RowMask, Rows, float_codes
 from gapless.content.terms import Column, Term
 from gapless.content.values import NUMBERS
-from gapless.content.xml.document import parse_document
 from gapless.content.xml.evaluate import evaluate
-from gapless.errors import ContentError
 
 
 def mask(condition: Condition, rows: Rows) -> RowMask:
@@ -79,20 +77,17 @@ def mask_atom(atom: Atom, rows: Rows) -> RowMask:
         case Compare():
             return _mask_compare(atom, rows)
         case Matches():
-            return _mask_documents(atom, rows.column(atom.column))
+            return _mask_documents(atom, rows)
         case AnyOf():
             return mask(atom.condition, rows)
 
 
-def _mask_documents(atom: Matches, documents: pa.Array) -> RowMask:
+def _mask_documents(atom: Matches, rows: Rows) -> RowMask:
     """Of which documents the atom is true; of one that cannot be read nothing is."""
-    found = np.zeros(len(documents), dtype=np.bool_)
-    for row, text in enumerate(documents.to_pylist()):
-        if text is not None:
-            try:
-                found[row] = evaluate(atom.pattern, parse_document(text)) is not atom.negated
-            except ContentError:
-                continue
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for row, document in enumerate(rows.documents(atom.column)):
+        if document is not None:
+            found[row] = evaluate(atom.pattern, document) is not atom.negated
     return found
 
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
+from gapless.node.identities import PUBLISHER_DAYS_MIN, PUBLISHERS_MAX
 from gapless.node.pipeline import Spark
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
@@ -63,6 +64,10 @@ class Limits:
 
     #: Maximum number of connected clients.
     clients_max: int = 20_000
+    #: Maximum number of publisher identities that are remembered for each principal.
+    principal_publishers_max: int = PUBLISHERS_MAX
+    #: An identity that a program has chosen is remembered for at least so many days after its last event.
+    publisher_days_min: int = PUBLISHER_DAYS_MIN
     #: Maximum number of connections of one principal.
     principal_clients_max: int = 18_000
     #: Maximum number of subscriptions of one connection, and of one principal, parked ones included.

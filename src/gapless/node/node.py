@@ -18,7 +18,7 @@ from types import TracebackType
 
 from gapless.errors import StoreError, SupersededError, UsageError
 from gapless.model.ids import PubendId, TopicId
-from gapless.model.ticks import Tick
+from gapless.model.ticks import TICK_MAX, Tick
 from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.clock import WallClock, check_ahead
@@ -29,6 +29,7 @@ from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accept
 from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
+from gapless.node.identities import Identities
 from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
@@ -164,7 +165,7 @@ class Node:
             guard=self.guard,
             quarantine=self.quarantine,
         )
-        self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
+        self._recover_publishers(logs)
         self.catalog = Catalog(
             self._network,
             config.broker,
@@ -194,6 +195,7 @@ class Node:
         self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
+        self.sessions.remember = self._remember
         self.bulk = self.sessions.bulk = BulkDoor(
             config, self._histories, lambda pubend: known_horizon(self.broker, pubend)
         )
@@ -535,13 +537,31 @@ class Node:
         lost = {pubend: self._folder.lost_before(self._database, pubend) for pubend in found}
         return {pubend: replace(each, lost_before=lost[pubend]) for pubend, each in found.items()}
 
+    def _recover_publishers(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """Who published what, and whose the identities are."""
+        self._identities = Identities(
+            publishers_max=self.config.limits.principal_publishers_max,
+            publisher_days_min=self.config.limits.publisher_days_min,
+            clock=lambda: self._host.now().clock,
+            is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
+        )
+        self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
+        self._identities.sort()
+        if self._folder is not None and self._folder.database_accepted:
+            # What is in doubt must stay so, and the next start does not know of the loss.
+            self._remember()
+
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
         if self._database is None:
-            return Publishers(pubend)
+            return Publishers(pubend, self._identities)
         told = self._database.meta(f"notes:{pubend}")
         start = int.from_bytes(told, "big") if told else 0
-        return Publishers.recover(pubend, log, self._database.publishers(pubend), start)
+        found = Publishers.recover(pubend, log, self._database.publishers(pubend), start, self._identities)
+        assert self._folder is not None
+        is_lost = self._folder.database_accepted
+        found.doubt(TICK_MAX if is_lost else self._folder.lost_before(self._database, pubend))
+        return found
 
     def _remember(self) -> dict[PubendId, Tick]:
         """Write down who published what; up to which tick of each pubend the log may forget it after this."""
@@ -549,9 +569,12 @@ class Node:
             return {}
         with self._database.transaction():
             for pubend, publishers in self._publishers.items():
+                self._database.drop_publishers(pubend, publishers.forgotten())
                 self._database.put_publishers(publishers.positions())
                 self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
             self._remember_logs(self.storage.logs)
+        for publishers in self._publishers.values():
+            publishers.written()
         return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
 
     def _broken(self, error: StoreError) -> None:

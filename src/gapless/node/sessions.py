@@ -44,6 +44,7 @@ from gapless.wire.client_messages import (
     ListTopics,
     NodeMessage,
     Publish,
+    ReleasePublisher,
     RequestRefused,
     StatusReport,
     Subscribe,
@@ -110,6 +111,8 @@ class Sessions:
         )
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
+        #: Writes down what is known of publishers; set before anybody is let in.
+        self.remember: Callable[[], object] = lambda: None
         #: The door for bulk reads; set before anybody is let in.
         self.bulk: BulkDoor | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -227,6 +230,11 @@ class Sessions:
                 self._tell_status(session, request)
             case ChangeFilter():
                 self.subscriptions.change(session, request)
+            case ReleasePublisher():
+                session.rights.check_admin("release publishers")
+                self.publishing.release(request.publisher)
+                self.remember()
+                session.send(Done(request=request.request))
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")
 

@@ -86,6 +86,7 @@ class Kind(IntEnum):
     CREATE_TOPIC = 0x27
     ASK_STATUS = 0x28
     PUBLISH_ROWS = 0x29
+    RELEASE_PUBLISHER = 0x2A
 
     RECEIPT = 0x40
     PUBLISH_REFUSED = 0x41
