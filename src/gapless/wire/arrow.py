@@ -29,6 +29,9 @@ _RECORD_BATCH = 3
 #: Bytes of a node (rows, nulls) and of a buffer (offset, length).
 _PAIR_BYTES = 16
 
+#: What a buffer is filled up with, by the number of bytes.
+_ZEROS = [bytes(count) for count in range(8)]
+
 _START = struct.Struct("<III")
 _INT = struct.Struct("<i")
 _LONG = struct.Struct("<q")
@@ -78,7 +81,7 @@ class _Places(NamedTuple):
 class Layout:
     """How the batches of one schema are laid out."""
 
-    __slots__ = ("_bits", "_buffers", "_fixed", "_nodes", "_rows_max", "_sample", "_sample_body")
+    __slots__ = ("_bits", "_buffers", "_fixed", "_nodes", "_nodes_at", "_rows_max", "_sample", "_sample_body")
 
     def __init__(self, schema: Schema, rows_max: int) -> None:
         self._rows_max = rows_max
@@ -90,7 +93,9 @@ class Layout:
         #: The metadata of our writer in one: texts that never change, and the numbers between them.
         self._sample = self._woven(places)
         found = self._sample.unpack_from(sample)
-        self._fixed = [each for each in found if isinstance(each, bytes)]
+        self._fixed = tuple(each for each in found if isinstance(each, bytes))
+        #: Where in it the numbers of the nodes begin.
+        self._nodes_at = 6 + self._buffers.size // _LONG.size
         self._sample_body = places.body
 
     def look(self, part: memoryview, *, wholly: bool) -> tuple[bool, bool]:
@@ -128,11 +133,11 @@ class Layout:
         """What the metadata say, when they are those of our writer; None for those of others."""
         if len(part) < self._sample_body:
             return None
-        start, body_bytes, one, rows, two, *numbers, end = self._sample.unpack_from(part)
-        at = self._buffers.size // _LONG.size
-        if [start, one, two, numbers[at], end] != self._fixed:
+        found = self._sample.unpack_from(part)
+        at = self._nodes_at
+        if (found[0], found[2], found[4], found[at - 1], found[-1]) != self._fixed:
             return None
-        return _Numbers(rows, tuple(numbers[at + 1 :]), tuple(numbers[:at]), self._sample_body, body_bytes)
+        return _Numbers(found[3], found[at:-1], found[5 : at - 1], self._sample_body, found[1])
 
     def _walked(self, part: memoryview) -> _Places:
         """The places in the metadata of another writer. What else they refer to is checked by Arrow later."""
@@ -216,8 +221,12 @@ class Layout:
 
     def _is_clean(self, part: memoryview, told: _Numbers) -> bool:
         """Whether there are zeros where a buffer is filled up to a multiple of 8."""
-        ends = [offset + length for offset, length in _pairs(told.buffers) if length & 7]
-        return not any(any(part[told.body + end : told.body + (end + 7 & -8)]) for end in ends)
+        for offset, length in _pairs(told.buffers):
+            if length & 7:
+                end = told.body + offset + length
+                if part[end : end + 7 & -8] != _ZEROS[-length & 7]:
+                    return False
+        return True
 
     def _check(self, part: memoryview, told: _Numbers) -> None:
         """Raise MalformedError unless the buffers are apart from each other and long enough."""
