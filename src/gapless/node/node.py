@@ -19,8 +19,9 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
-from gapless.node.config import NodeConfig
+from gapless.node.config import NodeConfig, check_links
 from gapless.node.counters import Counters, Rates
+from gapless.node.descriptors import Descriptors, limit
 from gapless.node.door import Door
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
@@ -117,6 +118,7 @@ class Node:
     async def __aenter__(self) -> Node:
         config = self.config
         loop = asyncio.get_running_loop()
+        check_links(config.network, config.tls, config.secret, config.tokens)
         if config.tls is not None:
             self.certificate_expires = check_files(config.tls, config.broker)
             if days_left(self.certificate_expires) < CERTIFICATE_DAYS_MIN:
@@ -165,7 +167,13 @@ class Node:
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(config, self.links, self.sessions, self.counters)
+        descriptors = Descriptors(
+            limit=limit(),
+            links=len(self._network.neighbours(config.broker)),
+            logs=lambda: len(self.storage.logs),
+            has_http=config.http is not None,
+        )
+        self._door = Door(config, self.links, self.sessions, self.counters, descriptors)
         try:
             await self._door.open()
             if config.http is not None:
@@ -271,7 +279,7 @@ class Node:
                 for each in self.links.figures()
             ],
             "pubends": pubends_status(self.broker, self.storage.figures(), now.clock),
-            "clients": clients_status(self.sessions, config.limits.clients_max),
+            "clients": clients_status(self.sessions, self._door.clients_max),
             "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
