@@ -39,7 +39,9 @@ class Victim:
         listed = ", ".join(f'{name} = "{at}"' for name, at in zip(names, listening, strict=True))
         self.broker = broker
         self.folder = folder
-        self.port = dict(zip(names, listening, strict=True))[BrokerId(broker)].port
+        #: Where each broker of the network listens; only this one does.
+        self.ports = {str(name): at.port for name, at in zip(names, listening, strict=True)}
+        self.port = self.ports[broker]
         self._http = http
         self.file = folder / "network.toml"
         self.file.write_text(f'addresses = {{{listed}}}\nhttp = {{{broker} = "{http}"}}\n{network}')
