@@ -62,9 +62,9 @@ def proof(side: str, nonce: bytes, *, dialler: str = "p1", secret: str = SECRET,
     return hmac.new(secret.encode(), msgspec.msgpack.encode(said), hashlib.sha256).digest()
 
 
-def broker_hello(nonce: bytes | None = NONCE, name: str = "p1") -> bytes:
+def broker_hello(nonce: bytes | None = NONCE, name: str = "p1", *, network: str | None = None) -> bytes:
     more = {} if nonce is None else {"nonce": nonce}
-    return hello(name, role="broker", network=fingerprint(), **more)
+    return hello(name, role="broker", network=network or fingerprint(), **more)
 
 
 def challenged(victim: Victim) -> tuple[Raw, Heard]:

@@ -31,6 +31,7 @@ from gapless.node.config import (
     parse_retention,
     sole_network,
 )
+from gapless.node.descriptors import raise_limit
 from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
 from gapless.node.pipeline import Spark
@@ -39,6 +40,10 @@ from gapless.store.retention import Retention
 from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
+
+#: What would be loaded when it is needed first, with everybody waiting, or not at all when there are too many open
+#: files: the parser of conditions, what pyarrow asks numpy for, what looks up the host of a neighbour.
+LOADED_FIRST = ("gapless.content.sql", "numpy.ma", "encodings.idna")
 
 #: What nodes and clients are told of the program.
 SOFTWARE = f"gapless {__version__}"
@@ -115,8 +120,9 @@ def up(
     if http is not None:
         config = replace(config, http=Address.parse(http, "--http", port=None))
     configure(config.broker, form=logs, verbose=verbose)  # type: ignore[arg-type]  # checked above
-    # The first condition would load the parser, with everybody waiting.
-    import_module("gapless.content.sql")
+    raise_limit()
+    for name in LOADED_FIRST:
+        import_module(name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(config))
 
