@@ -329,7 +329,11 @@ def _token(name: str, entry: object) -> tuple[str, Rights]:
     if not isinstance(admin, bool):
         raise _bad_token(name, "admin must be true or false")
     return digest, Rights(
-        name=name, publish=patterns["publish"], subscribe=patterns["subscribe"], admin=admin
+        name=name,
+        publish=patterns["publish"],
+        subscribe=patterns["subscribe"],
+        admin=admin,
+        sha256=digest,
     )
 
 

@@ -369,7 +369,9 @@ class _Dialled:
         connection.send(encode_link(hello))
 
     def _too_late(self) -> None:
-        error = PeerError("E218", f"'{self._neighbour.name}' did not answer a HELLO frame in time", retry=True)
+        error = PeerError(
+            "E218", f"'{self._neighbour.name}' did not answer a HELLO frame in time", retry=True
+        )
         self._failed(error)
         self._connection.refuse(error)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from types import TracebackType
 
-from gapless.errors import StoreError, UsageError
+from gapless.errors import NetworkDescriptionError, StoreError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
@@ -30,7 +30,7 @@ from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.metrics import exposition
 from gapless.node.publishers import Publishers
-from gapless.node.security import check_files, days_left
+from gapless.node.security import Tls, Tokens, check_files, days_left
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
@@ -48,7 +48,7 @@ from gapless.protocol.figures import known_horizon
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
-from gapless.store.files import failure
+from gapless.store.files import DiskFiles, failure, keep_private
 from gapless.store.history import History
 from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
@@ -56,6 +56,7 @@ from gapless.store.memory import MemoryLog
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
 from gapless.store.retention import KEYED, Keep, Retention
 from gapless.wire.address import Address
+from gapless.wire.proof import NetworkSecret
 
 log = event_log("gapless.node")
 
@@ -242,6 +243,23 @@ class Node:
         """Make `run` return."""
         self._stopping.set()
 
+    def renew(self, tls: Tls | None, secret: NetworkSecret | None, tokens: Tokens | None) -> None:
+        """From now on these decide who may come in; clients whose token is gone are hung up on.
+
+        Raises NetworkDescriptionError, and nothing has changed then.
+        """
+        config = replace(self.config, tls=tls, secret=secret, tokens=tokens)
+        if (tls is None) != (self.config.tls is None):
+            raise NetworkDescriptionError("E132", "tls: it begins or ends with a restart of all nodes")
+        check_links(config.network, tls, secret, tokens)
+        if tls is not None:
+            self.certificate_expires = check_files(tls, config.broker)
+        self.config = config
+        self._door.renew(config)
+        self.links.renew(config)
+        self.bulk.renew(config)
+        self.sessions.renew(tokens)
+
     def status(self) -> str:
         """What the node tells of itself, as JSON; docs/operating.md describes it."""
         return told(self.report())
@@ -322,7 +340,11 @@ class Node:
         incarnation = 1
         if config.folder is not None:
             try:
-                config.folder.mkdir(parents=True, exist_ok=True)
+                DiskFiles().make_folder(config.folder)
+                keep_private(config.folder)
+            except PermissionError as error:
+                # It may be another user's, who lets us in.
+                log.warning("readable_folder", folder=str(config.folder), reason=error.strerror)
             except OSError as error:
                 raise failure(error, config.folder) from error
             self._database = RecoveryDatabase.open(config.folder)

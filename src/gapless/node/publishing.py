@@ -96,7 +96,7 @@ class Publishing:
             client.rights.check_publish(message.topic)
             if self.is_stopping:
                 raise UsageError("E188", "this node stops: publish at another one", retry=True)
-            pubend = self._pubend_for(message)
+            pubend = self._pubend_for(message, client.rights)
             publishers = self._publishers[pubend]
             schema = self.network.topics[message.topic]
             if message.rows is None:
@@ -213,10 +213,9 @@ class Publishing:
             self._publishers[request.pubend].failed(request.publisher, request.first)
             self._refuse_all(request, error)
 
-    def _pubend_for(self, message: Publish) -> PubendId:
+    def _pubend_for(self, message: Publish, rights: Rights) -> PubendId:
         if message.topic not in self.network.topics:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{message.topic}': there is {known}")
+            raise rights.no_topic(message.topic, self.network.topics)
         if message.pubend is not None:
             if message.pubend in self._publishers:
                 return message.pubend

@@ -141,6 +141,8 @@ class Subscriptions:
 
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
+        if asked.topic not in self.network.topics:
+            raise session.rights.no_topic(asked.topic, self.network.topics)
         condition = self._condition(asked.topic, asked.where)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
@@ -335,10 +337,13 @@ class Subscriptions:
             self._begin(subscription, condition, _start(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
+            known = session.rights.may_see(found.asked.topic)
+            of_topic = (
+                f"topic '{found.asked.topic}', {found.asked.order.value} order" if known else "another topic"
+            )
             raise UsageError(
                 "E138",
-                f"subscription '{name}' is of topic '{found.asked.topic}', {found.asked.order.value} order: "
-                "choose another name, or forget that one first",
+                f"subscription '{name}' is of {of_topic}: choose another name, or forget that one first",
             )
         last = self._condition(asked.topic, found.conditions[-1][0])
         is_wider = found.pubends != self.network.pubends_of(asked.topic)
@@ -493,8 +498,7 @@ class Subscriptions:
     def _condition(self, topic: TopicId, where: str) -> Condition:
         schema = self.network.topics.get(topic)
         if schema is None:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
+            raise UsageError("E141", f"there is no topic '{topic}'")
         return parse_condition(where, schema)
 
     def _made(self, name: str, number: int, asked: Subscribe, session: Session | None) -> Subscription:

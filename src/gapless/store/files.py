@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -23,6 +24,12 @@ CACHED_BYTES = 8 * 2**20
 
 #: A write of so many bytes is begun at once, and not with the sync.
 BEGIN_BYTES = 256 * 2**10
+
+#: Who may read what is stored: the user that the node runs as. An archive may be opened to a group.
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+SHARED = 0o640
+#: The folder in a node's folder that is opened to others or not as its owner likes.
+ARCHIVE_NAME = "archive"
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -70,8 +77,8 @@ class Files(Protocol):
         """Open a file that exists, to read and write."""
         ...
 
-    def create(self, path: Path) -> File:
-        """Open a new, empty file in the place of whatever was there."""
+    def create(self, path: Path, mode: int = PRIVATE) -> File:
+        """Open a new, empty file in the place of whatever was there; `mode` says who may read it."""
         ...
 
     def lock(self, path: Path) -> File:
@@ -87,7 +94,7 @@ class Files(Protocol):
         ...
 
     def make_folder(self, folder: Path) -> None:
-        """Make the folder and those above it, unless they exist."""
+        """Make the folder and those above it, for nobody else to look into, unless they exist."""
         ...
 
     def list_folder(self, folder: Path) -> list[str]:
@@ -184,13 +191,13 @@ class DiskFiles:
         """See `Files.open`."""
         return DiskFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
-    def create(self, path: Path) -> File:
+    def create(self, path: Path, mode: int = PRIVATE) -> File:
         """See `Files.create`."""
-        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
+        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
 
     def lock(self, path: Path) -> File:
         """See `Files.lock`."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -211,7 +218,8 @@ class DiskFiles:
     def make_folder(self, folder: Path) -> None:
         """See `Files.make_folder`. The new names are synced, as `sync_folder` does."""
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        for each in reversed(missing):
+            each.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         for each in missing:
             self.sync_folder(each.parent)
 
@@ -260,3 +268,22 @@ def failure(error: OSError, path: Path) -> StoreError:
         return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
     reason = error.strerror or str(error)
     return StoreError("E303", f"{path}: {reason}: check the disk and the rights of its folder")
+
+
+def keep_private(folder: Path) -> None:
+    """Take from others what they may do in a node's folder that was made with wider rights.
+
+    Whoever may pass through it still may: that is how others reach its archive, which is left as it is.
+
+    Raises OSError.
+    """
+    _take(folder, 0o066)
+    for each in os.scandir(folder):
+        if each.name != ARCHIVE_NAME and not each.is_symlink():
+            _take(Path(each.path), 0o077)
+
+
+def _take(path: Path, rights: int) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & rights:
+        path.chmod(mode & ~rights)

@@ -10,6 +10,7 @@ All calls may wait for the disk: they belong in a thread. Threads that use it at
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from gapless.errors import StoreError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
-from gapless.store.files import DiskFiles, File, Files, failure
+from gapless.store.files import PRIVATE, DiskFiles, File, Files, failure
 
 DATABASE_NAME = "node.sqlite"
 LOCK_NAME = "node.lock"
@@ -104,6 +105,7 @@ class RecoveryDatabase:
         except OSError as error:
             raise failure(error, folder) from error
         try:
+            _make_private(path)
             with _explained(path):
                 # Calls come from a pool of threads, one at a time.
                 connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -288,6 +290,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"begin; {_TABLES} pragma application_id = {_APPLICATION}; "
             f"pragma user_version = {_VERSION}; commit;"
         )
+
+
+def _make_private(path: Path) -> None:
+    """SQLite would let everybody read what it makes; what it makes beside a file is like that file."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+    except OSError as error:
+        raise failure(error, path) from error
 
 
 @contextmanager

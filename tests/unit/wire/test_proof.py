@@ -30,7 +30,9 @@ def test_two_brokers_with_the_secret_convince_each_other() -> None:
 def test_without_a_secret_nothing_is_proved_or_asked_for() -> None:
     dialling = Dialling(None, hello(nonce=b""), "b")
     dialling.welcomed(welcome())
-    with pytest.raises(PeerError, match="E227 'b' wants a proof of the network's secret, and this broker has"):
+    with pytest.raises(
+        PeerError, match="E227 'b' wants a proof of the network's secret, and this broker has"
+    ):
         dialling.challenged(Answering(SECRET, hello(), "b", B).challenge())
 
 
