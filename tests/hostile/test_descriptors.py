@@ -70,6 +70,21 @@ def test_more_silent_connections_than_descriptors_hurt_nobody(tmp_path: Path) ->
         assert victim.stop() == 0
 
 
+def test_silent_connections_for_bulk_reads_make_room_too(tmp_path: Path) -> None:
+    with Victim(tmp_path, prefix=LIMITED) as victim, victim.dial("w") as writer:
+        writer.send(frame("LIST_TOPICS", [1, True]))
+        port = int(writer.hear_kind("TOPICS").head[5].rpartition(":")[2])
+        with flooded(port, 2 * FILES_MAX):
+            while "bulk_crowded" not in victim.log.read_text() or open_files(victim) > FILES_MAX - 32:
+                assert victim.is_alive
+            writer.send(publish_rows("mine", COLUMNS, [[1.0, "x"]]))
+            writer.hear_kind("RECEIPT")
+            writer.send(frame("CREATE_TOPIC", [8, "made", {"a": "int"}, ""]))
+            writer.hear_kind("DONE")
+            assert victim.page("/readyz") == (200, "ready\n")
+        assert victim.stop() == 0
+
+
 def test_clients_get_no_descriptor_that_the_node_needs(tmp_path: Path) -> None:
     with Victim(tmp_path, prefix=LIMITED) as victim, ExitStack() as stack:
         codes = []

@@ -40,7 +40,9 @@ def test_a_hidden_topic_is_answered_like_one_that_does_not_exist(tmp_path: Path)
             lambda topic: publish(topic, COLUMNS, b"this is no Arrow message"),
             lambda topic: publish(topic, {"other": "int"}, b""),
             lambda topic: publish_rows(topic, COLUMNS, [[1.0, "x"]], pubend="theirs-1"),
-            lambda topic: frame("SUBSCRIBE", [1, topic, "price >", None, "publisher", "now", "guaranteed", 1]),
+            lambda topic: frame(
+                "SUBSCRIBE", [1, topic, "price >", None, "publisher", "now", "guaranteed", 1]
+            ),
             lambda topic: frame("SUBSCRIBE", [1, topic, "", "n", "total", "earliest", "guaranteed", 1]),
             lambda topic: frame("CREATE_TOPIC", [1, topic, {"a": "int"}, ""]),
         ):

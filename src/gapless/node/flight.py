@@ -27,6 +27,8 @@ from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, LinkError, StoreError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick, TickRange
+from gapless.node.crowd import Crowd
+from gapless.node.descriptors import limit
 from gapless.node.idle import IDLE_SECONDS, Reads
 from gapless.node.logs import event_log
 from gapless.node.peers import hang_up, is_loopback
@@ -110,6 +112,10 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
             target=self.reads.watch, args=[self._stopping], name="gapless-bulk-idle", daemon=True
         )
         watch.start()
+        crowd = Crowd(limit(), self.port, self.reads.peers)
+        threading.Thread(
+            target=crowd.watch, args=[self._stopping], name="gapless-bulk-crowd", daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way after its next batch, and let go. Blocks."""

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -31,7 +32,11 @@ SHARED = 0o640
 #: The folder in a node's folder that is opened to others or not as its owner likes.
 ARCHIVE_NAME = "archive"
 
+#: So many descriptors are kept for the store alone.
+SPARES = 8
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class File(Protocol):
@@ -184,20 +189,64 @@ class DiskFile:
             os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
+class _Spares:
+    """Descriptors that are kept open for nothing, so that there is one when a file has to be opened.
+
+    A process whose descriptors others have used up, if only for a moment, could not read its own log.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held: list[int] = []
+        self._using = threading.Lock()
+
+    def open(self, path: Path | str, flags: int, mode: int = 0) -> int:
+        """As `os.open`, with a spare one if there is no other."""
+        try:
+            made = os.open(path, flags, mode)
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            return self._open_with_spare(path, flags, mode)
+        if len(self._held) < self._count:
+            self._keep()
+        return made
+
+    def _open_with_spare(self, path: Path | str, flags: int, mode: int) -> int:
+        with self._using:
+            while self._held:
+                os.close(self._held.pop())
+                try:
+                    return os.open(path, flags, mode)
+                except OSError as error:
+                    # Another thread may have been faster.
+                    if error.errno not in _EXHAUSTED:
+                        raise
+        return os.open(path, flags, mode)
+
+    def _keep(self) -> None:
+        with self._using, suppress(OSError):
+            while len(self._held) < self._count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+_spares = _Spares(SPARES)
+
+
 class DiskFiles:
     """The disk of the operating system."""
 
     def open(self, path: Path) -> File:
         """See `Files.open`."""
-        return DiskFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return DiskFile(_spares.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def create(self, path: Path, mode: int = PRIVATE) -> File:
         """See `Files.create`."""
-        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
+        return DiskFile(_spares.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
 
     def lock(self, path: Path) -> File:
         """See `Files.lock`."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        fd = _spares.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -229,7 +278,7 @@ class DiskFiles:
 
     def sync_folder(self, folder: Path) -> None:
         """See `Files.sync_folder`."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _spares.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
