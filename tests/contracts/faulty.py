@@ -99,7 +99,7 @@ class FaultyFiles:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return FaultyFile(self, path, self.names[path])
 
-    def create(self, path: Path, mode: int = PRIVATE) -> File:  # noqa: ARG002  # nobody else is here
+    def create(self, path: Path, mode: int = PRIVATE) -> File:  # nobody else is here
         self.call("create", path)
         inode = Inode()
         self._rename(path, inode)

@@ -1,4 +1,4 @@
-"""Who says that it is a broker has to prove it: hand-made handshakes against a node with tokens and a secret."""
+"""Whoever says that it is a broker has to prove it: hand-made handshakes against a node with a secret."""
 
 from __future__ import annotations
 
@@ -179,6 +179,6 @@ def test_tokens_with_links_that_anybody_may_claim_are_refused_at_start(tmp_path:
         broker="s1",
         brokers=["p1", "s1"],
     )
-    with pytest.raises(AssertionError, match="E123 network.toml: tokens: .* add .tls., or a .secret."):
+    with pytest.raises(AssertionError, match=r"E123 network.toml: tokens: .* add .tls., or a .secret."):
         open_links.start()
     assert open_links.stop() == 2

@@ -52,7 +52,7 @@ def test_nothing_is_loaded_while_a_node_serves(tmp_path: Path, monkeypatch: pyte
 
 
 def _exercise(victim: Victim, raw: Raw) -> None:
-    """Everything that a client may ask of a node, but for bulk reads, which may fail to load by themselves."""
+    """Everything that a client may ask of a node, but for bulk reads, which may fail to load."""
     for at, condition in enumerate(CONDITIONS):
         head = [10 + at, "all", condition, None, "publisher", "earliest", "guaranteed", None]
         raw.send(frame("SUBSCRIBE", head))

@@ -1,17 +1,20 @@
-"""What a client may not know it does not hear in errors either, and other users of the machine read nothing."""
+"""What a client may not know is in no error either, and other users of the machine read nothing."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gapless.node.security import token_hash
-from tests.hostile.raw import Heard, Raw, frame, hello, publish, publish_rows
+from tests.hostile.raw import PATIENCE_SECONDS, Heard, Raw, frame, hello, publish, publish_rows
 from tests.hostile.victim import COLUMNS, TWO_TOPICS, Victim
 
 TOKENS = f"""{TWO_TOPICS}
@@ -154,3 +157,52 @@ def test_the_name_of_a_client_commands_no_terminal(name: str, tmp_path: Path) ->
         assert all(line.isprintable() for line in text.splitlines())
         [line] = [each for each in map(json.loads, text.splitlines()) if each["event"] == "peer_refused"]
         assert name in line["reason"]
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;owned\x07", "[/red]", "[link=x]y"])
+@pytest.mark.parametrize("command", [["status"], ["top", "--once"]])
+def test_names_and_conditions_of_clients_command_no_terminal_of_who_looks(
+    name: str, command: list[str], tmp_path: Path
+) -> None:
+    with Victim(tmp_path) as node, node.dial(name) as raw:
+        where = f"note = '{name}'"
+        raw.send(frame("SUBSCRIBE", [1, "mine", where, None, "publisher", "now", "guaranteed", 1]))
+        raw.hear_kind("CONFIRMED")
+        shown = gapless(*command, "--to", f"gapless://127.0.0.1:{node.port}")
+        assert shown.returncode == 0, shown.stderr
+        assert "mine" in shown.stdout
+        assert is_tame(shown)
+
+
+def test_what_a_node_says_commands_no_terminal(tmp_path: Path) -> None:
+    refusal = {"code": "E188", "message": "\x1b[2Jgone\nerror: E000 forged", "retry": False}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with background("topic", "list", "--to", f"gapless://127.0.0.1:{port}") as process:
+            with Raw.accepted(listening) as raw:
+                assert raw.hear()
+                raw.send(frame("REFUSE", refusal))
+            shown = finished(process)
+    assert shown.returncode == 2
+    assert "gone" in shown.stderr
+    assert is_tame(shown)
+    assert not any(line.startswith("error: E000") for line in shown.stderr.splitlines())
+
+
+def is_tame(shown: subprocess.CompletedProcess[str]) -> bool:
+    return all(line.isprintable() for line in (shown.stdout + shown.stderr).splitlines())
+
+
+def gapless(*arguments: str) -> subprocess.CompletedProcess[str]:
+    with background(*arguments) as process:
+        return finished(process)
+
+
+def background(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "gapless", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    out, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)

@@ -1,6 +1,5 @@
 """Tokens: who has none stays outside, and who has one may do what it says and nothing else."""
 
-import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from gapless.node.node import Node
 from gapless.node.secret import write_secret
 from gapless.node.security import token_hash
 from gapless.wire.address import Address
-from tests.integration.files import LOOPS, Loop, run, running
+from tests.integration.files import LOOPS, Loop, run, running, until
 from tests.integration.nodes import free_addresses
 
 NODE = f"""
@@ -149,13 +148,11 @@ def test_brokers_with_different_secrets_refuse_each_other(
             for each, name in ((file, "p1"), (other, "s1"))
         ]
         async with Node(configs[0]) as dialler, Node(configs[1]) as acceptor:
-            while not [record for record in caplog.records if record.getMessage() == "link_failed"]:
-                await asyncio.sleep(0.01)
+            await until(lambda: any(each.getMessage() == "link_failed" for each in caplog.records))
             assert dialler.links.up() == acceptor.links.up() == []
             # The same secret everywhere, and the link comes up by itself.
             acceptor.renew(None, configs[0].secret, configs[0].tokens)
-            while not dialler.links.up():
-                await asyncio.sleep(0.01)
+            await until(lambda: bool(dialler.links.up()))
 
     run(story())
     told = [getattr(each, "gapless_fields", {}) for each in caplog.records]
@@ -173,7 +170,7 @@ def test_tokens_need_brokers_that_prove_who_they_are(more: str, tmp_path: Path) 
     if more:
         assert load_network(text, "network.toml", tmp_path).tls is not None
         return
-    with pytest.raises(UsageError, match="E123 network.toml: tokens: .* add .tls., or a .secret. made with"):
+    with pytest.raises(UsageError, match=r"E123 network.toml: tokens: .* add .tls., or a .secret. made with"):
         load_network(text, "network.toml", tmp_path)
     # Whoever makes the description in a program is told the same.
     alone = load_network(f"{ADDRESSES}{PAIR.partition('secret')[0]}", "network.toml", tmp_path)

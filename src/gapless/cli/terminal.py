@@ -1,4 +1,4 @@
-"""What may a text do to a terminal? Be shown: whoever wrote it does not command the terminal of who reads it."""
+"""What may a text do to a terminal? Be shown: whoever wrote it does not command the terminal."""
 
 from __future__ import annotations
 

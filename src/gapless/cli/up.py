@@ -42,8 +42,8 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
-#: What would be loaded when it is needed first, with everybody waiting, or not at all when there are too many open
-#: files: the parser of conditions, what pyarrow asks numpy for, what looks up the host of a neighbour.
+#: What would be loaded when it is needed first, with everybody waiting, or fail to load when there are too many
+#: open files: the parser of conditions, what pyarrow asks numpy for, what looks up the host of a neighbour.
 LOADED_FIRST = ("gapless.content.sql", "numpy.ma", "encodings.idna")
 
 #: What nodes and clients are told of the program.

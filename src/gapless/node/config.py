@@ -286,8 +286,8 @@ def check_links(
     if tokens is not None and tls is None and secret is None and network.connections():
         raise NetworkDescriptionError(
             "E123",
-            "tokens: clients show one and brokers prove nothing, so a client may pass for a broker: add [tls], "
-            "or a [secret] made with `gapless token --network-secret FILE`",
+            "tokens: clients show one and brokers prove nothing, so a client may pass for a broker: add "
+            "[tls], or a [secret] made with `gapless token --network-secret FILE`",
         )
 
 

@@ -2,8 +2,8 @@
 
 Arrow Flight accepts connections by itself, has no limit for them, and waits for minutes until somebody says
 something. They take descriptors that the node needs. So somebody looks, several times a second, whether the
-descriptors of this process are nearly used up, and if they are, shuts every connection to that port that has no
-read under way. Programs that had one connect again.
+descriptors of this process are nearly used up, and if they are, shuts every connection to that port that has
+no read under way. Programs that had one connect again.
 """
 
 from __future__ import annotations

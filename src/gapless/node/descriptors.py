@@ -1,4 +1,4 @@
-"""How many connections can a node afford? As many as the system lets it open files, less what it needs itself.
+"""How many connections can a node afford? As many as it may open files, less what it needs itself.
 
 A socket is an open file, and so is a log, the database, a link. A process that has as many as it may can open
 no segment and load no module, so whoever connects must never get the last ones: some are kept back for the
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gapless.errors import UsageError
 
-#: What a process needs whatever it serves: standard streams, the event loop, the database, threads, libraries,
+#: What a process needs whatever it serves: standard streams, the event loop, the database, libraries,
 #: files that are open for a moment, and connections that are being closed.
 OWN = 96
 #: The lock of a log and its newest segment; a link, and the one that takes its place.
@@ -73,5 +73,5 @@ class Descriptors:
             raise UsageError(
                 "E183",
                 f"this process may open {self.limit} files, and the node needs "
-                f"{self.limit - self.free + CONNECTIONS_MIN}: raise the limit, such as with `ulimit -n 65536`",
+                f"{self.limit - self.free + CONNECTIONS_MIN}: raise the limit, as with `ulimit -n 65536`",
             )

@@ -166,7 +166,7 @@ class Sessions:
             session.send(_refusal(number, error))
 
     def _decoder(self, rights: Rights) -> ClientDecoder:
-        """For rows of topics that a client may not publish to, and of topics that do not exist, alike: none."""
+        """Rows of a topic that a client may not publish to are not read, as if there were no such topic."""
         topics = {topic: each for topic, each in self.network.topics.items() if rights.may_publish(topic)}
         made = self._decoders[rights.publish] = ClientDecoder(topics)
         return made

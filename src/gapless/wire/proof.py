@@ -1,9 +1,9 @@
 """How do two brokers convince each other that both know the network's secret, without saying it?
 
-Each makes a *nonce*, bytes that nobody can foresee. A proof is an HMAC, keyed with the secret, over everything
-that the two have agreed on: both nonces, both names, the network, the versions that were offered, and which of
-the two proves it. So it is of no use in another conversation (the nonces differ), to another broker (the names
-do), or sent back to whoever made it (the side does).
+Each makes a *nonce*, bytes that nobody can foresee. A proof is an HMAC, keyed with the secret, over
+everything that the two have agreed on: both nonces, both names, the network, the versions that were offered,
+and which of the two proves it. So it is of no use in another conversation (the nonces differ), to another
+broker (the names do), or sent back to whoever made it (the side does).
 
 ```
 dialler   HELLO      role=broker, name=a, network, nonce A

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,7 +15,7 @@ from gapless.node.connection import Connection
 from gapless.node.descriptors import Descriptors
 from gapless.wire.address import Address
 from gapless.wire.frames import FROM_STRANGER, Frame
-from tests.integration.files import LOOPS, Loop, run
+from tests.integration.files import LOOPS, Loop, run, until
 
 
 @dataclass(slots=True)
@@ -108,11 +107,6 @@ def test_the_oldest_makes_room_and_those_of_one_host_make_room_for_each_other(
 
 class _NotLoopback:
     is_loopback = False
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_store_opens_files_when_the_process_has_no_descriptors_left(tmp_path
         capture_output=True,
         text=True,
         check=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),  # noqa: PLW1509
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
     )
     assert done.stdout == "8 Too many open files\n"
 
