@@ -42,7 +42,7 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
-#: What would be loaded when it is needed first, with everybody waiting, or fail to load when there are too many
+#: What would be loaded when it is first needed, with everybody waiting, or fail to load when there are too many
 #: open files: the parser of conditions, what pyarrow asks numpy for, what looks up the host of a neighbour.
 LOADED_FIRST = ("gapless.content.sql", "numpy.ma", "encodings.idna")
 
