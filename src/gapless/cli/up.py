@@ -42,10 +42,18 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
-#: What would be loaded when it is first needed, with everybody waiting, or fail to load when there are too many
+#: What would be loaded when it is first needed, with everybody waiting, or fail to load with too many
 #: open files: the parser of conditions, what pyarrow asks numpy for, what looks up the host of a neighbour.
 LOADED_FIRST = ("gapless.content.sql", "numpy.ma", "encodings.idna")
 
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss",
+        metavar="PUBEND|node.sqlite",
+        help="Start although this log, or the database, has lost something: it becomes a reported gap.",
+    ),
+]
 #: What nodes and clients are told of the program.
 SOFTWARE = f"gapless {__version__}"
 
@@ -99,6 +107,7 @@ def up(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log what every client does, too.")] = False,
+    accept_loss: AcceptLoss = None,
 ) -> None:
     """Start a node and serve until it is stopped.
 
@@ -122,17 +131,22 @@ def up(
     def told() -> NodeConfig:
         return configured(network, broker, topic or [], data, listen, retention=retention)
 
-    config = told()
+    config = replace(told(), accept_loss=frozenset(accept_loss or ()))
     if in_memory:
         config = replace(config, folder=None)
     if http is not None:
         config = replace(config, http=Address.parse(http, "--http", port=None))
     configure(config.broker, form=logs, verbose=verbose)  # type: ignore[arg-type]  # checked above
+    _run(config, None if network is None else told)
+
+
+def _run(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> None:
+    """Serve until it is stopped; `told` reads the network file again, if there is one."""
     raise_limit()
     for name in LOADED_FIRST:
         import_module(name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(config, None if network is None else told))
+        runner.run(_serve(config, told))
 
 
 def configured(
@@ -233,6 +247,7 @@ def _reload(node: Node, told: Callable[[], NodeConfig] | None) -> None:
 async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> None:
     async with Node(config) as node, pipeline_of(node, config):
         loop = asyncio.get_running_loop()
+        node.guard.last_net(loop)
 
         def stop(number: signal.Signals) -> None:
             if node.is_stopping:

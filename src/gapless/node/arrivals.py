@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from gapless.errors import PeerError
 from gapless.node.connection import Connection
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.wire.address import Address
 
@@ -62,8 +63,11 @@ class Arrival:
 class Arrivals:
     """Those who have connected at an address and not said who they are."""
 
-    def __init__(self, made: Callable[[Arrivals], Connection], bound: Bound, handshake_s: float) -> None:
+    def __init__(
+        self, made: Callable[[Arrivals], Connection], bound: Bound, handshake_s: float, guard: Guard
+    ) -> None:
         """`made` gives the connection for a socket; it calls `settled` when it is a stranger no more."""
+        self._accept = guard.call(self._ready)
         self._made = made
         self._bound = bound
         self._handshake_s = handshake_s
@@ -97,7 +101,7 @@ class Arrivals:
             self.shut()
             raise
         for each in self._sockets:
-            self._loop.add_reader(each, self._ready, each)
+            self._loop.add_reader(each, self._accept, each)
 
     @property
     def address(self) -> Address:
@@ -151,7 +155,7 @@ class Arrivals:
 
     def _resume(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
-            self._loop.add_reader(listening, self._ready, listening)
+            self._loop.add_reader(listening, self._accept, listening)
 
     def _arrived(self, accepted: socket.socket, host: str) -> None:
         most = self._bound.strangers_max
@@ -185,8 +189,9 @@ class Arrivals:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
             return
-        # Whoever looks for open ports does that all day.
-        log.debug("arrival_failed", host=arrival.host or "loopback", reason=repr(error))
+        # Whoever looks for open ports does that all day. Anything else has changed nothing either.
+        tell = log.debug if isinstance(error, OSError | asyncio.CancelledError) else log.error
+        tell("arrival_failed", host=arrival.host or "loopback", reason=repr(error))
         self.settled(arrival.connection)
         with contextlib.suppress(OSError):
             accepted.close()

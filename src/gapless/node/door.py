@@ -18,6 +18,7 @@ from gapless.node.config import Limits, NodeConfig
 from gapless.node.connection import Connection, Owner
 from gapless.node.counters import Counters
 from gapless.node.descriptors import Descriptors
+from gapless.node.guard import Guard
 from gapless.node.links import Links
 from gapless.node.logs import event_log
 from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker, subject_of
@@ -56,15 +57,17 @@ class Door:
         links: Links,
         sessions: Sessions,
         counters: Counters,
+        guard: Guard,
         descriptors: Descriptors,
     ) -> None:
+        self._guard = guard
         self._config = config
         self._links = links
         self._sessions = sessions
         self._counters = counters
         self._descriptors = descriptors
         self._fingerprint = network_fingerprint(config.network)
-        self.strangers = Arrivals(self._accept, descriptors, HELLO_SECONDS_MAX)
+        self.strangers = Arrivals(self._accept, descriptors, HELLO_SECONDS_MAX, guard)
 
     async def open(self) -> None:
         """Listen. Raises UsageError when that is not possible."""
@@ -122,7 +125,9 @@ class Door:
         self._config = config
 
     def _accept(self, strangers: Arrivals) -> Connection:
-        connection = Connection(FROM_STRANGER, lambda made: _Stranger(self, strangers, made), self._refused)
+        connection = Connection(
+            FROM_STRANGER, lambda made: _Stranger(self, strangers, made), self._refused, guard=self._guard
+        )
         connection.reader.allow(FROM_STRANGER, bytes_max=HELLO_BYTES_MAX)
         return connection
 
@@ -200,7 +205,9 @@ class Door:
             raise UsageError("E196", "this node takes only clients with a certificate: show yours")
         rights = EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)
         subject = subject_of(connection.certificate)
-        return rights if subject is None else replace(rights, certificate=subject)
+        rights = rights if subject is None else replace(rights, certificate=subject)
+        self._sessions.principals.check_client(rights.principal)
+        return rights
 
 
 class _Stranger:

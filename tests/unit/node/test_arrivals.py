@@ -13,6 +13,7 @@ from gapless.errors import UsageError
 from gapless.node.arrivals import Arrivals
 from gapless.node.connection import Connection
 from gapless.node.descriptors import Descriptors
+from gapless.node.guard import Guard
 from gapless.wire.address import Address
 from gapless.wire.frames import FROM_STRANGER, Frame
 from tests.integration.files import LOOPS, Loop, run, until
@@ -41,6 +42,13 @@ class Bound:
     strangers_max: int
 
 
+def fail(mistake: BaseException) -> None:
+    raise mistake
+
+
+STRICT = Guard(fail)
+
+
 def made(arrivals: Arrivals) -> Connection:
     return Connection(FROM_STRANGER, lambda connection: Silent(arrivals, connection))
 
@@ -66,7 +74,7 @@ def test_without_descriptors_nothing_is_accepted_for_a_moment_and_then_all(
     Exhausted.failures = 3
 
     async def story() -> None:
-        arrivals = Arrivals(made, Bound(10), 5.0)
+        arrivals = Arrivals(made, Bound(10), 5.0, STRICT)
         await arrivals.open(Address("127.0.0.1", 0))
         _, writer = await asyncio.open_connection("127.0.0.1", arrivals.address.port)
         await until(lambda: len(arrivals) == 1)
@@ -86,7 +94,7 @@ def test_the_oldest_makes_room_and_those_of_one_host_make_room_for_each_other(
     monkeypatch.setattr("gapless.node.arrivals.ip_address", lambda _: _NotLoopback)
 
     async def story() -> None:
-        arrivals = Arrivals(made, Bound(6), 5.0)
+        arrivals = Arrivals(made, Bound(6), 5.0, STRICT)
         await arrivals.open(Address("127.0.0.1", 0))
         pairs = []
         for _ in range(5):
