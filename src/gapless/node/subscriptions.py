@@ -125,6 +125,8 @@ class Subscriptions:
 
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
+        if asked.topic not in self.network.topics:
+            raise session.rights.no_topic(asked.topic, self.network.topics)
         found = None if asked.name is None else self._named.get(asked.name)
         # Before anything is done for it: reading a condition may take long.
         if found is None:
@@ -386,10 +388,13 @@ class Subscriptions:
             self._begin(subscription, condition, start_of(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
+            known = session.rights.may_see(found.asked.topic)
+            of_topic = (
+                f"topic '{found.asked.topic}', {found.asked.order.value} order" if known else "another topic"
+            )
             raise UsageError(
                 "E138",
-                f"subscription '{name}' is of topic '{found.asked.topic}', {found.asked.order.value} order: "
-                "choose another name, or forget that one first",
+                f"subscription '{name}' is of {of_topic}: choose another name, or forget that one first",
             )
         last = self._condition(asked.topic, found.conditions[-1][0])
         is_wider = found.pubends != self.network.pubends_of(asked.topic)
@@ -589,8 +594,7 @@ class Subscriptions:
     def _condition(self, topic: TopicId, where: str) -> Condition:
         schema = self.network.topics.get(topic)
         if schema is None:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
+            raise UsageError("E141", f"there is no topic '{topic}'")
         try:
             return parse_condition(where, schema)
         except GaplessError:
