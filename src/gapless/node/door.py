@@ -56,6 +56,7 @@ class Door:
         config: NodeConfig,
         links: Links,
         sessions: Sessions,
+        *,
         counters: Counters,
         guard: Guard,
         descriptors: Descriptors,

@@ -200,7 +200,14 @@ class Node:
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(config, self.links, self.sessions, self.counters, self.guard, self._descriptors())
+        self._door = Door(
+            config,
+            self.links,
+            self.sessions,
+            counters=self.counters,
+            guard=self.guard,
+            descriptors=self._descriptors(),
+        )
         try:
             await self._door.open()
             if config.http is not None:
