@@ -71,6 +71,9 @@ class Domain:
         return Domain.of(self.kind, (*self.intervals, *other.intervals), null=self.null or other.null)
 
     def __and__(self, other: Domain) -> Domain:
+        for whole, some in ((self, other), (other, self)):
+            if whole.is_whole:
+                return some if whole.null or not some.null else Domain(some.kind, some.intervals)
         pieces: list[Interval] = []
         left, right = 0, 0
         while left < len(self.intervals) and right < len(other.intervals):

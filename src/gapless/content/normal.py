@@ -29,7 +29,7 @@ from gapless.content.condition import (
     Like,
     Matches,
 )
-from gapless.content.cover import implied_domain, implies
+from gapless.content.cover import implied_domains, implies
 from gapless.content.domain import Domain
 from gapless.content.like import LikePattern
 from gapless.content.printing import prefix_interval
@@ -181,15 +181,11 @@ def _conjunction(domains: dict[Term, Domain], atoms: Collection[Atom]) -> Conjun
 
 def _leave_a_value(domains: dict[Term, Domain], atoms: Collection[Atom]) -> bool:
     """Whether no column is left without a value, as by `s LIKE 'a%b'` and `s IS NULL`."""
-    left: dict[Column, Domain] = {}
-    for atom in atoms:
-        if isinstance(atom, AnyOf):
-            continue
-        for column in atom.columns:
-            known = left.get(column) or domains.get(column)
-            implied = implied_domain(atom, column)
-            left[column] = implied if known is None else known & implied
-    return not any(domain.is_empty for domain in left.values())
+    left = implied_domains(atoms)
+    return not any(
+        (domain & domains[column] if column in domains else domain).is_empty
+        for column, domain in left.items()
+    )
 
 
 def _joined(conjunctions: Sequence[Conjunction]) -> Conjunction | None:

@@ -31,6 +31,7 @@ from gapless.content.condition import Condition
 from gapless.content.forest import Change, Forest
 from gapless.content.selection import Selection
 from gapless.content.size import size_of
+from gapless.content.work import Work
 from gapless.errors import PeerError
 from gapless.model.epochs import NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, TopicId
@@ -46,6 +47,9 @@ ADVERTISED_CHANGE = mark("advertised_change", "an advertisement was sent as a ch
 ADVERTISED_AGAIN = mark("advertised_again", "an advertisement was repeated because no ack came")
 ADVERTISED_COVERED = mark("advertised_covered", "a condition was not advertised: another covers it")
 ADVERTISED_UNCOVERED = mark("advertised_uncovered", "a condition was advertised: what covered it is gone")
+ADVERTISED_SETTLED = mark(
+    "advertised_settled", "conditions were compared later, because it was too much work at once"
+)
 ADVERTISED_IN_PARTS = mark("advertised_in_parts", "an advertisement was sent in parts")
 ADVERTISED_FROM_THE_START = mark(
     "advertised_from_the_start", "all parts were sent and some were missing: all are sent again"
@@ -70,6 +74,10 @@ CHANGES_MAX = 64
 PART_BYTES_MAX = 2**20
 #: When more conditions than this go at once, and fewer stay, it is cheaper to count anew.
 REBUILT_MIN = 1_024
+#: So much work is done at once to compare conditions with each other, in units of about a microsecond. What is
+#: left over is done later, a part every so many milliseconds.
+STEP_WORK_MAX = 10_000
+SETTLE_MS = 50
 #: So many conditions of one broker below are kept; a broker that advertises more is cut off.
 WANTS_MAX = 2**20
 
@@ -152,6 +160,8 @@ class _Root:
 
     tree: Tree
     upward: dict[BrokerId, _Upward]
+    #: What is left to be done in this step to compare conditions. All roots share it.
+    work: Work
     #: The version of what was last advertised, and the epochs that it spoke for.
     version: int
     told: Epochs = NEVER
@@ -166,6 +176,8 @@ class _Root:
     #: The last versions, each with the conditions that it touched; and how much that is.
     changes: deque[tuple[int, tuple[Want, ...]]] = field(default_factory=deque)
     changes_size: int = 0
+    #: The topics whose forests have something left to do.
+    unsettled: dict[TopicId, None] = field(default_factory=dict)
     below: dict[BrokerId, _Table] = field(default_factory=dict)
     filters: dict[CellId, dict[TopicId, CellFilter]] = field(default_factory=dict)
 
@@ -176,24 +188,34 @@ class _Root:
 
     def enter(self, want: Want) -> None:
         """Somebody more wants this."""
+        if not self.upward:
+            return  # nobody is to be told
         topic, condition = want
         forest = self.forests.get(topic)
         if forest is None:
             forest = self.forests[topic] = Forest()
-        change = forest.add(condition)
+        change = forest.add(condition, self.work)
         if not change and not forest.is_maximal(condition):
             reached(ADVERTISED_COVERED)
         self._touch(topic, change)
 
     def leave(self, want: Want) -> None:
         """Somebody less wants this."""
+        if not self.upward:
+            return
         topic, condition = want
-        change = self.forests[topic].remove(condition)
+        change = self.forests[topic].remove(condition, self.work)
         if change.maximal:
             reached(ADVERTISED_UNCOVERED)
         self._touch(topic, change)
-        if not len(self.forests[topic]):
-            del self.forests[topic]
+
+    def settle(self) -> None:
+        """Do some of what was left undone."""
+        for topic in list(self.unsettled):
+            if self.work.is_done:
+                break
+            reached(ADVERTISED_SETTLED)
+            self._touch(topic, self.forests[topic].settle(self.work))
 
     def seal(self) -> None:
         """Make what is wanted now a version that can be advertised."""
@@ -237,6 +259,13 @@ class _Root:
         for was, conditions in ((False, change.maximal), (True, change.covered)):
             for condition in conditions:
                 self.toggle((topic, condition), was=was)
+        forest = self.forests[topic]
+        if not forest.is_settled:
+            self.unsettled[topic] = None
+        else:
+            self.unsettled.pop(topic, None)
+            if not len(forest):
+                del self.forests[topic]
 
 
 class Routing:
@@ -250,6 +279,9 @@ class Routing:
         #: The subscriptions of this edge, counted.
         self._own: dict[TopicId, Counter[Condition]] = {}
         self._roots: dict[CellId, _Root] = {}
+        #: What is left to be done in this step to compare conditions, and when some was last done later.
+        self._work = Work(STEP_WORK_MAX)
+        self._settled_ms = 0
         self.extend(network)
 
     def extend(self, network: Network) -> None:
@@ -264,7 +296,7 @@ class Routing:
             if state is None:
                 above = network.cells[tree.parent[cell]] if cell != root else ()
                 upward = {neighbour: _Upward() for neighbour in above}
-                state = self._roots[root] = _Root(tree, upward, self._first_version)
+                state = self._roots[root] = _Root(tree, upward, self._work, self._first_version)
                 state.epochs = self._epochs
             for topic in sorted(offered[root] - state.topics):
                 for condition in self._own.get(topic, ()):
@@ -273,6 +305,7 @@ class Routing:
 
     def wanted_here(self, begun: Iterable[Want], ended: Iterable[Want], epochs: Epochs) -> None:
         """The subscriptions of this edge have changed."""
+        self._work.left = STEP_WORK_MAX
         self._epochs = epochs
         for topic, condition in begun:
             own = self._own.setdefault(topic, Counter())
@@ -308,6 +341,7 @@ class Routing:
 
         Raises PeerError, before anything changes, when it wants more than anybody may want.
         """
+        self._work.left = STEP_WORK_MAX
         state = self._roots[message.root]
         table = state.below.setdefault(message.origin, _Table())
         effects: list[Effect] = []
@@ -372,6 +406,10 @@ class Routing:
     def woken(self, up: frozenset[BrokerId], now: Now) -> list[Effect]:
         """Send what the reachable brokers towards each root have not acknowledged."""
         effects: list[Effect] = []
+        if self._is_unsettled and now.ms >= self._settled_ms + SETTLE_MS:
+            self._settled_ms, self._work.left = now.ms, STEP_WORK_MAX
+            for state in self._roots.values():
+                state.settle()
         for root, state in self._roots.items():
             for neighbour, upward in sorted(state.upward.items()):
                 if neighbour in up and self._is_due(state, upward, now):
@@ -389,7 +427,13 @@ class Routing:
             for neighbour, upward in state.upward.items()
             if neighbour in up and (upward.acked != state.version or state.is_changed)
         ]
+        if self._is_unsettled:
+            waiting.append(self._settled_ms + SETTLE_MS)
         return min(waiting, default=None)
+
+    @property
+    def _is_unsettled(self) -> bool:
+        return any(state.unsettled for state in self._roots.values())
 
     # ---- what is heard from below ----
 
@@ -454,14 +498,18 @@ class Routing:
     def _rebuild(self, state: _Root, cell: CellId) -> None:
         """Count anew what is wanted: of an edge that was restarted all is gone, and little is left."""
         before = dict.fromkeys(state.advertised())
-        state.forests = {}
+        state.forests, state.unsettled = {}, {}
         topics = sorted(state.topics.intersection(self._own))
         tables = [table for _, table in sorted(state.below.items())]
         for want in (
             *((topic, condition) for topic in topics for condition in self._own[topic]),
             *(want for table in tables for want in table.all()),
         ):
-            state.forests.setdefault(want[0], Forest()).add(want[1])
+            if state.upward:
+                forest = state.forests.setdefault(want[0], Forest())
+                forest.add(want[1], self._work)
+                if not forest.is_settled:
+                    state.unsettled[want[0]] = None
         after = dict.fromkeys(state.advertised())
         for was, wants, others in ((True, before, after), (False, after, before)):
             for want in wants:
