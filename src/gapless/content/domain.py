@@ -10,6 +10,7 @@ Implements docs/content.md, section 2.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -56,6 +57,21 @@ class Domain:
     def points(kind: str, keys: Iterable[Key]) -> Domain:
         """Just these keys."""
         return Domain.of(kind, [(key, next_key(key)) for key in keys])
+
+    @staticmethod
+    def points_of(kind: str, keys: Iterable[Key]) -> Domain:
+        """Just these keys, of which there may be very many, and all are keys of the type.
+
+        >>> Domain.points_of("int", [5, 3, 4, 9]) == Domain.points("int", [3, 4, 5, 9])
+        True
+        """
+        ordered: list[Any] = sorted(set(keys))  # type: ignore[type-var]  # the keys of one type have an order
+        stops: list[Any] = list(map(next_key, ordered))
+        if any(map(operator.eq, stops, ordered[1:])):
+            starts = [key for key, before in zip(ordered, [None, *stops], strict=False) if key != before]
+            ends = [stop for stop, after in zip(stops, [*ordered[1:], None], strict=True) if stop != after]
+            ordered, stops = starts, ends
+        return Domain(kind, tuple(zip(ordered, stops, strict=True)))
 
     @staticmethod
     def all(kind: str, *, null: bool = False) -> Domain:
