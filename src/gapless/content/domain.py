@@ -11,8 +11,8 @@ Implements docs/content.md, section 2.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -35,6 +35,14 @@ class Domain:
     #: Ascending, disjoint and not touching: equal sets are equal domains.
     intervals: tuple[Interval, ...]
     null: bool = False
+    #: What whoever evaluates the domain has made of it, so that thousands of values are gone through once.
+    _form: Any = field(default=None, init=False, compare=False, repr=False)
+
+    def form(self, make: Callable[[Domain], Any]) -> Any:
+        """What `make` makes of the domain: the same function for all domains of a type."""
+        if self._form is None:
+            object.__setattr__(self, "_form", make(self))
+        return self._form
 
     @staticmethod
     def of(kind: str, intervals: Iterable[tuple[Key | None, Key | None]], *, null: bool = False) -> Domain:

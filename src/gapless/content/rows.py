@@ -12,11 +12,11 @@ Implements docs/content.md, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from gapless.model.schema import COLUMN_TYPES
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.int64]
 CodeArray: TypeAlias = npt.NDArray[np.int64]
+Derived = TypeVar("Derived")
 
 #: The code of null: below all others.
 NULL_CODE = -(2**63)
@@ -61,13 +62,14 @@ class Numbers:
 class Rows:
     """The rows of a batch, read column by column."""
 
-    __slots__ = ("_arrays", "_codes", "_numbers", "columns")
+    __slots__ = ("_arrays", "_codes", "_derived", "_numbers", "columns")
 
     def __init__(self, columns: pa.RecordBatch) -> None:
         self.columns = columns
         self._arrays: dict[str, pa.Array] = {}
         self._codes: dict[Term, Codes] = {}
         self._numbers: dict[Term, Numbers] = {}
+        self._derived: dict[str, Any] = {}
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
@@ -81,6 +83,13 @@ class Rows:
             assert found.type == wanted, (
                 f"column {column} is {found.type}, not {wanted}: check the batch first"
             )
+        return found
+
+    def derived(self, column: Column, make: Callable[[pa.Array], Derived]) -> Derived:
+        """What `make` makes of a column, made once; it is the same function for all columns of a type."""
+        if column.name not in self._derived:
+            self._derived[column.name] = make(self.column(column))
+        found: Derived = self._derived[column.name]
         return found
 
     def take(self, rows: Positions, names: Sequence[str]) -> Rows:
