@@ -9,10 +9,13 @@ Implements docs/content.md, section 4.
 from __future__ import annotations
 
 from gapless.content.condition import AnyOf, Atom, Compare, Condition
+from gapless.content.domain import Domain
 from gapless.content.terms import Arithmetic, Column, Term
 
 #: What a conjunction, a term of it, and a number take at most, each with all that stands around it.
 _CONJUNCTION_BYTES, _TERM_BYTES, _NUMBER_BYTES = 8, 16, 9
+#: The digits of a decimal's key.
+_DECIMAL_BYTES = 40
 #: A character, in UTF-8.
 _CHARACTER_BYTES = 4
 
@@ -33,20 +36,23 @@ def size_of(condition: Condition) -> int:
         size += _CONJUNCTION_BYTES
         for term, domain in conjunction.within.items():
             size += _TERM_BYTES + _CHARACTER_BYTES * len(str(term))
-            for interval in domain.intervals:
-                for key in interval:
-                    size += _NUMBER_BYTES
-                    if isinstance(key, str):
-                        size += _CHARACTER_BYTES * len(key)
-                    elif isinstance(key, bytes):
-                        size += len(key)
-                    elif key is not None:
-                        # Only the keys of decimals have more than 64 bits.
-                        size += key.bit_length() // 3
+            size += 2 * _NUMBER_BYTES * len(domain.intervals)
+            if domain.kind == "string":
+                size += _CHARACTER_BYTES * _keys_length(domain)
+            elif domain.kind in ("binary", "xml"):
+                size += _keys_length(domain)
+            elif domain.kind == "decimal":
+                # Only these have keys of more than 64 bits.
+                size += 2 * _DECIMAL_BYTES * len(domain.intervals)
         for atom in conjunction.atoms:
             size += _TERM_BYTES
             size += size_of(atom.condition) if isinstance(atom, AnyOf) else _CHARACTER_BYTES * len(str(atom))
     return size
+
+
+def _keys_length(domain: Domain) -> int:
+    starts, stops = zip(*domain.intervals, strict=True) if domain.intervals else ((), ())
+    return sum(map(len, starts)) + sum(map(len, filter(None, stops)))
 
 
 def written_size(condition: Condition) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 from sqlglot.parser import Parser
 
 from gapless.content.condition import EVERYTHING, NOTHING, Condition
+from gapless.content.cost import MATCHING_COST_MAX, matching_cost
 from gapless.content.domain import Domain
 from gapless.content.language import WRITTEN_CHARACTERS_MAX
 from gapless.content.like import parse_like
@@ -41,7 +42,7 @@ from gapless.content.normal import (
     within,
     written_out,
 )
-from gapless.content.size import written_size
+from gapless.content.size import size_of, written_size
 from gapless.content.sql_operands import (
     NUMBER_CHARACTERS_MAX,
     Operand,
@@ -80,6 +81,8 @@ LIST_VALUES_SLOW_MAX = 1_000
 CONJUNCTIONS_MADE_MAX = 512
 #: Steps, comparisons and the like of all XPath patterns of a condition.
 PATTERN_NEEDS_MAX = 400
+#: What a condition takes in a message between brokers.
+CONDITION_BYTES_MAX = 4 * 2**20
 #: The type of column that a list of plain values is read for at once.
 _LIST_TYPES = {"numbers": "int", "strings": "string"}
 
@@ -110,7 +113,8 @@ def parse_sql(text: str, schema: Schema, *, is_written: bool = False) -> Conditi
     loc IN ('NY', 'SF') AND volume >= 4 AND price * 2 < 5
 
     Raises ContentError: E160 for what is no SQL, E161 for an unknown column, E162 for types that do not
-    go together and bad literals, E163 for SQL that is not supported, E164 for what is too large.
+    go together and bad literals, E163 for SQL that is not supported, E164 for what is too large, E124 for
+    what makes every event too expensive.
     """
     found = scan(text, schema, is_written=is_written)
     try:
@@ -124,10 +128,15 @@ def parse_sql(text: str, schema: Schema, *, is_written: bool = False) -> Conditi
 
 
 def _check_written(condition: Condition, text: str) -> None:
-    """Refuse a condition whose normal form another broker would refuse to read."""
+    """Refuse a condition that costs too much, or whose normal form another broker would refuse to read."""
     words, characters = written_size(condition)
-    if words > WRITTEN_TOKENS_MAX or characters > WRITTEN_CHARACTERS_MAX:
+    is_large = size_of(condition) > CONDITION_BYTES_MAX
+    if is_large or words > WRITTEN_TOKENS_MAX or characters > WRITTEN_CHARACTERS_MAX:
         refuse("E164", "the condition is too large once its ANDs of ORs are written out: split it", text, 0)
+    cost = matching_cost(condition)
+    if cost > MATCHING_COST_MAX:
+        message = f"every event costs {cost:,} units, at most {MATCHING_COST_MAX:,} are allowed"
+        refuse("E124", f"{message}: use fewer LIKE '%...', calculations and NOT XPATH, or split it", text, 0)
 
 
 def _tree(text: str, found: Scan) -> Node:

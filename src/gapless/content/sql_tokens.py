@@ -28,9 +28,9 @@ from gapless.errors import ContentError
 from gapless.model.schema import Schema
 
 #: More tokens than that are refused; a list of plain values is one token. To read one takes about 15 us.
-TOKENS_MAX = 2_000
+TOKENS_MAX = 1_000
 #: The same for the text of a condition that was read. A normal form may have so many.
-WRITTEN_TOKENS_MAX = 16_000
+WRITTEN_TOKENS_MAX = 8_000
 #: Parentheses, NOTs and signs inside each other. Parsers recurse that deep.
 DEPTH_MAX = 64
 #: How much of a token an error shows.
