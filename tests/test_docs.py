@@ -264,6 +264,21 @@ def test_the_guarantees_name_tests_that_exist() -> None:
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8") if test else (ROOT / file).exists()
 
 
+def test_every_message_that_names_two_things_has_a_check_with_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
+    table = text[text.index("| message | what belongs together |") :].split("\n\n", 1)[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert len(rows) > 30
+    assert all(len(row) == 4 for row in rows)
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    assert [row[3] for row in rows if f"def {row[3].strip('`')}(" not in tests] == []
+    # Every kind of message from a client or a broker that can name two things is there.
+    named = {name.strip() for row in rows for name in row[0].split(",")}
+    kinds = set(re.findall(r"^\| `[012][0-9a-f]` \| (\w+) \|", text, re.MULTILINE))
+    unrelated = {"HELLO", "WELCOME", "REFUSE", "PING", "PONG"}
+    assert kinds - unrelated <= named
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("docs/adr/*.md")), ids=lambda path: path.stem)
 def test_a_decision_is_one_page_in_four_parts(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

@@ -137,6 +137,20 @@ class StoreError(GaplessError):
     code_pattern = re.compile(r"E3[0-9]{2}")
 
 
+class SupersededError(StoreError):
+    """Others have seen a later life of this broker: its folder is an older copy, or its clock was ahead."""
+
+    def __init__(self, broker: str, ours: int, seen: int) -> None:
+        """`ours` and `seen` are incarnations."""
+        super().__init__(
+            "E311",
+            f"others have seen life {seen} of '{broker}', and this is life {ours}: start it again, "
+            "and it begins above that",
+            retry=True,
+        )
+        self.incarnation = seen
+
+
 class LinkError(GaplessError):
     """A client cannot reach a node, or not any more. What has no receipt may or may not have been stored."""
 

@@ -200,6 +200,9 @@ def test_a_read_is_bounded_in_bytes(make: Maker) -> None:
     for tick in range(0, 100, 10):
         store.keep(batch(tick, tick + 1))
     covered, rows = store.log.read(ALL_TICKS, 1_000, bytes_max=1)
+    assert (covered, rows and rows.ticks.tolist()) == (TickRange(0, 1), [0])
+    both = batch(0, 1).batch.nbytes
+    covered, rows = store.log.read(ALL_TICKS, 1_000, bytes_max=both)
     assert (covered, rows and rows.ticks.tolist()) == (TickRange(0, 2), [0, 1])
 
 

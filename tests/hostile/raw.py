@@ -106,6 +106,19 @@ def publish_rows(
     return frame("PUBLISH_ROWS", head, [lengths, b"".join(packed)])
 
 
+def delivered_rows(head: bytes) -> list[tuple[int, int, list[Any]]]:
+    """What a ROWS frame delivers, in order: the subscription, the tick, and the values."""
+    pairs, count = struct.unpack_from("<II", head)
+    to = [struct.unpack_from("<II", head, 8 + 8 * at) for at in range(pairs)]
+    at = 8 + 8 * pairs
+    found: list[tuple[int, list[Any]]] = []
+    for _ in range(count):
+        tick, _, size = struct.unpack_from("<qII", head, at)
+        found.append((tick, _unpack(head[at + 16 : at + 16 + size])))
+        at += 16 + size + -size % 8
+    return [(subscription, *found[place]) for subscription, place in to]
+
+
 class Heard(NamedTuple):
     """A frame that a node sent: its head unpacked where it is MessagePack, else as it is."""
 

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 
 from gapless.model.ids import BrokerId
@@ -39,12 +40,22 @@ class Victim:
         listed = ", ".join(f'{name} = "{at}"' for name, at in zip(names, listening, strict=True))
         self.broker = broker
         self.folder = folder
-        self.port = dict(zip(names, listening, strict=True))[BrokerId(broker)].port
+        self.ports = {str(name): at.port for name, at in zip(names, listening, strict=True)}
+        self.port = self.ports[broker]
         self._http = http
         self.file = folder / "network.toml"
         self.file.write_text(f'addresses = {{{listed}}}\nhttp = {{{broker} = "{http}"}}\n{network}')
         self.log = folder / f"{broker}.log"
         self.process: subprocess.Popen[str] | None = None
+
+    def beside(self, broker: str) -> Victim:
+        """Another node of the same network, with the same file; it has no HTTP endpoint."""
+        other = copy(self)
+        other.broker = broker
+        other.port = self.ports[broker]
+        other.log = self.folder / f"{broker}.log"
+        other.process = None
+        return other
 
     def __enter__(self) -> Victim:
         self.start()

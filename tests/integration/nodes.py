@@ -87,9 +87,11 @@ class Cluster:
             for name in list(cluster.nodes):
                 await cluster.stop(name)
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, *accept_loss: str) -> None:
         broker = BrokerId(name)
-        config = NodeConfig(self.network, broker, self.addresses, self._folder / name)
+        config = NodeConfig(
+            self.network, broker, self.addresses, self._folder / name, accept_loss=frozenset(accept_loss)
+        )
         self.nodes[name] = await Node(config).__aenter__()
 
     async def stop(self, name: str) -> None:

@@ -151,9 +151,8 @@ async def filled(network: Network, client: Client, events: int) -> None:
     await node.storage.idle()
     # What waits to be trimmed is trimmed now, and not in a second.
     node.storage._trim(node._host.now().clock)
-    loop = asyncio.get_running_loop()
-    for executor in (node.storage._archivist, node.storage._reader):
-        await loop.run_in_executor(executor, lambda: None)
+    for desk in (node.storage.archivist, node.storage.reader):
+        await desk.do(lambda: None)
 
 
 def test_the_archive_has_what_the_log_has_no_more(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Retention as the network file says it: what is kept can be had from the beginning, what is not is gone."""
 
-import asyncio
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -115,8 +114,8 @@ def test_sealed_segments_are_archived_before_they_are_deleted(tmp_path: Path) ->
                 node.storage.tick(node._host.now().clock)
             await node.storage.idle()
             # What waits to be trimmed is trimmed now, and not in a second.
-            node.storage._trim(node._host.now().clock)
-            await asyncio.get_running_loop().run_in_executor(node.storage._archivist, lambda: None)
+            node.storage._trim()
+            await node.storage.archivist.do(lambda: None)
             [pubend] = node.report()["pubends"]  # type: ignore[misc]
             # Less than what was published: the rest was let go of.
             assert pubend["log_bytes"] < 4_000 * 100

@@ -110,7 +110,7 @@ def test_a_stamp_does_not_follow_the_mapping_it_was_made_of() -> None:
     assert stamp.get(EDGES[0]) == 1
 
 
-@given(st.integers(0, 1000), st.integers(0, 2**32 - 1))
+@given(st.integers(0, 1000), st.integers(0, 2**24 - 1))
 def test_a_new_incarnation_is_above_all_epochs_of_the_one_before(incarnation: int, number: int) -> None:
     epoch = first_epoch(incarnation) + number
     assert EPOCH_NONE < epoch < first_epoch(incarnation + 1) < EPOCH_ALL

@@ -79,7 +79,7 @@ def _tell_node(console: Console, report: dict[str, Any]) -> None:
     accepted, delivered = rates.get("events_accepted", 0), rates.get("rows_delivered", 0)
     lines = {
         "broker": f"{report['broker']} in cell {report['cell']}: {', '.join(report['roles']) or 'no role'}",
-        "state": f"{ready}, up {duration(report['uptime_s'])}, start number {report['incarnation']:,}",
+        "state": f"{ready}, up {duration(report['uptime_s'])}, start number {report['starts']:,}",
         "listens": ", ".join(each for each in (report["listens"], report["http"]) if each),
         "software": report["software"],
         "published": f"{totals['events_accepted']:,} durable, {accepted:,.0f} a second",

@@ -40,6 +40,14 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-loss",
+        metavar="PUBEND|node.sqlite",
+        help="Start although this log, or the database, has lost something: it becomes a reported gap.",
+    ),
+]
 #: What nodes and clients are told of the program.
 SOFTWARE = f"gapless {__version__}"
 
@@ -93,6 +101,7 @@ def up(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log what every client does, too.")] = False,
+    accept_loss: AcceptLoss = None,
 ) -> None:
     """Start a node and serve until it is stopped.
 
@@ -110,6 +119,7 @@ def up(
     if logs not in (None, "json", "text"):
         raise ParameterError("E150", f"--log takes json or text, got {logs!r}")
     config = configured(network, broker, topic or [], data, listen, retention=retention)
+    config = replace(config, accept_loss=frozenset(accept_loss or ()))
     if in_memory:
         config = replace(config, folder=None)
     if http is not None:
@@ -205,6 +215,7 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
 async def _serve(config: NodeConfig) -> None:
     async with Node(config) as node, pipeline_of(node, config):
         loop = asyncio.get_running_loop()
+        node.guard.last_net(loop)
 
         def stop(number: signal.Signals) -> None:
             if node.is_stopping:

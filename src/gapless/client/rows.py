@@ -15,16 +15,14 @@ import pyarrow as pa
 
 from gapless.client.receipts import Piece, Row
 from gapless.errors import GaplessError, SchemaError, UsageError
+from gapless.model.budget import CLIENT_FRAME_BYTES_MAX, EVENT_BYTES_MAX, event_sizes
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
 from gapless.model.schema import COLUMN_TYPES, Column, Schema
 from gapless.wire.codec import ROWS_MAX, schema_fingerprint
-from gapless.wire.frames import CLIENT_FRAME_BYTES_MAX
 
 #: Columns of more bytes or rows are cut into several frames.
 PIECE_BYTES_MAX = CLIENT_FRAME_BYTES_MAX // 4
 PIECE_ROWS_MAX = ROWS_MAX // 16
-#: What a single event may weigh: the rest of the frame is for everything around it.
-EVENT_BYTES_MAX = CLIENT_FRAME_BYTES_MAX - 2**20
 
 #: The type that a value of a column has when nothing need be converted.
 _PLAIN: dict[str, type] = {"int": int, "float": float, "string": str, "bool": bool, "binary": bytes}
@@ -165,9 +163,10 @@ def cut(columns: pa.RecordBatch) -> list[pa.RecordBatch]:
     if columns.nbytes <= PIECE_BYTES_MAX and rows <= PIECE_ROWS_MAX:
         return [columns]
     if rows == 1:
-        if columns.nbytes <= EVENT_BYTES_MAX:
+        size = int(event_sizes(columns)[0])
+        if size <= EVENT_BYTES_MAX:
             return [columns]
-        raise UsageError("E194", f"an event of {columns.nbytes} bytes: at most {EVENT_BYTES_MAX} can be sent")
+        raise UsageError("E194", f"an event of {size} bytes: at most {EVENT_BYTES_MAX} can be sent")
     middle = rows // 2
     return [*cut(columns.slice(0, middle)), *cut(columns.slice(middle))]
 

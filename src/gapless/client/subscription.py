@@ -491,6 +491,8 @@ class Subscription:
             asked = start.get(pubend)
         else:
             asked = start if isinstance(start, int) else None
+        if asked is None:
+            asked = confirmed.lost_from
         if asked is None or confirmed.start <= asked:
             return
         gap = Gap(pubend, asked, confirmed.start)

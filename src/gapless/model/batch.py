@@ -27,7 +27,7 @@ class EventBatch:
     A few rows may be `packed`; then the columns are made when somebody asks for them.
     """
 
-    __slots__ = ("_arrays", "_columns", "_derived", "_nbytes", "encoded", "packed", "ticks")
+    __slots__ = ("_arrays", "_columns", "_derived", "_most", "_nbytes", "encoded", "packed", "ticks")
 
     def __init__(
         self,
@@ -35,8 +35,12 @@ class EventBatch:
         rows: pa.RecordBatch | PackedRows,
         nbytes: int | None = None,
         encoded: memoryview | None = None,
+        most: int | None = None,
     ) -> None:
-        """`nbytes` is what it weighs, and `encoded` the columns as an Arrow message, when known already."""
+        """`nbytes` is what it weighs, and `encoded` the columns as an Arrow message, when known already.
+
+        When `nbytes` is only estimated, `most` is what it weighs at most.
+        """
         assert len(ticks) == rows.num_rows, f"{len(ticks)} ticks for {rows.num_rows} rows"
         #: Strictly ascending.
         self.ticks = ticks
@@ -50,6 +54,8 @@ class EventBatch:
         else:
             self._columns = rows
         self._nbytes = nbytes
+        #: None when `nbytes` is no estimate.
+        self._most = most
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._derived: dict[Callable[[pa.RecordBatch], Any], Any] = {}
 
@@ -97,6 +103,17 @@ class EventBatch:
             self._nbytes = self._rows.nbytes + self.ticks.nbytes
         return self._nbytes
 
+    def weighed(self) -> EventBatch:
+        """The batch itself, and from now on `nbytes` is no estimate: one large row may be most of it."""
+        if self._most is not None:
+            self._nbytes = self._most = None
+        return self
+
+    def weighs_at_most(self, bytes_max: int) -> bool:
+        """Whether it is no heavier, whatever was estimated. Looks closer only where it might be."""
+        most = self.nbytes if self._most is None else self._most
+        return most <= bytes_max or (self._most is not None and self.weighed().nbytes <= bytes_max)
+
     @property
     def first(self) -> Tick:
         """The tick of the first event; the batch must not be empty."""
@@ -138,9 +155,8 @@ class EventBatch:
         stop = min(max(start, stop), len(self.ticks))
         if start == 0 and stop == len(self.ticks):
             return self
-        return EventBatch(
-            self.ticks[start:stop], self._rows.slice(start, max(stop - start, 0)), self._share(stop - start)
-        )
+        rows = self._rows.slice(start, max(stop - start, 0))
+        return EventBatch(self.ticks[start:stop], rows, self._share(stop - start), most=self._heaviest)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> EventBatch:
         """The rows that `mask` marks; the batch itself when it marks them all."""
@@ -148,11 +164,11 @@ class EventBatch:
         if mask.all():
             return self
         at = np.flatnonzero(mask)
-        return EventBatch(self.ticks[at], self._taken(at), self._share(len(at)))
+        return EventBatch(self.ticks[at], self._taken(at), self._share(len(at)), most=self._heaviest)
 
     def take(self, rows: npt.NDArray[np.int64]) -> EventBatch:
         """The rows at these places, in that order."""
-        return EventBatch(self.ticks[rows], self._taken(rows), self._share(len(rows)))
+        return EventBatch(self.ticks[rows], self._taken(rows), self._share(len(rows)), most=self._heaviest)
 
     def _taken(self, at: npt.NDArray[np.int64]) -> pa.RecordBatch | PackedRows:
         if self.packed is not None:
@@ -160,7 +176,16 @@ class EventBatch:
         return self.columns.take(pa.array(at))
 
     def _share(self, rows: int) -> int | None:
-        return None if self._nbytes is None else -(-self._nbytes * max(rows, 0) // max(len(self.ticks), 1))
+        if self._nbytes is None or self.packed is not None:
+            return None
+        return -(-self._nbytes * max(rows, 0) // max(len(self.ticks), 1))
+
+    @property
+    def _heaviest(self) -> int | None:
+        """What a part of it weighs at most, where that is estimated."""
+        if self._nbytes is None or self.packed is not None:
+            return None
+        return self._nbytes if self._most is None else self._most
 
     def pieces(self, rows_max: int) -> list[EventBatch]:
         """The same events in order, in batches of at most `rows_max` rows."""
@@ -180,6 +205,7 @@ class EventBatch:
             ticks,
             put_together([batch._rows for batch in batches]),
             sum(batch.nbytes for batch in batches),
+            most=_most_of_all(batches),
         )
         if np.all(ticks[1:] > ticks[:-1]):
             return whole
@@ -193,6 +219,13 @@ class EventBatch:
     def __repr__(self) -> str:
         span = f" {self.first}..{self.last + 1}" if len(self) else ""
         return f"EventBatch({len(self)} events{span})"
+
+
+def _most_of_all(batches: Sequence[EventBatch]) -> int | None:
+    """What batches weigh together at most; None when that is no estimate."""
+    if all(batch._most is None for batch in batches):
+        return None
+    return sum(batch.nbytes if batch._most is None else batch._most for batch in batches)
 
 
 def gathered(batches: Iterable[EventBatch], rows_max: int, bytes_max: int) -> Iterator[EventBatch]:

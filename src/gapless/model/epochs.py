@@ -26,12 +26,25 @@ Epoch: TypeAlias = int
 EPOCH_NONE: Epoch = -1
 #: True for every epoch that will ever be.
 EPOCH_ALL: Epoch = 2**63 - 1
-_INCARNATION_BITS = 32
+#: How many changes of its subscriptions an edge can number before it runs into its next incarnation. Hosts
+#: keep incarnations further apart than that; see `LIFE_STEP`.
+_CHANGE_BITS = 24
+#: The incarnations of two lives differ by this much at least: a life may have 16 times as many changes.
+LIFE_STEP = 16
 
 
 def first_epoch(incarnation: int) -> Epoch:
     """The epoch of a freshly started edge: above all epochs of its earlier incarnations."""
-    return incarnation << _INCARNATION_BITS
+    return incarnation << _CHANGE_BITS
+
+
+def incarnation_of(epoch: Epoch) -> int:
+    """The life of its edge in which an epoch began.
+
+    >>> incarnation_of(first_epoch(2) + 5)
+    2
+    """
+    return epoch >> _CHANGE_BITS
 
 
 def epoch_text(epoch: Epoch) -> str:
@@ -44,7 +57,7 @@ def epoch_text(epoch: Epoch) -> str:
         return "none"
     if epoch == EPOCH_ALL:
         return "all"
-    return f"{epoch >> _INCARNATION_BITS}.{epoch & (2**_INCARNATION_BITS - 1)}"
+    return f"{epoch >> _CHANGE_BITS}.{epoch & (2**_CHANGE_BITS - 1)}"
 
 
 class Epochs:

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from gapless.errors import SchemaError
 from gapless.model.schema import Schema
 
 #: More rows than this are worth being columns.
@@ -102,3 +103,13 @@ def put_together(parts: Sequence[pa.RecordBatch | PackedRows]) -> pa.RecordBatch
 def as_columns(rows: pa.RecordBatch | PackedRows) -> pa.RecordBatch:
     """The rows as columns, however they are kept."""
     return rows.columns() if isinstance(rows, PackedRows) else rows
+
+
+def fitting(rows: pa.RecordBatch | PackedRows, schema: Schema) -> pa.RecordBatch | PackedRows:
+    """The rows as a topic has them. Raises SchemaError when they are not of its schema."""
+    if not isinstance(rows, PackedRows):
+        return schema.checked(rows)
+    arrow = schema.arrow()
+    if rows.schema is not arrow and not rows.schema.equals(arrow):
+        raise SchemaError("E111", f"the rows are not of the schema of topic '{schema.topic}'")
+    return rows

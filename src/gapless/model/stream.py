@@ -47,7 +47,7 @@ class Rows:
         if not self._chunks or self._chunks[-1].last < batch.first:
             # The common path: a stream grows at its end.
             self.rows += len(batch)
-            self.nbytes += batch.nbytes
+            self.nbytes += batch.weighed().nbytes
             self._firsts.append(batch.first)
             self._chunks.append(batch)
             return
@@ -122,7 +122,8 @@ class Rows:
             self.nbytes -= chunk.nbytes
         for chunk in chunks:
             self.rows += len(chunk)
-            self.nbytes += chunk.nbytes
+            # What is left of a batch may be its one large row.
+            self.nbytes += chunk.weighed().nbytes
         self._firsts[low:high] = [chunk.first for chunk in chunks]
         self._chunks[low:high] = chunks
 

@@ -16,7 +16,7 @@ from gapless.errors import NetworkDescriptionError, SchemaError, StoreError, Usa
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
-from gapless.node.config import fitting_retention, parse_retention
+from gapless.node.config import Limits, fitting_retention, parse_retention
 from gapless.node.logs import event_log
 from gapless.protocol.broker import Recovered
 from gapless.protocol.creations import TOPICS_MAX, Creation, columns_text, is_topic_name, pubend_name
@@ -31,6 +31,8 @@ log = event_log("gapless.catalog")
 
 #: The key of all creations in the database of a node.
 META_KEY = "creations"
+#: The key of who has created which topic at this node.
+CREATORS_KEY = "creators"
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +46,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(list[_Stored])
+_creators_decoder = msgspec.msgpack.Decoder(dict[str, str])
 
 
 def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
@@ -66,6 +69,17 @@ def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
         raise StoreError(
             "E301", f"{database.path}: the created topics cannot be read: {error}: restore it from a copy"
         ) from error
+
+
+def _stored_creators(database: RecoveryDatabase | None) -> dict[TopicId, str]:
+    told = None if database is None else database.meta(CREATORS_KEY)
+    if told is None:
+        return {}
+    try:
+        return {TopicId(topic): by for topic, by in _creators_decoder.decode(told).items()}
+    except msgspec.DecodeError:
+        # It decides of nothing but a quota.
+        return {}
 
 
 class Grown(Protocol):
@@ -103,13 +117,15 @@ class Catalog:
         self._open_logs = open_logs
         self._feed = feed
         self._clock = clock
+        #: The principals that have created topics at this node: for quotas, and nothing else.
+        self._creators = _stored_creators(database)
         #: Who is told before the broker, in this order.
         self.grown: tuple[Grown, ...] = ()
         for each in network.set_aside:
             self._complain(each)
 
-    def create(self, asked: CreateTopic) -> None:
-        """A client wants a topic. When this returns it is on the disk.
+    def create(self, asked: CreateTopic, principal: str, limits: Limits) -> None:
+        """A client of a principal wants a topic. When this returns it is on the disk.
 
         Creating what is there already is no error. Raises UsageError or StoreError, and nothing has changed.
         """
@@ -133,6 +149,13 @@ class Catalog:
             raise UsageError("E189", f"'{self._broker}' takes no new topics: those who do are {others}")
         if len(self.network.topics) >= TOPICS_MAX:
             raise UsageError("E180", f"there are {TOPICS_MAX} topics already: no more can be created")
+        mine = sum(self._creators.get(topic) == principal for topic in self.network.topics)
+        if mine >= limits.principal_topics_max:
+            raise UsageError(
+                "E106",
+                f"{principal} has created {mine:,} topics at this node: use fewer topics with more columns, or "
+                "raise limits.principal_topics_max",
+            )
         if asked.retention:
             _checked_retention(asked.retention, schema)
         creation = Creation(
@@ -145,7 +168,16 @@ class Catalog:
         objection = self.network.objection(creation)
         if objection is not None:
             raise UsageError("E187", f"topic '{asked.topic}' cannot be created: {objection}")
+        self._put_creators({**self._creators, asked.topic: principal})
         self._remember((creation,))
+
+    def _put_creators(self, creators: dict[TopicId, str]) -> None:
+        """Write down who has created which topic; those that do not exist are left out the next time."""
+        known = {topic: by for topic, by in creators.items() if topic in self.network.topics}
+        new = {topic: by for topic, by in creators.items() if topic not in self._creators}
+        if self._database is not None:
+            self._database.put_meta(CREATORS_KEY, _encode({**known, **new}))
+        self._creators = {**known, **new}
 
     def told(self, request: int, may_see: Callable[[TopicId], bool]) -> Topics:
         """The answer to a client that asks for all topics."""

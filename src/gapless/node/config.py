@@ -63,6 +63,19 @@ class Limits:
 
     #: Maximum number of connected clients.
     clients_max: int = 20_000
+    #: Maximum number of connections of one principal.
+    principal_clients_max: int = 18_000
+    #: Maximum number of subscriptions of one connection, and of one principal, parked ones included.
+    client_subscriptions_max: int = 10_000
+    principal_subscriptions_max: int = 20_000
+    #: Maximum number of named subscriptions of one principal.
+    principal_names_max: int = 10_000
+    #: Maximum number of characters in the conditions of one principal's subscriptions, together.
+    principal_condition_bytes_max: int = 8 * 10**6
+    #: Maximum number of bytes that wait to be read by the clients of one principal, together.
+    principal_backlog_bytes_max: int = 256 * 10**6
+    #: Maximum number of topics that one principal has created at a node.
+    principal_topics_max: int = 500
     #: Publishing is refused while the disk has less free space than this.
     free_bytes_min: int = LogOptions().free_bytes_min
 
@@ -96,6 +109,8 @@ class NodeConfig:
 
     #: Who computes the views; None when no node starts that program.
     spark: Spark | None = None
+    #: What the operator knows to be lost: pubends whose log is, and `node.sqlite` for the database.
+    accept_loss: frozenset[str] = frozenset()
 
     def client_address(self, broker: BrokerId) -> Address:
         """Where clients reach a broker."""
@@ -282,23 +297,27 @@ def _tokens(told: object, folder: Path) -> Tokens:
 def _token(name: str, entry: object) -> tuple[str, Rights]:
     if not isinstance(entry, Mapping):
         raise _bad_token(name, "must be a table: make it with `gapless token`")
-    _known_keys(entry, ("sha256", "publish", "subscribe", "admin"), "key", f"tokens.{name}.")
+    _known_keys(entry, ("sha256", "publish", "subscribe", "admin", "adopt"), "key", f"tokens.{name}.")
     digest = entry.get("sha256")
     if not isinstance(digest, str) or re.fullmatch("[0-9a-f]{64}", digest) is None:
         raise _bad_token(name, "sha256 must be 64 hexadecimal digits: make it with `gapless token`")
     patterns: dict[str, tuple[str, ...]] = {}
-    for right in ("publish", "subscribe"):
+    for right in ("publish", "subscribe", "adopt"):
         told = entry.get(right, [])
         if not isinstance(told, list) or not all(isinstance(each, str) and each for each in told):
             raise _bad_token(
-                name, f"{right} must be a list of topics or patterns, such as ['trades', 'news.*']"
+                name, f"{right} must be a list of names or patterns, such as ['trades', 'news.*']"
             )
         patterns[right] = tuple(told)
     admin = entry.get("admin", False)
     if not isinstance(admin, bool):
         raise _bad_token(name, "admin must be true or false")
     return digest, Rights(
-        name=name, publish=patterns["publish"], subscribe=patterns["subscribe"], admin=admin
+        name=name,
+        publish=patterns["publish"],
+        subscribe=patterns["subscribe"],
+        admin=admin,
+        adopt=patterns["adopt"],
     )
 
 

@@ -4,6 +4,11 @@ What is sent during one turn of the event loop goes out as one write: natural ba
 Only single deliveries, of which a turn has one for each of thousands of connections, are written at once.
 A peer that sends what is no frame hears why and is cut off. A peer that does not read is not waited for:
 its owner looks at `backlog_bytes` and decides.
+
+A client is read from as long as it reads its answers. Whoever has more than `ANSWERS_BYTES_MAX` of them
+unread is not heard until it has read some, and cut off after `UNREAD_SECONDS_MAX` without reading a byte. Its
+deliveries do not count: those have a pace of their own. What comes in one read is carried out as long as the
+principal has a share of the turn, and the rest of it later, in order.
 """
 
 from __future__ import annotations
@@ -13,18 +18,34 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from gapless.errors import GaplessError, PeerError
+from gapless.errors import GaplessError, PeerError, UsageError
+from gapless.node.guard import Guard
 from gapless.wire.frames import Frame, FrameReader, Kind, Part
 from gapless.wire.handshake import Refuse, encode_link
+
+if TYPE_CHECKING:
+    from gapless.node.principals import Share
 
 #: The transport says stop above this many unsent bytes, and go on below a quarter of it.
 WRITE_BYTES_HIGH = 1 * 2**20
 
 
+#: Maximum number of bytes of answers that wait to be read by a client; above, it is not heard.
+ANSWERS_BYTES_MAX = 1 * 2**20
+#: A client that is not heard is cut off when it has read nothing for so long.
+UNREAD_SECONDS_MAX = 30.0
+#: How often a client that is not heard is looked at.
+UNREAD_LOOK_SECONDS = 0.25
+
 #: How much is read at once, unless it is the rest of a large frame.
 READ_BYTES = 256 * 2**10
+
+
+#: What a frame takes up beside its bytes.
+FRAME_OBJECT_BYTES = 500
 
 
 class _Scratch(threading.local):
@@ -61,8 +82,11 @@ class Connection(asyncio.BufferedProtocol):
         kinds: frozenset[Kind],
         made: Callable[[Connection], Owner],
         refused: Callable[[Connection, GaplessError], None] | None = None,
+        *,
+        guard: Guard | None = None,
     ) -> None:
-        """`refused` hears of it when the peer is cut off, and why."""
+        """`refused` hears of it when the peer is cut off, and why; `guard` of mistakes of our own."""
+        self._guard = guard
         self.reader = FrameReader(kinds)
         self._made = made
         self._refused = refused
@@ -80,6 +104,21 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         #: Where bytes are being received, when that is the middle of a frame.
         self._room: memoryview | None = None
+        #: Of a client: what its principal has of the event loop. None for a broker, and before the handshake.
+        self.share: Share | None = None
+        #: Frames that came and wait for their turn, or until the client reads. At most those of one read.
+        self._put_off: Sequence[Frame] = ()
+        #: Bytes that were sent on this connection, ever.
+        self._sent_bytes = 0
+        #: Bytes of answers: those sent before and those sent after `_answers_mark`, a number of sent bytes.
+        self._answers_before = 0
+        self._answers_after = 0
+        self._answers_mark = 0
+        #: While the client is not heard for want of reading: since when it has read nothing, and what is left.
+        self._unread: tuple[float, int] | None = None
+        self._looking: asyncio.Handle | None = None
+        #: What of this connection is counted in `share.held_bytes`.
+        self._held_bytes = 0
 
     @property
     def backlog_bytes(self) -> int:
@@ -97,10 +136,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._out.extend(parts)
-        self._out_bytes += sum(map(len, parts))
+        size = sum(map(len, parts))
+        self._out_bytes += size
+        self._sent_bytes += size
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Send a frame that the peer has asked for: it is not heard while too many of these wait."""
+        before = self._sent_bytes
+        self.send(parts)
+        self._answers_after += self._sent_bytes - before
 
     def send_one(self, frame: bytes) -> None:
         """Send a frame in one piece at once, if nothing waits before it: edges send very many of these.
@@ -111,6 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
+        self._sent_bytes += len(frame)
         if self._file >= 0 and not (
             self._flushing or transport.get_write_buffer_size() or transport.is_closing()
         ):
@@ -156,6 +204,13 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self._transport.close()
 
+    def cut(self, error: GaplessError) -> None:
+        """Close at once, because of the peer. It does not read, so it is not told."""
+        if self._refused is not None:
+            self._refused(self, error)
+        self._release()
+        self.abort(str(error))
+
     def abort(self, reason: str) -> None:
         """Close at once."""
         if self._transport is not None:
@@ -197,15 +252,119 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._room = None
                 frames = self.reader.filled(nbytes)
-            for frame in frames:
+        except PeerError as error:
+            self.refuse(error)
+            return
+        if self._put_off:
+            # Little can come after reading was paused: what was read already, and only with TLS.
+            self._put_off = [*self._put_off, *frames]
+        else:
+            self._hand_on(frames)
+        self._count_held()
+
+    def _hand_on(self, frames: Sequence[Frame]) -> None:
+        """Let the owner have frames, as long as it is its turn; the rest is put off."""
+        before = perf_counter()
+        try:
+            for at, frame in enumerate(frames):
                 if self._transport is None or self._transport.is_closing():
                     return
+                share = self.share
+                if share is not None and (share.is_used_up or self._is_unread()):
+                    self._put_off = frames[at:]
+                    self._transport.pause_reading()
+                    self._wait(share)
+                    break
                 assert self._owner is not None
                 self._owner.received(frame)
+                if share is not None:
+                    now = perf_counter()
+                    share.spent_s += now - before
+                    before = now
             if frames and self._owner is not None:
                 self._owner.settled()
         except PeerError as error:
             self.refuse(error)
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+            self.refuse(UsageError("E181", "the node failed to answer this, and stops: its log says why"))
+            self._mistaken(mistake)
+
+    def _mistaken(self, mistake: Exception) -> None:
+        """What was said could be read, and went wrong in the middle: nobody can say what it has left."""
+        if self._guard is None:
+            raise mistake
+        self._guard.mistaken(mistake)
+
+    def _go_on(self) -> None:
+        """It is the turn of the frames that were put off."""
+        frames, self._put_off = self._put_off, ()
+        self._hand_on(frames)
+        self._count_held()
+        if not self._put_off and self.is_open:
+            assert self._transport is not None
+            self._transport.resume_reading()
+
+    def _wait(self, share: Share) -> None:
+        """Go on when it is the principal's turn, or when the peer has read enough."""
+        if not self._is_unread():
+            share.wait(self._go_on)
+            return
+        if self._unread is None:
+            self._unread = (self._loop.time(), self._sent_bytes - self.backlog_bytes)
+            # What is sent in this turn has not been written yet: perhaps the system takes it.
+            self._looking = self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Has a client that is not heard begun to read?"""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._unread is None or self._transport is None or self._transport.is_closing():
+            return
+        if not self._is_unread():
+            self._unread = None
+            self._go_on()
+            return
+        since, before = self._unread
+        now, left = self._loop.time(), self._sent_bytes - self.backlog_bytes
+        if left > before:
+            self._unread = (now, left)
+        elif now - since >= UNREAD_SECONDS_MAX:
+            self.cut(UsageError("E107", f"its answers were not read for {UNREAD_SECONDS_MAX:g} seconds"))
+            return
+        self._looking = self._loop.call_later(UNREAD_LOOK_SECONDS, self._look)
+
+    def _is_unread(self) -> bool:
+        """Whether more answers wait than may. They are counted in two parts, and a part is over when it left.
+
+        So what has left is forgotten without a note for each answer, and deliveries between them do not count.
+        """
+        if self._answers_before + self._answers_after <= ANSWERS_BYTES_MAX:
+            return False
+        backlog = self.backlog_bytes
+        if self._sent_bytes - backlog >= self._answers_mark:
+            self._answers_before, self._answers_after = self._answers_after, 0
+            self._answers_mark = self._sent_bytes
+        return backlog > ANSWERS_BYTES_MAX and self._answers_before + self._answers_after > ANSWERS_BYTES_MAX
+
+    def _release(self) -> None:
+        """Let go of what came and is not carried out."""
+        self._put_off = ()
+        if self.share is not None:
+            self.share.held_bytes -= self._held_bytes
+            self._held_bytes = 0
+
+    def _count_held(self) -> None:
+        """Count what the principal has sent and is not carried out, as part of what it may take up."""
+        share = self.share
+        if share is None or not self.is_open:
+            return
+        held = self.reader.pending_bytes + _memory_of(self._put_off)
+        if held != self._held_bytes:
+            share.held_bytes += held - self._held_bytes
+            self._held_bytes = held
+            if held and share.held_bytes > share.held_bytes_max:
+                told = f"its principal has sent {share.held_bytes:,} bytes in unfinished frames"
+                self.cut(UsageError("E107", told))
 
     def hand_over(self, owner: Owner) -> None:
         """Somebody else answers from now on."""
@@ -219,11 +378,28 @@ class Connection(asyncio.BufferedProtocol):
         """The transport has sent enough."""
         self.is_congested = False
         assert self._owner is not None
-        self._owner.drained()
+        try:
+            self._owner.drained()
+            if self._unread is not None:
+                self._look()
+        except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+            self._mistaken(mistake)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._transport, self._file = None, -1
         self._out, self._out_bytes = [], 0
+        self._unread = None
+        self._release()
         if self._owner is not None:
-            self._owner.lost(self._reason if exc is None else str(exc))
+            try:
+                self._owner.lost(self._reason if exc is None else str(exc))
+            except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
+                self._mistaken(mistake)
+
+
+def _memory_of(frames: Sequence[Frame]) -> int:
+    """About how much memory the frames of one read take up; small ones keep all of it alive."""
+    if len(frames) == 1:
+        return len(frames[0].head) + sum(map(len, frames[0].parts))
+    return READ_BYTES + FRAME_OBJECT_BYTES * len(frames) if frames else 0

@@ -49,6 +49,8 @@ class Counters:
     events_published: int = 0
     events_accepted: int = 0
     events_refused: int = 0
+    #: Events that were met in a log or came from a neighbour, and are too large to be told.
+    events_quarantined: int = 0
     #: Bytes of events that were handed to the logs.
     event_bytes: int = 0
     #: Deliveries, and the rows in them, one for each subscription that got it.

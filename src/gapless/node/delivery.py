@@ -3,8 +3,9 @@
 A delivery is for many subscribers; each row of it is written once, whoever gets it. The broker wants to hear
 when all of them have taken it. A guaranteed subscriber has taken what its client acknowledged, not what was
 written to a socket: only then may the broker let go of it. Clients acknowledge seldom, with a position, so
-the books are two numbers per subscriber and pubend: below which tick everything was acknowledged, and up to
-which something was handed out. The lowest acknowledged position of those that owe something is the *low
+the books are three numbers per subscriber and pubend: below which tick everything was acknowledged, up to
+which something was handed out, and up to which something was handed out before that was taken back. Nobody
+can acknowledge more than it was handed. The lowest acknowledged position of those that owe something is the *low
 water*: what was handed out below it is taken by all. It is looked for now and then, with one pass over two
 arrays, so the books cost the same for one subscriber and for sixteen thousand.
 
@@ -68,8 +69,8 @@ class Reader:
     credit: int = UNBOUNDED
     #: As a laggard: what was handed to it and not acknowledged, by ledger, in order.
     catching: dict[tuple[PubendId, ...], deque[_Held]] = field(default_factory=dict)
-    #: Those of them that were not sent, or not wholly, for want of credit.
-    unsent: deque[_Held] = field(default_factory=deque)
+    #: Those of them that were not sent, or not wholly, for want of credit. Few, and an empty list is small.
+    unsent: list[_Held] = field(default_factory=list)
     #: More is to be asked for, when what was sent has left.
     asking: bool = False
     #: It is being reported slow: what was handed out before the broker knows is not for it.
@@ -90,17 +91,19 @@ class _Held:
 class _Ledger:
     """The books of one group of pubends: what was handed out and acknowledged, by slot."""
 
-    __slots__ = ("acked", "handed", "waiting")
+    __slots__ = ("acked", "handed", "reached", "waiting")
 
     def __init__(self, pubends: tuple[PubendId, ...]) -> None:
         self.handed: dict[PubendId, TickArray] = {pubend: _ticks(0) for pubend in pubends}
         self.acked: dict[PubendId, TickArray] = {pubend: _ticks(0) for pubend in pubends}
+        #: What may be acknowledged beside what is handed out: acknowledgements may be on their way.
+        self.reached: dict[PubendId, TickArray] = {pubend: _ticks(0) for pubend in pubends}
         #: Deliveries that were not taken by all, in order: the serial, and one past the last tick.
         self.waiting: deque[tuple[int, Tick]] = deque()
 
     def grow(self, size: int) -> None:
         """Have room for so many slots."""
-        for books in (self.handed, self.acked):
+        for books in (self.handed, self.acked, self.reached):
             for pubend, old in books.items():
                 if len(old) < size:
                     new = _ticks(max(size, 2 * len(old), 64))
@@ -170,7 +173,17 @@ class Delivery:
             ledger.grow(slot + 1)
             for pubend in group:
                 if pubend in starts:
-                    ledger.acked[pubend][slot] = ledger.handed[pubend][slot] = starts[pubend]
+                    for books in (ledger.acked, ledger.handed, ledger.reached):
+                        books[pubend][slot] = starts[pubend]
+
+    def reached(self, reader: Reader, positions: Mapping[PubendId, Tick]) -> None:
+        """The client has everything below these ticks, as a laggard or from elsewhere."""
+        for group in reader.groups:
+            books = self._ledger(group).reached
+            for pubend in group:
+                tick = positions.get(pubend)
+                if tick is not None and tick > books[pubend][reader.slot]:
+                    books[pubend][reader.slot] = tick
 
     def leave(self, reader: Reader) -> None:
         """A subscription has ended: nothing is owed to it."""
@@ -320,10 +333,11 @@ class Delivery:
                 if len(now):
                     reader.credit -= len(now)
                     writer.write(reader.connection, reader.number, reader.topic, now)
+                    self.reached(reader, writer.stops(now) if len(later) else held.stops)
                 held.unsent = (writer, later) if len(later) else None
             if held.unsent is not None:
                 return
-            reader.unsent.popleft()
+            del reader.unsent[0]
             self._ask_soon(reader)
 
     def _ask_soon(self, reader: Reader) -> None:
@@ -356,14 +370,15 @@ class Delivery:
     # What comes back.
 
     def acknowledged(self, reader: Reader, positions: Mapping[PubendId, Tick]) -> None:
-        """The client needs nothing below these ticks."""
+        """The client needs nothing below these ticks, of what it was handed; the rest of it is cut off."""
         slot = reader.slot
         for group in reader.groups:
             ledger = self._ledger(group)
             for pubend in group:
                 tick = positions.get(pubend)
                 if tick is not None and tick > ledger.acked[pubend][slot]:
-                    ledger.acked[pubend][slot] = tick
+                    handed = max(ledger.handed[pubend][slot], ledger.reached[pubend][slot])
+                    ledger.acked[pubend][slot] = min(tick, handed)
         if reader.catching:
             self._caught_up(reader)
         self._look_soon()
@@ -415,7 +430,9 @@ class Delivery:
         for group in reader.groups:
             ledger = self._ledger(group)
             for pubend in group:
-                ledger.handed[pubend][reader.slot] = ledger.acked[pubend][reader.slot]
+                handed, reached = ledger.handed[pubend], ledger.reached[pubend]
+                reached[reader.slot] = max(handed[reader.slot], reached[reader.slot])
+                handed[reader.slot] = ledger.acked[pubend][reader.slot]
         # The broker drops these by itself: they are not taken, and must not pass for it.
         reader.catching.clear()
         reader.unsent.clear()
@@ -471,6 +488,10 @@ class _Writer:
                 self._forms[topic], effect.batch, effect.rows, self._numbers, effect.source
             )
         return self._rows
+
+    def stops(self, rows: Positions) -> dict[PubendId, Tick]:
+        """Per pubend one past the last tick of some rows, which ascend."""
+        return _stops(self._effect, rows)
 
     def write(self, connection: Connection, number: int, topic: TopicId, rows: Positions) -> None:
         """Send some rows, which ascend, to one subscription."""

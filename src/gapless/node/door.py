@@ -15,6 +15,7 @@ from gapless.errors import GaplessError, PeerError, UsageError
 from gapless.node.config import NodeConfig
 from gapless.node.connection import Connection, Owner
 from gapless.node.counters import Counters
+from gapless.node.guard import Guard
 from gapless.node.links import Links
 from gapless.node.logs import event_log
 from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker, subject_of
@@ -48,7 +49,10 @@ BACKLOG_MAX = 4_096
 class Door:
     """Where brokers and clients come in."""
 
-    def __init__(self, config: NodeConfig, links: Links, sessions: Sessions, counters: Counters) -> None:
+    def __init__(
+        self, config: NodeConfig, links: Links, sessions: Sessions, counters: Counters, guard: Guard
+    ) -> None:
+        self._guard = guard
         self._config = config
         self._links = links
         self._sessions = sessions
@@ -102,7 +106,9 @@ class Door:
             connection.abort("this node stops")
 
     def _accept(self) -> Connection:
-        connection = Connection(FROM_STRANGER, lambda made: _Stranger(self, made), self._refused)
+        connection = Connection(
+            FROM_STRANGER, lambda made: _Stranger(self, made), self._refused, guard=self._guard
+        )
         connection.reader.allow(FROM_STRANGER, bytes_max=HELLO_BYTES_MAX)
         return connection
 
@@ -160,7 +166,9 @@ class Door:
             raise UsageError("E196", "this node takes only clients with a certificate: show yours")
         rights = EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)
         subject = subject_of(connection.certificate)
-        return rights if subject is None else replace(rights, certificate=subject)
+        rights = rights if subject is None else replace(rights, certificate=subject)
+        self._sessions.principals.check_client(rights.principal)
+        return rights
 
 
 class _Stranger:

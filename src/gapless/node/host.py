@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from gapless.errors import PeerError, UsageError
+from gapless.errors import PeerError, SupersededError, UsageError
 from gapless.node.counters import Counters
 from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
@@ -47,7 +47,9 @@ log = logging.getLogger("gapless.host")
 class Host:
     """The loop around one broker."""
 
-    def __init__(self, failed: Callable[[Exception], None], clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, failed: Callable[[BaseException], None], clock: Callable[[], int] = time.time_ns
+    ) -> None:
         """`failed` hears of a mistake that ended a step in its middle."""
         self._failed = failed
         self._loop = asyncio.get_running_loop()
@@ -118,6 +120,9 @@ class Host:
                     log.exception("refused: %s", error)
         except (UsageError, PeerError):
             raise
+        except SupersededError as error:
+            self.stop()
+            self._failed(error)
         except Exception as mistake:
             self.stop()
             self._failed(mistake)
@@ -167,7 +172,10 @@ class Host:
     def _learned(self, creations: tuple[Creation, ...]) -> None:
         assert self._catalog is not None
         if not self._stopped:
-            self._catalog.learned(creations)
+            try:
+                self._catalog.learned(creations)
+            except Exception as mistake:  # noqa: BLE001  # whoever is told of it in part must not go on
+                self._failed(mistake)
 
     def _start_timer(self, effect: StartTimer) -> None:
         # A millisecond later than asked: a timer that fires too early, by the rounding of a clock, would do

@@ -126,7 +126,12 @@ class HttpDoor:
         page = self._pages.get(path)
         if page is None:
             return text_page(f"there are only {', '.join(self._pages)}", HTTPStatus.NOT_FOUND)
-        return page()
+        try:
+            return page()
+        except Exception as error:  # noqa: BLE001
+            # A page changes nothing: whoever asked hears of it.
+            log.error("request_failed", path=path, reason=repr(error))
+            return text_page("the node failed to answer this", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _head(page: Page) -> bytes:

@@ -20,12 +20,15 @@ from gapless.model.batch import EventBatch
 from gapless.model.epochs import epoch_text
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import Tick, TickRange
+from gapless.node.logs import event_log
 from gapless.protocol.inquiry import Sight, WayDown, sight, stand
 from gapless.wire.client_messages import AskStatus
 
 if TYPE_CHECKING:
     from gapless.node.node import Node
     from gapless.node.subscriptions import Subscription
+
+log = event_log("gapless.inquiry")
 
 #: So many questions may wait for the disk.
 QUESTIONS_MAX = 64
@@ -69,13 +72,19 @@ class Inquiry:
         refuse: Callable[[UsageError | StoreError], None],
     ) -> None:
         try:
-            in_log, row = await self._read(pubend, tick)
+            reply(json.dumps(await self._report(asked, pubend, tick)))
         except StoreError as error:
             refuse(error)
-            return
+        except Exception as error:  # noqa: BLE001
+            # A question changes nothing: whoever asked hears of it, and all others are served on.
+            log.error("request_failed", code="E181", reason=repr(error))
+            refuse(UsageError("E181", "the node failed to answer this: its log says why"))
+
+    async def _report(self, asked: AskStatus, pubend: PubendId, tick: Tick) -> dict[str, object]:
+        in_log, row = await self._read(pubend, tick)
         broker = self._node.broker
         seen = sight(broker, pubend, tick, row)
-        report = {
+        return {
             **self._self(),
             "event": {
                 "pubend": pubend,
@@ -89,7 +98,6 @@ class Inquiry:
             },
             "subscription": self._subscription(asked, (pubend, tick)),
         }
-        reply(json.dumps(report))
 
     def _self(self) -> dict[str, object]:
         config = self._node.config
@@ -105,12 +113,10 @@ class Inquiry:
     async def _read(self, pubend: PubendId, tick: Tick) -> tuple[bool, EventBatch | None]:
         """Whether the log has the event, and the event; released ones as long as they are there."""
         storage = self._node.storage
-        log = storage._logs.get(pubend)
-        if log is None:
+        found_log = storage.logs.get(pubend)
+        if found_log is None:
             return False, None
-        loop = asyncio.get_running_loop()
-        ticks = TickRange(tick, tick + 1)
-        _, batch = await loop.run_in_executor(storage._reader, lambda: log.read(ticks, 1, history=True))
+        _, batch = await storage.reader.do(found_log.read, TickRange(tick, tick + 1), 1, history=True)
         found = batch is not None and len(batch) > 0
         return found, batch if found else None
 

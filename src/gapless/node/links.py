@@ -8,21 +8,22 @@ fast enough loses messages rather than filling our memory, which heals the same 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gapless.errors import PeerError
 from gapless.model.ids import BrokerId
 from gapless.node.config import NodeConfig
 from gapless.node.connection import Connection
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
+from gapless.node.quarantine import Quarantine
 from gapless.node.security import check_broker, trouble
 from gapless.protocol.effects import SendMessage
 from gapless.protocol.events import Event, LinkDown, LinkUp, MessageReceived
-from gapless.protocol.messages import KnowledgeMessage
+from gapless.protocol.messages import KnowledgeMessage, Message
 from gapless.protocol.network import Network
 from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
 from gapless.wire.frames import FROM_BROKER, FROM_DIALED_BROKER, Frame, Kind
@@ -93,8 +94,12 @@ class LinkFigures:
 class Links:
     """The connections to all neighbours of one broker."""
 
-    def __init__(self, config: NodeConfig, feed: Callable[[Event], None]) -> None:
+    def __init__(
+        self, config: NodeConfig, feed: Callable[[Event], None], guard: Guard, quarantine: Quarantine
+    ) -> None:
         network, broker = config.network, config.broker
+        self._guard = guard
+        self._quarantine = quarantine
         self._config = config
         self._broker = broker
         self._feed = feed
@@ -116,8 +121,12 @@ class Links:
         """Dial those whose name comes after ours; the others dial us."""
         for neighbour in self._neighbours.values():
             if self._broker < neighbour.name:
-                self._tasks.append(self._loop.create_task(self._dial(neighbour)))
-        self._tasks.append(self._loop.create_task(self._watch()))
+                self._tasks.append(self._guard.task(self._dial(neighbour), f"link to {neighbour.name}"))
+        self._tasks.append(self._guard.task(self._watch(), "watch of the links"))
+
+    def troubles(self) -> list[str]:
+        """The tasks that have ended before their time."""
+        return [] if self._stopping else [f"task {each.get_name()}" for each in self._tasks if each.done()]
 
     async def stop(self) -> None:
         """Dial nobody any more, and hang up."""
@@ -125,8 +134,8 @@ class Links:
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            # What ended one of them early was told then.
+            await asyncio.wait([task])
         for neighbour in self._neighbours.values():
             if neighbour.connection is not None:
                 neighbour.connection.close("this broker stops")
@@ -214,13 +223,28 @@ class Links:
             elif isinstance(message, Refuse):
                 raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return
-        told = self._decoder.decode(frame)
+        told = self._decoded(neighbour, frame)
         if isinstance(told, KnowledgeMessage):
             neighbour.told.append(told)
         elif told is not None:
             self.settled(neighbour)
             self._feed(MessageReceived(sender=neighbour.name, message=told))
         # What is not known here yet cannot be understood: it will be asked for when it is.
+
+    def _decoded(self, neighbour: _Neighbour, frame: Frame) -> Message | None:
+        try:
+            told = self._decoder.decode(frame)
+        except PeerError:
+            raise
+        except Exception as error:
+            # Reading changes nothing: this link is closed, and all others are served on.
+            log.error("request_failed", neighbour=neighbour.name, code="E215", reason=repr(error))
+            raise PeerError("E215", f"a {frame.kind.name} frame cannot be read here") from error
+        if isinstance(told, KnowledgeMessage) and told.batch is not None:
+            # A neighbour of an earlier version may have events that are too large to be passed on.
+            batch = self._quarantine.without(told.pubend, told.batch)
+            return told if batch is told.batch else replace(told, batch=batch)
+        return told
 
     def settled(self, neighbour: _Neighbour) -> None:
         """Hand over all knowledge that came together, as one: a step for each message would cost more."""
@@ -238,7 +262,9 @@ class Links:
             try:
                 await self._loop.create_connection(
                     lambda gone=gone: Connection(
-                        FROM_DIALED_BROKER, lambda connection: _Dialled(self, neighbour, connection, gone)
+                        FROM_DIALED_BROKER,
+                        lambda connection: _Dialled(self, neighbour, connection, gone),
+                        guard=self._guard,
                     ),
                     address.host,
                     address.port,

@@ -28,6 +28,7 @@ _MEANINGS = {
     "events_published": "Events that clients asked to store.",
     "events_accepted": "Events that became durable.",
     "events_refused": "Events that were not stored.",
+    "events_quarantined": "Events in the log that are too large to be told: their ticks are final.",
     "event_bytes": "Bytes of events that were handed to the logs.",
     "rows_delivered": "Rows delivered, one for each subscription that got it.",
     "slow_reports": "How often a subscription was taken off the live path.",

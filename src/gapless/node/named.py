@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from gapless.errors import StoreError
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
+from gapless.node.worker import Desk
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
 
 log = event_log("gapless.named")
@@ -37,20 +38,31 @@ class NamedBook:
     """The named subscriptions of one node, on its disk."""
 
     def __init__(
-        self, database: RecoveryDatabase, positions: Callable[[], Mapping[str, Mapping[PubendId, Tick]]]
+        self,
+        database: RecoveryDatabase,
+        positions: Callable[[], Mapping[str, Mapping[PubendId, Tick]]],
+        guard: Guard | None = None,
     ) -> None:
-        """`positions` gives those that have moved since it was last asked."""
+        """`positions` gives those that have moved since it was last asked; `guard` hears of our mistakes."""
+        self._guard = guard
         self._database = database
         self._positions = positions
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gapless-named")
+        self._desk = Desk("gapless-named")
         self._waiting: list[_Change] = []
         self._writing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        #: Positions that the disk refused: written with those that move next, or after a while.
+        self._refused: dict[str, Mapping[PubendId, Tick]] = {}
+        self._closing = False
 
     def put(self, record: NamedSubscription, then: Then) -> None:
         """Write a subscription down, with what else changes meanwhile."""
         self._change(lambda database: database.put_subscription(record), then)
+
+    def write(self, change: Callable[[RecoveryDatabase], object], then: Then) -> None:
+        """Write something else down, with what changes meanwhile."""
+        self._change(change, then)
 
     def drop(self, name: str, then: Then) -> None:
         """Forget a subscription."""
@@ -61,21 +73,37 @@ class NamedBook:
         if self._timer is None:
             self._timer = self._loop.call_later(POSITIONS_SECONDS, self._write_positions)
 
+    def trouble(self) -> str | None:
+        """What is wrong with the thread that writes, None when all is well."""
+        return self._desk.trouble()
+
     async def close(self) -> None:
         """Write everything that is not written, and wait for it."""
+        self._closing = True
         if self._timer is not None:
             self._write_positions()
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        self._thread.shutdown()
+        await self._desk.close()
 
     def _write_positions(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        positions = self._positions()
-        if positions:
-            self._change(lambda database: database.put_positions(positions), _positions_written)
+        positions = {**self._refused, **self._positions()}
+        self._refused = {}
+        if not positions:
+            return
+
+        def written(error: StoreError | None) -> None:
+            if error is not None:
+                # Until they are written a restart repeats more than it must.
+                log.repeated("positions_not_written", by=error.code, code=error.code, reason=error.message)
+                self._refused = {**positions, **self._refused}
+                if not self._closing:
+                    self.moved()
+
+        self._change(lambda database: database.put_positions(positions), written)
 
     def _change(self, change: Callable[[RecoveryDatabase], object], then: Then) -> None:
         self._waiting.append((change, then))
@@ -84,7 +112,7 @@ class NamedBook:
 
     def _write(self) -> None:
         changes, self._waiting = self._waiting, []
-        self._writing = self._loop.run_in_executor(self._thread, self._commit, changes)
+        self._writing = self._desk.do(self._commit, changes)
         self._writing.add_done_callback(lambda done: self._written(changes, done))
 
     def _commit(self, changes: list[_Change]) -> None:
@@ -95,15 +123,14 @@ class NamedBook:
     def _written(self, changes: list[_Change], done: asyncio.Future[None]) -> None:
         self._writing = None
         error = done.exception()
-        if error is not None and not isinstance(error, StoreError):
-            raise error
-        if self._waiting:
-            self._write()
-        for _, then in changes:
-            then(error)
-
-
-def _positions_written(error: StoreError | None) -> None:
-    if error is not None:
-        # They are written again when they move again; until then a restart repeats more than it must.
-        log.warning("positions_not_written", code=error.code, reason=error.message)
+        try:
+            if error is not None and not isinstance(error, StoreError):
+                raise error
+            if self._waiting:
+                self._write()
+            for _, then in changes:
+                then(error)
+        except Exception as mistake:
+            if self._guard is None:
+                raise
+            self._guard.mistaken(mistake)

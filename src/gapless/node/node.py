@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from types import TracebackType
 
-from gapless.errors import StoreError, UsageError
+from gapless.errors import StoreError, SupersededError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.bulk import BulkDoor
@@ -22,14 +24,19 @@ from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.config import NodeConfig
 from gapless.node.counters import Counters, Rates
 from gapless.node.door import Door
+from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accepted, least_incarnation
+from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
+from gapless.node.losses import Losses
 from gapless.node.metrics import exposition
+from gapless.node.principals import Principals
 from gapless.node.publishers import Publishers
-from gapless.node.security import check_files, days_left
+from gapless.node.quarantine import Quarantine
+from gapless.node.security import check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     clients_status,
@@ -40,10 +47,10 @@ from gapless.node.status import (
     told,
     upstream_missing,
 )
-from gapless.node.storage import Storage
+from gapless.node.storage import Storage, on_disk
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
-from gapless.protocol.figures import known_horizon
+from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
@@ -53,6 +60,7 @@ from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.recovery import NamedSubscription, RecoveryDatabase
+from gapless.store.reserve import Reserve
 from gapless.store.retention import KEYED, Keep, Retention
 from gapless.wire.address import Address
 
@@ -74,6 +82,10 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
         self._database: RecoveryDatabase | None = None
+        self._folder: Folder | None = None
+        #: Room that is given up when the disk is full; and whether it was so a second ago.
+        self._reserve: Reserve | None = None
+        self._is_full = False
         #: The named subscriptions that the database had when the node started.
         self._named: list[NamedSubscription] = []
         self._http: HttpDoor | None = None
@@ -81,7 +93,10 @@ class Node:
         self._rates = Rates()
         self._stopping = asyncio.Event()
         #: Why the node stopped by itself.
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
+        #: Hears of every mistake of ours, wherever it happens.
+        self.guard = Guard(self._mistaken)
+        self.quarantine = Quarantine()
         #: When its certificate expires, in Unix time; None without TLS.
         self.certificate_expires: float | None = None
 
@@ -107,6 +122,7 @@ class Node:
         if self._ticker is not None:
             counters.messages_dropped = self.links.dropped
             counters.events_refused = self.sessions.publishing.events_refused
+            counters.events_quarantined = self.quarantine.events
         return counters
 
     @property
@@ -131,6 +147,9 @@ class Node:
             before_trim=self._remember,
             flushed=self.counters.flushed,
             archives=self._archives(),
+            make_room=lambda: self._reserve is not None and self._reserve.release(),
+            guard=self.guard,
+            quarantine=self.quarantine,
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self.catalog = Catalog(
@@ -150,13 +169,16 @@ class Node:
             self.status,
             self.catalog,
             database=self._database,
+            losses=Losses(self._database, 0 if self._folder is None else self._folder.life_before),
+            guard=self.guard,
+            principals=Principals(config.limits),
+            reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),
+            is_gone=lambda principal: is_gone(principal, config.tokens, config.tls),
         )
-        self.links = Links(config, self._host.feed)
+        self.links = Links(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
-        self.broker = Broker(
-            self._network, config.broker, self._incarnation, self.storage.recovered(self._host.now().clock)
-        )
+        self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
         self.bulk = self.sessions.bulk = BulkDoor(
@@ -165,7 +187,7 @@ class Node:
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(config, self.links, self.sessions, self.counters)
+        self._door = Door(config, self.links, self.sessions, self.counters, self.guard)
         try:
             await self._door.open()
             if config.http is not None:
@@ -202,7 +224,11 @@ class Node:
         await self.sessions.subscriptions.close()
         await self.storage.close()
         if self._database is not None:
-            self._remember()
+            try:
+                self._remember()
+            except StoreError as refused:
+                # The log has it all, too, and is ahead of the database: a start reads more of it.
+                log.warning("not_remembered", code=refused.code, reason=refused.message)
             self._database.close()
         log.info("stopped", steps=self.counters.steps)
         REPEATS.sweep(all_of_them=True)
@@ -222,8 +248,11 @@ class Node:
     async def run(self) -> None:
         """Until `stop` is called. Raises StoreError when a log cannot be trusted, or a mistake of our own."""
         await self._stopping.wait()
-        if self.failure is not None:
+        if isinstance(self.failure, Exception):
             raise self.failure
+        if self.failure is not None:
+            # What would end a process without a word, in the wrong place, is a mistake like any other.
+            raise AssertionError(f"{self.failure!r} ended a thread of the node") from self.failure
 
     @property
     def is_stopping(self) -> bool:
@@ -250,6 +279,7 @@ class Node:
             "roles": roles(self.broker.network, config.broker),
             "software": config.software,
             "incarnation": self._incarnation,
+            "starts": 1 if self._folder is None else self._folder.starts,
             "listens": f"{self.scheme}{self.address}",
             "http": None if http is None else f"http://{http}",
             "bulk": self.bulk.address,
@@ -264,7 +294,11 @@ class Node:
                 "p50": counters.flush_quantile(0.5) * 1_000,
                 "p99": counters.flush_quantile(0.99) * 1_000,
             },
+            "disk": None
+            if self._reserve is None
+            else {"free_bytes": self._free_bytes(), "is_full": self._is_full},
             "memory": asdict(self.broker.memory()),
+            "quarantined": [asdict(each) for each in self.quarantine.listed()],
             "process": process_status(),
             "links": [
                 {**asdict(each), "address": str(config.addresses[each.broker])}
@@ -275,14 +309,28 @@ class Node:
             "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
+    def _public_report(self) -> dict[str, object]:
+        """The same for whoever comes without a token: where tokens are asked for, nobody's names."""
+        report = self.report()
+        if self.config.tokens is not None:
+            for part in ("clients", "subscriptions"):
+                figures = report[part]
+                assert isinstance(figures, dict)
+                report[part] = {**figures, "list": []}
+        return report
+
     def waiting_for(self) -> list[str]:
         """Why the node is not ready to serve; empty when it is."""
         if self._stopping.is_set():
-            return ["its end"]
+            failure = self.failure
+            return ["its end" if failure is None else f"its end: {type(failure).__name__}: {failure}"]
         up = self.links.up()
-        return [
-            f"a link to cell {cell}" for cell in upstream_missing(self.broker.network, self.config.broker, up)
-        ]
+        missing = upstream_missing(self.broker.network, self.config.broker, up)
+        return [*(f"a link to cell {cell}" for cell in missing), *self.troubles()]
+
+    def troubles(self) -> list[str]:
+        """The threads and tasks of the node that have ended, or are stuck."""
+        return [*self.storage.troubles(), *self.sessions.subscriptions.troubles(), *self.links.troubles()]
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
         """What the HTTP endpoint serves."""
@@ -295,7 +343,7 @@ class Node:
 
         return {
             "/metrics": lambda: Page(exposition(self), kind="text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Page(self.status().encode(), kind="application/json"),
+            "/status": lambda: Page(told(self._public_report()).encode(), kind="application/json"),
             "/healthz": lambda: text_page("alive"),
             "/readyz": ready,
         }
@@ -303,26 +351,66 @@ class Node:
     def _tick(self) -> None:
         """Once a second."""
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(TICK_SECONDS, self._tick)
+        self._ticker = loop.call_later(TICK_SECONDS, self.guard.call(self._tick))
+        if self.storage.is_dead:
+            raise AssertionError("the thread that flushes the logs has ended")
         self._rates = self._rates.tick(self.counters, loop.time())
         self.storage.tick(self._host.now().clock)
+        self._look_at_disk()
+        self.sessions.sweep()
         REPEATS.sweep()
+
+    def _look_at_disk(self) -> None:
+        """Say when the disk is full and when it is not, and keep a little of it for then."""
+        if self._reserve is None or self._folder is None or self._database is None:
+            return
+        self._reserve.restore()
+        is_full = self._free_bytes() < self.config.limits.free_bytes_min
+        if is_full != self._is_full:
+            self._is_full = is_full
+            tell = log.warning if is_full else log.info
+            tell("disk_full" if is_full else "disk_has_room", free_bytes=self._free_bytes())
+        self._folder.save_later(self._database)
+
+    def _free_bytes(self) -> int:
+        """How much room the disk of the folder has; all there can be for a node without one."""
+        try:
+            return 2**63 - 1 if self._reserve is None else self._reserve.free_bytes()
+        except OSError:
+            return 0
 
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""
         config = self.config
-        incarnation = 1
+        incarnation = least_incarnation(time.time())
         if config.folder is not None:
+            self._folder = Folder(config.folder, config.broker, config.accept_loss)
             try:
                 config.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise failure(error, config.folder) from error
+            self._folder.check_database()
+            self._reserve = Reserve(config.folder, config.limits.free_bytes_min)
+            self._reserve.release()
             self._database = RecoveryDatabase.open(config.folder)
-            incarnation = self._database.begin_incarnation()
-            self._named = list(self._database.subscriptions())
-        self._network = config.network.extended(stored_creations(self._database))
-        places = [place for place in self._network.pubends.values() if place.broker == config.broker]
-        return incarnation, {place.pubend: self._open_log(place, self._network) for place in places}
+        logs: dict[PubendId, RecordLog] = {}
+        try:
+            if self._database is not None and self._folder is not None:
+                incarnation = self._folder.begin(self._database, incarnation)
+                self._named = list(self._database.subscriptions())
+            self._network = config.network.extended(stored_creations(self._database))
+            places = [place for place in self._network.pubends.values() if place.broker == config.broker]
+            check_accepted(config.accept_loss, [place.pubend for place in places])
+            for place in places:
+                logs[place.pubend] = self._open_log(place, self._network)
+            self._remember_at_start(logs)
+        except BaseException:
+            for each in logs.values():
+                each.close()
+            if self._database is not None:
+                self._database.close()
+            raise
+        return incarnation, logs
 
     def _open_log(self, place: PubendPlace, network: Network) -> RecordLog:
         config = self.config
@@ -336,9 +424,35 @@ class Node:
             free_bytes_min=config.limits.free_bytes_min,
             segment_bytes_max=_segment_bytes(retention),
         )
+        assert self._folder is not None
+        assert self._database is not None
         schema = network.topics[place.topic].arrow()
-        disk = Log.open(config.folder / "log" / place.pubend, place.pubend, schema, options=options)
+        self._folder.check_log_folder(self._database, place.pubend)
+        disk = Log.open(config.folder / LOGS_NAME / place.pubend, place.pubend, schema, options=options)
+        try:
+            self._folder.check_log(self._database, disk, beyond_promises(network.parameters))
+        except BaseException:
+            disk.close()
+            raise
         return KeyedLog(disk) if is_keyed else disk
+
+    def _remember_at_start(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """So that a log which is lost at once is missed, too. On a full disk, that has to wait."""
+        try:
+            self._remember_logs(logs)
+        except StoreError as error:
+            if error.code != "E302":
+                raise
+            log.warning("disk_full", code=error.code, reason=error.message)
+
+    def _remember_logs(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """Write down how far the logs have come. Raises StoreError."""
+        if self._database is not None and self._folder is not None:
+            with self._database.transaction():
+                for each in logs.values():
+                    disk = on_disk(each)
+                    if disk is not None:
+                        self._folder.remember(self._database, disk)
 
     def _archives(self) -> dict[PubendId, Archive]:
         """Where the events of topics go that are kept for other programs."""
@@ -384,6 +498,14 @@ class Node:
             self._publishers[place.pubend] = self._recovered(place.pubend, opened)
         return recovered
 
+    def _recovered_logs(self) -> dict[PubendId, Recovered]:
+        """What the logs say to a broker that starts, and what its operator knows to be lost of them."""
+        found = self.storage.recovered(self._host.now().clock)
+        if self._database is None or self._folder is None:
+            return found
+        lost = {pubend: self._folder.lost_before(self._database, pubend) for pubend in found}
+        return {pubend: replace(each, lost_before=lost[pubend]) for pubend, each in found.items()}
+
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
         if self._database is None:
@@ -400,19 +522,33 @@ class Node:
             for pubend, publishers in self._publishers.items():
                 self._database.put_publishers(publishers.positions())
                 self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
+            self._remember_logs(self.storage.logs)
         return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""
+        if self.failure is not None:
+            return
         log.error("log_broken", code=error.code, reason=error.message)
         self.failure = error
         self._host.stop()
         self._stopping.set()
 
-    def _mistaken(self, mistake: Exception) -> None:
-        """A step of the broker ended in its middle: the node stops, and its log is what a restart goes by."""
-        log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}")
+    def _mistaken(self, mistake: BaseException) -> None:
+        """Something went wrong that we do not understand: the node stops, and a restart goes by its log."""
+        if self.failure is not None:
+            return
+        if isinstance(mistake, SupersededError):
+            if self._database is not None:
+                with contextlib.suppress(StoreError):
+                    self._database.begin_incarnation(mistake.incarnation)
+            self._broken(mistake)
+            return
+        found = traceback.extract_tb(mistake.__traceback__)
+        where = f"{found[-1].filename}:{found[-1].lineno}" if found else ""
+        log.error("mistake", reason=f"{type(mistake).__name__}: {mistake}", where=where)
         self.failure = mistake
+        self._host.stop()
         self._stopping.set()
 
 

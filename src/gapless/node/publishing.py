@@ -18,8 +18,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from gapless.errors import UsageError
-from gapless.model.ids import BrokerId, PubendId
-from gapless.model.packed import PackedRows, put_together
+from gapless.model.budget import EVENT_BYTES_MAX, TOGETHER_BYTES_MAX, event_sizes
+from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.model.packed import PackedRows, as_columns, put_together
+from gapless.node.guard import Guard
 from gapless.node.publishers import Publishers, note
 from gapless.node.security import Rights
 from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
@@ -55,6 +57,8 @@ class _Request:
     rows: pa.RecordBatch | PackedRows | None
     #: The rows as they came, when they can be passed on like that.
     encoded: memoryview | None
+    #: What they weigh, with what is written beside them.
+    nbytes: int
     #: Who has sent some of the same events since, and which: the client on a new connection, or another
     #: process that does the same work.
     again: list[tuple[Speaker, int, int]] = field(default_factory=list)
@@ -69,16 +73,19 @@ class Publishing:
         publishers: Mapping[PubendId, Publishers],
         feed: Callable[[Event], None],
         addresses: Mapping[BrokerId, str],
+        guard: Guard | None = None,
     ) -> None:
-        """`addresses` are where clients reach the other nodes."""
+        """`addresses` are where clients reach the other nodes; `guard` hears of mistakes of our own."""
+        self._hand_over = self.hand_over if guard is None else guard.call(self.hand_over)
         self._addresses = addresses
         self.network = network
         self._publishers = publishers
         self._feed = feed
         self._loop = asyncio.get_running_loop()
-        #: What came in this turn of the loop, how many rows that is, and what is on its way, by token.
+        #: What came in this turn of the loop, how much that is, and what is on its way, by token.
         self._coming: dict[PubendId, list[_Request]] = {}
         self._coming_rows = 0
+        self._coming_bytes = 0
         self._requests: dict[int, list[_Request]] = {}
         self._tokens = count()
         #: What goes into the log beside the rows that are being published.
@@ -96,11 +103,13 @@ class Publishing:
             client.rights.check_publish(message.topic)
             if self.is_stopping:
                 raise UsageError("E188", "this node stops: publish at another one", retry=True)
-            pubend = self._pubend_for(message)
+            pubend = self._pubend_for(client, message)
             publishers = self._publishers[pubend]
             schema = self.network.topics[message.topic]
             if message.rows is None:
                 raise UsageError("E111", f"the rows are not of the schema of topic '{message.topic}'")
+            if message.nbytes > EVENT_BYTES_MAX:
+                _check_sizes(message.topic, message.rows)
             if message.given_up is not None:
                 publishers.given_up(message.publisher, message.given_up)
             awaited = publishers.awaited(message.publisher, message.first_catenation)
@@ -120,13 +129,15 @@ class Publishing:
             first = message.first_catenation + known
             publishers.accept(message.publisher, last)
             encoded = None if known else message.encoded
-            self._take(_Request(client, pubend, message.publisher, first, last, rows, encoded))
+            nbytes = message.nbytes + len(message.publisher)
+            self._take(_Request(client, pubend, message.publisher, first, last, rows, encoded, nbytes))
         except UsageError as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
 
     def hand_over(self) -> None:
         """Give the broker what came in this turn of the loop."""
-        coming, self._coming, self._coming_rows = self._coming, {}, 0
+        coming, self._coming = self._coming, {}
+        self._coming_rows = self._coming_bytes = 0
         for pubend, requests in coming.items():
             together: list[_Request] = []
             for request in requests:
@@ -159,12 +170,17 @@ class Publishing:
                 self._refuse_all(request, error)
 
     def _take(self, request: _Request) -> None:
-        if not self._coming:
-            self._loop.call_soon(self.hand_over)
-        self._coming.setdefault(request.pubend, []).append(request)
-        self._coming_rows += request.last + 1 - request.first
-        if self._coming_rows > TOGETHER_ROWS_MAX:
+        rows = request.last + 1 - request.first
+        if (
+            self._coming_rows + rows > TOGETHER_ROWS_MAX
+            or self._coming_bytes + request.nbytes > TOGETHER_BYTES_MAX
+        ):
             self.hand_over()
+        if not self._coming:
+            self._loop.call_soon(self._hand_over)
+        self._coming.setdefault(request.pubend, []).append(request)
+        self._coming_rows += rows
+        self._coming_bytes += request.nbytes
 
     def _refuse(self, client: Speaker, publisher: str, first: int, last: int, error: UsageError) -> None:
         self.events_refused += last + 1 - first
@@ -213,10 +229,24 @@ class Publishing:
             self._publishers[request.pubend].failed(request.publisher, request.first)
             self._refuse_all(request, error)
 
-    def _pubend_for(self, message: Publish) -> PubendId:
+    def _check_topic(self, client: Speaker, topic: TopicId, pubend: PubendId | None) -> None:
+        """Whether a pubend is the topic's, as far as is known here. Raises UsageError.
+
+        That there is a pubend of a topic that the client may not see is not told: it does not live here.
+        """
+        place = None if pubend is None else self.network.pubends.get(pubend)
+        if place is None or place.topic == topic:
+            return
+        if client.rights.may_see(place.topic):
+            raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")
+        raise UsageError("E143", f"pubend '{pubend}' does not live at this node")
+
+    def _pubend_for(self, client: Speaker, message: Publish) -> PubendId:
         if message.topic not in self.network.topics:
             known = ", ".join(self.network.topics) or "none"
             raise UsageError("E141", f"there is no topic '{message.topic}': there is {known}")
+        for named in (message.pubend, None if message.after is None else message.after[0]):
+            self._check_topic(client, message.topic, named)
         if message.pubend is not None:
             if message.pubend in self._publishers:
                 return message.pubend
@@ -250,3 +280,15 @@ class Publishing:
                 first, until = max(request.first, message.first_catenation), min(request.last, last)
                 if request.publisher == message.publisher and request.pubend == pubend and first <= until:
                     request.again.append((client, first, until))
+
+
+def _check_sizes(topic: TopicId, rows: pa.RecordBatch | PackedRows) -> None:
+    """Raise UsageError if a row is larger than any that can be told."""
+    sizes = event_sizes(as_columns(rows))
+    at = int(sizes.argmax())
+    if sizes[at] > EVENT_BYTES_MAX:
+        raise UsageError(
+            "E194",
+            f"row {at} for topic '{topic}' has {sizes[at]} bytes, an event has at most {EVENT_BYTES_MAX}: "
+            "split it, or publish where to find the rest",
+        )

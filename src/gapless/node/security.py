@@ -27,8 +27,14 @@ from gapless.model.ids import BrokerId, TopicId
 _PREFIX_CHARACTERS = 16
 TOKEN_PREFIX = "gapless_"  # noqa: S105  # what tokens begin with, so that people and scanners know one
 
+#: Maximum number of remembered answers about topics. Clients may ask for topics that do not exist, under as
+#: many names as they like: when there is no room, all answers are forgotten, and found again when needed.
+KNOWN_MAX = 4_096
+
 #: The principal of every client that shows neither token nor certificate.
 ANONYMOUS = "anonymous"
+#: Whose the names are that were made before names had owners.
+NOBODY = "nobody"
 
 
 # ---- tokens ------------------------------------------------------------------------------------------
@@ -45,6 +51,8 @@ class Rights:
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: bool = False
+    #: Names of subscriptions that it may adopt when their owner cannot come any more.
+    adopt: tuple[str, ...] = ()
     #: Topics that were looked up before, with what was found.
     _known: dict[tuple[str, TopicId], bool] = field(default_factory=dict, compare=False, repr=False)
 
@@ -71,6 +79,10 @@ class Rights:
         """Whether it may know that there is such a topic."""
         return self.admin or self.may_publish(topic) or self.may_subscribe(topic)
 
+    def may_adopt(self, name: str) -> bool:
+        """Whether it may have a named subscription whose owner cannot come any more."""
+        return self.admin or any(fnmatchcase(name, pattern) for pattern in self.adopt)
+
     def check_publish(self, topic: TopicId) -> None:
         """Raise UsageError unless it may publish to a topic."""
         if not self.may_publish(topic):
@@ -90,6 +102,8 @@ class Rights:
         # A publisher asks this once per batch: the answer is looked up, and there are few topics.
         known = self._known.get((what, topic))
         if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
             known = self._known[what, topic] = any(fnmatchcase(topic, pattern) for pattern in patterns)
         return known
 
@@ -109,6 +123,11 @@ class Tokens:
 
     by_prefix: Mapping[str, tuple[tuple[str, Rights], ...]]
 
+    @property
+    def principals(self) -> frozenset[str]:
+        """Everybody who has one."""
+        return frozenset(rights.principal for each in self.by_prefix.values() for _, rights in each)
+
     @staticmethod
     def of(listed: Mapping[str, Rights]) -> Tokens:
         """Tokens from their hashes, each 64 hexadecimal digits."""
@@ -126,6 +145,15 @@ class Tokens:
             if hmac.compare_digest(known, digest):
                 return rights
         raise UsageError("E185", "the token is none of this network's: check it for a typing error")
+
+
+def is_gone(principal: str, tokens: Tokens | None, tls: Tls | None) -> bool:
+    """Whether nobody can be this principal any more, as the network is described now."""
+    if tokens is not None:
+        return principal not in tokens.principals
+    if principal == ANONYMOUS:
+        return tls is not None and tls.clients is ClientCertificates.REQUIRED
+    return tls is None or not principal.startswith("certificate ")
 
 
 def new_token() -> str:

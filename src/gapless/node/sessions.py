@@ -10,14 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gapless.errors import GaplessError, PeerError, StoreError, UsageError
+from gapless.model.budget import CLIENT_FRAME_BYTES_MAX
 from gapless.model.ids import PubendId
+from gapless.model.ticks import TICK_MAX, Tick
 from gapless.node.catalog import Catalog
+from gapless.node.config import Limits
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
+from gapless.node.losses import Losses
+from gapless.node.principals import Principal, Principals
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING, Rights
@@ -51,6 +58,12 @@ if TYPE_CHECKING:
 
 log = event_log("gapless.sessions")
 
+#: Maximum number of requests of one connection that wait for the disk, or for a door to open.
+REQUESTS_MAX = 1_024
+#: Of more clients than this, all are looked at in one of so many sweeps, and the congested ones in each.
+SWEPT_MAX = 1_000
+SWEEPS_BETWEEN = 4
+
 
 class Sessions:
     """All clients of one node."""
@@ -64,23 +77,43 @@ class Sessions:
         catalog: Catalog,
         *,
         database: RecoveryDatabase | None = None,
+        losses: Losses | None = None,
+        guard: Guard | None = None,
+        principals: Principals | None = None,
+        reach: Callable[[PubendId], Tick] = lambda _: TICK_MAX,
+        is_gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """`guard` hears of mistakes of our own; `reach` and `is_gone` are for subscriptions: see there."""
         self.network = network
+        #: Who has how much of this node.
+        self.principals = Principals(Limits()) if principals is None else principals
         self._status = status
         self._catalog = catalog
         self._decoder = ClientDecoder(network.topics)
         #: The number that names each pubend in deliveries, and how its rows are written.
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
-        self.publishing = Publishing(network, publishers, feed, catalog.addresses)
+        self.publishing = Publishing(network, publishers, feed, catalog.addresses, guard)
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
-        self.subscriptions = Subscriptions(network, self.delivery, sources, feed, database)
+        self.subscriptions = Subscriptions(
+            network,
+            self.delivery,
+            sources,
+            feed,
+            self.principals,
+            database,
+            losses=losses,
+            guard=guard,
+            reach=reach,
+            is_gone=is_gone,
+        )
         #: Who answers questions about single events; set before anybody is let in.
         self.inquiry: Inquiry | None = None
         #: The door for bulk reads; set before anybody is let in.
         self.bulk: BulkDoor | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
+        self._sweeps = 0
         #: Set while nobody is connected.
         self._empty = asyncio.Event()
         self._empty.set()
@@ -94,8 +127,11 @@ class Sessions:
 
     def welcome(self, connection: Connection, hello: Hello, rights: Rights = EVERYTHING) -> Session:
         """A client has come that may do so much."""
-        connection.reader.allow(FROM_CLIENT)
-        session = Session(self, connection, hello.name, rights)
+        connection.reader.allow(FROM_CLIENT, bytes_max=CLIENT_FRAME_BYTES_MAX)
+        principal = self.principals.of(rights.principal)
+        principal.clients += 1
+        connection.share = principal.share
+        session = Session(self, connection, hello.name, rights, principal)
         self._sessions.add(session)
         self._empty.clear()
         return session
@@ -137,11 +173,11 @@ class Sessions:
         if frame.kind in LINK_KINDS:
             message = decode_link(frame)
             if isinstance(message, Ping):
-                session.connection.send(encode_link(Pong(number=message.number)))
+                session.connection.answer(encode_link(Pong(number=message.number)))
             elif isinstance(message, Hello):
                 raise PeerError("E213", "a second HELLO frame came")
             return
-        request = self._decoder.decode(frame)
+        request = self._decoded(session, frame)
         if isinstance(request, Publish):
             self.publishing.publish(session, request)
             return
@@ -152,6 +188,16 @@ class Sessions:
             if number is None:
                 raise PeerError("E224", f"{error.code} {error.message}") from error
             session.send(_refusal(number, error))
+
+    def _decoded(self, session: Session, frame: Frame) -> ClientMessage:
+        try:
+            return self._decoder.decode(frame)
+        except PeerError:
+            raise
+        except Exception as error:
+            # Reading changes nothing: this client is cut off, and all others are served on.
+            log.error("request_failed", client=session.name, code="E215", reason=repr(error))
+            raise PeerError("E215", f"a {frame.kind.name} frame cannot be read here") from error
 
     def _answer(self, session: Session, request: ClientMessage) -> None:
         match request:
@@ -173,7 +219,7 @@ class Sessions:
                 session.send(self._catalog.told(request.request, session.rights.may_see))
             case CreateTopic():
                 session.rights.check_admin("create topics")
-                self._catalog.create(request)
+                self._catalog.create(request, session.principal.name, self.principals.limits)
                 session.send(Done(request=request.request))
             case AskStatus():
                 session.rights.check_admin("see the status")
@@ -186,6 +232,8 @@ class Sessions:
     def _tell_bulk(self, session: Session, asked: ListTopics) -> None:
         """Answer when the door for bulk reads is open."""
 
+        session.begin_request()
+
         async def answer() -> None:
             assert self.bulk is not None, "a node that serves has such a door"
             try:
@@ -193,6 +241,13 @@ class Sessions:
             except UsageError as error:
                 session.send(_refusal(asked.request, error))
                 return
+            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
+                log.error("request_failed", client=session.name, code="E181", reason=repr(error))
+                failed = UsageError("E181", "the node failed to answer this: its log says why")
+                session.send(_refusal(asked.request, failed))
+                return
+            finally:
+                session.end_request()
             told = self._catalog.told(asked.request, session.rights.may_see)
             session.send(replace(told, bulk=address))
 
@@ -216,10 +271,32 @@ class Sessions:
         if not self._sessions:
             self._empty.set()
         log.debug("client_gone", client=session.name, reason=reason)
-        for subscription in list(session.subscriptions.values()):
-            self.subscriptions.park(subscription)
-        session.subscriptions.clear()
+        self.subscriptions.left(session)
+        session.principal.clients -= 1
+        self.principals.left(session.principal)
         self.delivery.drained(session.connection)
+
+    def sweep(self) -> None:
+        """Cut off the clients of a principal that reads too little, those with the most unread bytes first.
+
+        Called once a second. Of very many clients, those that are not congested are looked at less often.
+        """
+        behind: dict[Principal, list[tuple[int, Session]]] = {}
+        self._sweeps += 1
+        everybody = len(self._sessions) < SWEPT_MAX or self._sweeps % SWEEPS_BETWEEN == 0
+        for session in self._sessions:
+            if everybody or session.connection.is_congested:
+                unread = session.connection.backlog_bytes
+                behind.setdefault(session.principal, []).append((unread, session))
+        backlog_max = self.principals.limits.principal_backlog_bytes_max
+        for principal, clients in behind.items():
+            total = sum(unread for unread, _ in clients)
+            clients.sort(key=itemgetter(0))
+            while total > backlog_max:
+                unread, session = clients.pop()
+                total -= unread
+                told = f"{principal.name} has left more than {backlog_max:,} bytes unread: read faster"
+                session.connection.cut(UsageError("E107", told, retry=True))
 
 
 def _refusal(request: int, error: GaplessError) -> RequestRefused:
@@ -229,17 +306,35 @@ def _refusal(request: int, error: GaplessError) -> RequestRefused:
 class Session:
     """One connected client."""
 
-    def __init__(self, sessions: Sessions, connection: Connection, name: str, rights: Rights) -> None:
+    def __init__(
+        self, sessions: Sessions, connection: Connection, name: str, rights: Rights, principal: Principal
+    ) -> None:
         self._sessions = sessions
         self.connection = connection
         self.name = name
         #: What its token allows.
         self.rights = rights
+        #: Who it is, with all that it has here.
+        self.principal = principal
+        #: Requests that are carried out and not answered: at most `REQUESTS_MAX`.
+        self.requests = 0
         self.subscriptions: dict[int, Subscription] = {}
 
     def send(self, message: NodeMessage) -> None:
         """Send to the client; lost when it is gone."""
-        self.connection.send(encode_node(message))
+        self.connection.answer(encode_node(message))
+
+    def begin_request(self) -> None:
+        """A request takes a while. Raises UsageError when too many do so already."""
+        if self.requests >= REQUESTS_MAX:
+            raise UsageError(
+                "E108", f"{self.requests} requests of this client wait already: ask again later", retry=True
+            )
+        self.requests += 1
+
+    def end_request(self) -> None:
+        """One of them is answered."""
+        self.requests -= 1
 
     def named(self, number: int) -> Subscription:
         """A subscription of this client. Raises UsageError when there is none of that number."""

@@ -162,6 +162,7 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
                 "topic": each.asked.topic,
                 "where": each.asked.where[:WHERE_CHARACTERS_MAX],
                 "name": each.asked.name,
+                "owner": each.principal.name,
                 "order": each.asked.order.value,
                 "mode": each.asked.mode,
                 "state": _state(each, behind),

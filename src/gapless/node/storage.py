@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId
 from gapless.model.ticks import TICK_MAX, Tick, TickRange
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
-from gapless.node.worker import Worker
+from gapless.node.quarantine import Quarantine
+from gapless.node.worker import Desk, Worker
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead, RetentionMoved
@@ -30,6 +31,11 @@ log = event_log("gapless.storage")
 
 #: Trims are put together for so long: each one costs a write to the node's database.
 TRIM_SECONDS = 1.0
+#: A trim that the disk has refused is tried again after this time.
+TRIM_AGAIN_SECONDS = 2.0
+#: Reading, trimming, archiving and tidying are stuck when one piece takes longer than this.
+READ_SECONDS_MAX = 30.0
+ARCHIVE_SECONDS_MAX = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +61,21 @@ class Storage:
         before_trim: Callable[[], Mapping[PubendId, Tick]] = dict,
         flushed: Callable[[float], None] = lambda _: None,
         archives: Mapping[PubendId, SegmentArchive] | None = None,
+        make_room: Callable[[], bool] = lambda: False,
+        guard: Guard | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
 
         `before_trim` is called before a log forgets events, and their notes with them, and says up to which
         tick of each pubend its notes are not needed any more; `flushed` hears how many seconds each flush
-        took. `archives` are for the logs that are archived.
+        took. `archives` are for the logs that are archived. `make_room` gives up what a full disk can spare,
+        and says whether that was something. `guard` hears of everything else that goes wrong, and
+        `quarantine` of events that are too large to be told.
         """
+        self._make_room = make_room
+        self._guard = guard or Guard(_raised)
+        self._quarantine = quarantine or Quarantine()
         self._archives = archives or {}
         #: Per pubend the highest segment that its archive has.
         self._archived: dict[PubendId, int] = {}
@@ -71,15 +85,17 @@ class Storage:
         self._before_trim = before_trim
         #: What may be trimmed, and is soon: per pubend the tick below which.
         self._trims: dict[PubendId, Tick] = {}
+        self._trimmer: asyncio.TimerHandle | None = None
+        self._now: Tick = 0
         self._logs = dict(logs)
         self._feed = feed
         self._broken = broken
         self._loop = asyncio.get_running_loop()
         # One thread each: fdatasync of two logs at once would only make both wait for the same disk.
-        self._writer = Worker("gapless-flush")
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="gapless-read")
+        self._writer = Worker("gapless-flush", self._guard.mistaken)
+        self.reader = Desk("gapless-read", patience_s=READ_SECONDS_MAX)
         # Making Parquet of a segment takes seconds, which nobody shall wait for.
-        self._archivist = ThreadPoolExecutor(1, thread_name_prefix="gapless-archive")
+        self.archivist = Desk("gapless-archive", patience_s=ARCHIVE_SECONDS_MAX)
         self._archiving = False
         #: Letting go of what newer rows supersede, while that is under way.
         self._tidying: asyncio.Task[None] | None = None
@@ -98,7 +114,12 @@ class Storage:
 
     def recovered(self, now: Tick) -> dict[PubendId, Recovered]:
         """What the logs say to a broker that starts; `now` is the clock."""
-        return {pubend: self._recovered(pubend, now) for pubend in self._logs}
+        found = {pubend: self._recovered(pubend, now) for pubend in self._logs}
+        # What an earlier life had no time or no room for.
+        for pubend, each in found.items():
+            if each.released > 0:
+                self._trim_in(TRIM_SECONDS, pubend, each.released, now)
+        return found
 
     def _recovered(self, pubend: PubendId, now: Tick) -> Recovered:
         found = self._logs[pubend]
@@ -107,6 +128,7 @@ class Storage:
 
     def tick(self, now: Tick) -> None:
         """Once a second: let go of what retention keeps no longer, and archive what was sealed."""
+        self._now = now
         for pubend, each in self._logs.items():
             kept_from = each.kept_from(now)
             if kept_from > self._kept_from[pubend]:
@@ -114,22 +136,21 @@ class Storage:
                 self._feed(RetentionMoved(pubend=pubend, kept_from=kept_from))
         if self._archives and not self._archiving:
             self._archiving = True
-            task = self._loop.run_in_executor(self._archivist, self._archive)
-            task.add_done_callback(self._was_archived)
+            self.archivist.do(self._archive).add_done_callback(self._guard.call(self._was_archived))
         if self._tidying is None and any(isinstance(each, KeyedLog) for each in self._logs.values()):
-            self._tidying = self._loop.create_task(self._tidy())
+            self._tidying = self._guard.task(self._tidy(), "tidy")
 
     async def _tidy(self) -> None:
         """Let go of superseded rows where they are many, if they are archived and their notes remembered."""
         try:
             keyed = {p: each for p, each in self._logs.items() if isinstance(each, KeyedLog)}
             # In the same thread as the archiving, so that no segment is rewritten while it is archived.
-            untidy = await self._loop.run_in_executor(self._archivist, self._untidy, keyed)
+            untidy = await self.archivist.do(self._untidy, keyed)
             remembered = self._before_trim() if untidy and not self._closed else {}
             for pubend, numbers_up_to in untidy.items():
                 if not self._closed:
-                    tidy, up_to = keyed[pubend].tidy, remembered.get(pubend, TICK_MAX)
-                    await self._loop.run_in_executor(self._archivist, tidy, up_to, numbers_up_to)
+                    up_to = remembered.get(pubend, TICK_MAX)
+                    await self.archivist.do(keyed[pubend].tidy, up_to, numbers_up_to)
         except StoreError as error:
             # It is tried again with the next second.
             log.repeated("tidy_failed", by=error.code, code=error.code, reason=error.message)
@@ -148,7 +169,7 @@ class Storage:
     def _archive(self) -> None:
         """Hand to the archives what was sealed since the last time. Runs in a thread."""
         for pubend, archive in self._archives.items():
-            found = _on_disk(self._logs[pubend])
+            found = on_disk(self._logs[pubend])
             if found is not None:
                 self._archived[pubend] = found.archive(archive, self._archived.get(pubend, 0))
 
@@ -189,29 +210,68 @@ class Storage:
     def read(self, effect: ReadRecords) -> None:
         """Read records; the answer is an event."""
         read = self._logs[effect.pubend].read
-        task = self._loop.run_in_executor(self._reader, read, effect.ticks, effect.rows_max)
-        task.add_done_callback(lambda done: self._was_read(effect, done))
+        task = self.reader.do(read, effect.ticks, effect.rows_max)
+        task.add_done_callback(self._guard.call(lambda done: self._was_read(effect, done)))
 
     def trim(self, effect: TrimLog, now: Tick) -> None:
         """Drop what nobody needs, with what else can be dropped within `TRIM_SECONDS`."""
-        if not self._trims:
-            self._loop.call_later(TRIM_SECONDS, self._trim, now)
-        self._trims[effect.pubend] = effect.before
+        self._trim_in(TRIM_SECONDS, effect.pubend, effect.before, now)
 
-    def _trim(self, now: Tick) -> None:
+    def _trim_in(self, seconds: float, pubend: PubendId, before: Tick, now: Tick) -> None:
+        self._now = max(self._now, now)
+        self._trims[pubend] = max(before, self._trims.get(pubend, before))
+        if self._trimmer is None:
+            self._trimmer = self._loop.call_later(seconds, self._guard.call(self._trim))
+
+    def _trim(self) -> None:
+        self._trimmer = None
         if self._closed:
             return
         trims, self._trims = self._trims, {}
-        self._before_trim()
+        try:
+            self._before_trim()
+        except StoreError as error:
+            # Freeing room needs a little room.
+            seconds = 0.0 if self._make_room() else TRIM_AGAIN_SECONDS
+            for pubend, before in trims.items():
+                self._trim_failed(pubend, before, error, seconds)
+            return
         for pubend, before in trims.items():
-            found, archive = self._logs[pubend], self._archives.get(pubend)
-            on_disk = _on_disk(found)
-            if archive is not None and on_disk is not None:
-                # In the same thread as the archiving, so that a segment is archived once.
-                task = self._loop.run_in_executor(self._archivist, on_disk.trim, before, now, archive)
-            else:
-                task = self._loop.run_in_executor(self._reader, found.trim, before, now)
-            task.add_done_callback(_was_trimmed)
+            self._trim_one(pubend, before)
+
+    def _trim_one(self, pubend: PubendId, before: Tick) -> None:
+        found, archive = self._logs[pubend], self._archives.get(pubend)
+        disk = on_disk(found)
+        if archive is not None and disk is not None:
+            # In the same thread as the archiving, so that a segment is archived once.
+            task = self.archivist.do(disk.trim, before, self._now, archive)
+        else:
+            task = self.reader.do(found.trim, before, self._now)
+
+        def trimmed(done: asyncio.Future[None]) -> None:
+            error = done.exception()
+            if isinstance(error, StoreError):
+                self._trim_failed(pubend, before, error, TRIM_AGAIN_SECONDS)
+            elif error is not None:
+                raise error
+
+        task.add_done_callback(self._guard.call(trimmed))
+
+    def _trim_failed(self, pubend: PubendId, before: Tick, error: StoreError, seconds: float) -> None:
+        """Nothing is lost by that: it is tried again."""
+        log.repeated("trim_failed", by=error.code, code=error.code, reason=error.message)
+        if not self._closed:
+            self._trim_in(seconds, pubend, before, self._now)
+
+    def troubles(self) -> list[str]:
+        """The threads that have ended, or have been at one piece of work for too long."""
+        found = (self._writer.trouble(), self.reader.trouble(), self.archivist.trouble())
+        return [trouble for trouble in found if trouble is not None]
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nothing will ever become durable again."""
+        return self._writer.is_dead
 
     async def idle(self) -> None:
         """Return when everything that was appended is durable, or was refused."""
@@ -221,12 +281,10 @@ class Storage:
         """Wait for what is under way, and close the logs."""
         self._closed = True
         if self._tidying is not None:
-            await self._tidying
+            await asyncio.wait([self._tidying])
         await self._writer.close()
-        await self._loop.run_in_executor(self._reader, lambda: None)
-        await self._loop.run_in_executor(self._archivist, lambda: None)
-        for executor in (self._reader, self._archivist):
-            executor.shutdown()
+        await self.reader.close()
+        await self.archivist.close()
         for each in self._logs.values():
             each.close()
 
@@ -236,13 +294,19 @@ class Storage:
             self._logs[pubend].flush, lambda flushed, error: self._flushed(pubend, began, flushed, error)
         )
 
-    def _flushed(self, pubend: PubendId, began: float, flushed: Flushed, error: Exception | None) -> None:
+    def _flushed(self, pubend: PubendId, began: float, flushed: Flushed, error: BaseException | None) -> None:
         self._flush_took(time.perf_counter() - began)
-        if error is not None:
-            if not isinstance(error, StoreError):
-                raise error
+        if isinstance(error, StoreError):
             self._broken(error)
-            return
+        elif error is not None:
+            self._guard.mistaken(error)
+        else:
+            try:
+                self._was_flushed(pubend, flushed)
+            except Exception as mistake:  # noqa: BLE001  # publishers wait for what comes of it
+                self._guard.mistaken(mistake)
+
+    def _was_flushed(self, pubend: PubendId, flushed: Flushed) -> None:
         # What was published after events that failed must not be stored before they are.
         later = self._logs[pubend].take_back() if flushed.failed else ()
         if pubend in self._waiting:
@@ -254,6 +318,7 @@ class Storage:
             self._idle.set()
         error = flushed.error
         if error is not None:
+            self._make_room()
             # Publishers hear of it, too, but they are not who can make room.
             log.repeated(
                 "append_failed", by=(pubend, error.code), pubend=pubend, code=error.code, reason=error.message
@@ -274,19 +339,16 @@ class Storage:
             self._broken(error)
             return
         ticks, batch = done.result()
+        if batch is not None:
+            batch = self._quarantine.without(effect.pubend, batch)
         self._feed(RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch))
 
 
-def _on_disk(log: RecordLog) -> Log | None:
+def _raised(mistake: BaseException) -> None:
+    raise mistake
+
+
+def on_disk(log: RecordLog) -> Log | None:
     """The log with files, if there is one."""
     found = log.log if isinstance(log, KeyedLog) else log
     return found if isinstance(found, Log) else None
-
-
-def _was_trimmed(done: asyncio.Future[None]) -> None:
-    error = done.exception()
-    if isinstance(error, StoreError):
-        # What could not be deleted is deleted by the next trim.
-        log.repeated("trim_failed", by=error.code, code=error.code, reason=error.message)
-    elif error is not None:
-        raise error

@@ -4,27 +4,36 @@ A subscription lasts a little longer than its connection: what a client had not 
 connection broke stays wanted for `PARKED_SECONDS`, so that a client that comes back, here or at another
 edge, resumes where it was and nothing is gone meanwhile.
 
-A subscription with a name lasts until it is forgotten. Whoever comes with its name goes on where it was
-acknowledged last; whoever had it before is told. It is restored when the node starts, before anything is
-acknowledged upwards, and confirmed to its client only when the disk has it.
+A subscription with a name lasts until it is forgotten, and belongs to the principal that made it. A client of
+that principal that comes with its name goes on where it was acknowledged last; whoever had it before is told.
+Everybody else is refused, and the owner notices nothing. It is restored when the node starts, before anything
+is acknowledged upwards, and confirmed to its client only when the disk has it.
+
+A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are parked,
+and ended later, `LEAVING_MAX` in a turn of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
-from gapless.errors import StoreError, UsageError
+from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
+from gapless.node.guard import Guard
 from gapless.node.logs import event_log
+from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
+from gapless.node.principals import Principal, Principals
+from gapless.node.security import NOBODY
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
 from gapless.protocol.events import (
@@ -45,6 +54,8 @@ log = event_log("gapless.subscriptions")
 
 #: How long the subscriptions of a lost connection are kept as they are.
 PARKED_SECONDS = 30.0
+#: Maximum number of subscriptions that are parked, or ended after that, in one turn of the event loop.
+LEAVING_MAX = 10
 #: What the disk has refused is tried again after this time.
 RETRY_SECONDS = 1.0
 #: A node keeps no more named subscriptions than this; another one is refused (E135).
@@ -75,6 +86,10 @@ class Subscription:
     session: Session | None
     #: The pubends of its topic when it began.
     pubends: tuple[PubendId, ...]
+    #: Whose it is.
+    principal: Principal
+    #: The characters of its conditions, as they are counted there.
+    condition_bytes: int = 0
     #: Where it starts at each pubend that has confirmed it.
     starts: dict[PubendId, Tick] = field(default_factory=dict)
     #: What it is to deliveries, once a pubend has confirmed it.
@@ -87,6 +102,8 @@ class Subscription:
     resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
     #: Of a named one: whether the disk has it, so that its client may hear of it.
     is_kept: bool = False
+    #: Of a named one: whether it goes on from an earlier life of the node.
+    is_restored: bool = False
     #: The one that it stands for, which holds what both need until this one is confirmed.
     before: Subscription | None = None
 
@@ -110,9 +127,23 @@ class Subscriptions:
         delivery: Delivery,
         sources: Mapping[PubendId, int],
         feed: Feed,
+        principals: Principals,
         database: RecoveryDatabase | None = None,
+        *,
+        losses: Losses | None = None,
+        guard: Guard | None = None,
+        reach: Callable[[PubendId], Tick],
+        is_gone: Callable[[str], bool],
     ) -> None:
-        """Without a database there are no named subscriptions."""
+        """Without a database there are no named subscriptions. `guard` hears of mistakes of our own.
+
+        `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a principal
+        cannot come any more, such as one whose token was removed from the network file.
+        """
+        self._losses = losses or Losses()
+        self._principals = principals
+        self._reach = reach
+        self._is_gone = is_gone
         self.network = network
         self._delivery = delivery
         self._sources = sources
@@ -120,10 +151,14 @@ class Subscriptions:
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[SubscriptionId, Subscription] = {}
         self._numbers = count(1)
-        self._book = None if database is None else NamedBook(database, self._moved_positions)
+        self._book = None if database is None else NamedBook(database, self._moved_positions, guard)
         #: The named ones, by the name that clients use.
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
+        #: Those whose client is gone and that are not parked yet, with the session that they had.
+        self._leaving: deque[tuple[Session, Subscription]] = deque()
+        #: Those that are parked for a while, and until when: these ascend.
+        self._parked: deque[tuple[float, Subscription]] = deque()
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -131,6 +166,11 @@ class Subscriptions:
     def held(self) -> list[Subscription]:
         """All of them, parked ones included."""
         return list(self._by_name.values())
+
+    def troubles(self) -> list[str]:
+        """What is wrong with the thread that writes the named ones."""
+        trouble = None if self._book is None else self._book.trouble()
+        return [] if trouble is None else [trouble]
 
     async def close(self) -> None:
         """Write down how far the named ones have come."""
@@ -141,14 +181,25 @@ class Subscriptions:
 
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
+        found = None if asked.name is None else self._named.get(asked.name)
+        # Before anything is done for it: reading a condition may take long.
+        if found is None:
+            self._principals.check_subscription(
+                session.principal, len(session.subscriptions), asked.where, named=asked.name is not None
+            )
+        else:
+            self._check_owner(found, session, asked)
         condition = self._condition(asked.topic, asked.where)
+        if isinstance(asked.start, Mapping):
+            self._check_pubends(session, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
             self._subscribe_named(session, asked, asked.name, condition)
             return
         number = next(self._numbers)
-        self._begin(self._made(f"{session.name}#{number}", number, asked, session), condition, _start(asked))
+        made = self._made(f"{session.name}#{number}", number, asked, session, session.principal)
+        self._begin(made, condition, _start(asked))
 
     def confirmed(self, effect: ConfirmSubscription) -> None:
         """A subscription is gapless from a tick on: the client hears of it."""
@@ -156,6 +207,8 @@ class Subscriptions:
         if subscription is None:
             return
         subscription.starts[effect.pubend] = effect.start
+        if subscription.is_restored:
+            self._look_for_loss(subscription, effect)
         if subscription.reader is None:
             subscription.reader = self._reader(subscription, effect.slot)
         self._delivery.enter(subscription.reader, {effect.pubend: effect.start})
@@ -169,6 +222,8 @@ class Subscriptions:
         session = subscription.session
         assert session is not None, "nobody is there to leave"
         name = subscription.asked.name
+        if name is not None and forget:
+            session.begin_request()
         if name is None or forget:
             self.end(subscription)
         else:
@@ -178,7 +233,13 @@ class Subscriptions:
             session.send(Done(request=request))
             return
         assert self._book is not None
-        self._book.drop(name, lambda error: _answer(session, request, error))
+        self._losses.forget(name)
+
+        def dropped(error: StoreError | None) -> None:
+            session.end_request()
+            _answer(session, request, error)
+
+        self._book.drop(name, dropped)
 
     def end(self, subscription: Subscription) -> None:
         """A subscription is over."""
@@ -190,6 +251,23 @@ class Subscriptions:
         if subscription.before is not None:
             self.end(subscription.before)
             subscription.before = None
+
+    def left(self, session: Session) -> None:
+        """A client is gone: its subscriptions are parked, a few at a time."""
+        is_called = bool(self._leaving)
+        self._leaving.extend((session, each) for each in session.subscriptions.values())
+        session.subscriptions.clear()
+        if not is_called:
+            self._park_some()
+
+    def _park_some(self) -> None:
+        for _ in range(min(LEAVING_MAX, len(self._leaving))):
+            session, subscription = self._leaving.popleft()
+            # Meanwhile it may have ended, or its name have been taken over.
+            if subscription.session is session and self._by_name.get(subscription.name) is subscription:
+                self.park(subscription)
+        if self._leaving:
+            self._loop.call_soon(self._park_some)
 
     def park(self, subscription: Subscription) -> None:
         """The client is gone: nothing is sent, and what it lacks stays wanted, for a while or for ever."""
@@ -205,13 +283,26 @@ class Subscriptions:
         reader.connection = None
         self._delivery.report_slow(reader, away=True)
         if not is_named:
-            self._loop.call_later(PARKED_SECONDS, self.end, subscription)
+            if not self._parked:
+                self._loop.call_later(PARKED_SECONDS, self._end_parked)
+            self._parked.append((self._loop.time() + PARKED_SECONDS, subscription))
+
+    def _end_parked(self) -> None:
+        """End those that were parked for long enough, a few at a time."""
+        now = self._loop.time()
+        for _ in range(LEAVING_MAX):
+            if not self._parked or self._parked[0][0] > now:
+                break
+            self.end(self._parked.popleft()[1])
+        if self._parked:
+            self._loop.call_later(max(self._parked[0][0] - now, 0.0), self._end_parked)
 
     # Other conditions.
 
     def change(self, session: Session, asked: ChangeFilter) -> None:
         """A client wants other events. Raises UsageError, and nothing has changed then."""
         subscription = session.named(asked.subscription)
+        self._principals.check_condition(subscription.principal, asked.where)
         condition = self._condition(subscription.asked.topic, asked.where)
         self._change(subscription, _Change(asked.request, asked.where, session), condition)
 
@@ -225,6 +316,7 @@ class Subscriptions:
             change.since[effect.pubend] = effect.since
             if len(change.since) == len(subscription.pubends):
                 subscription.changing.remove(change)
+                self._charge(subscription, sum(len(each.where) for each in (change, *subscription.changing)))
         else:
             # A change of an earlier life that this pubend had not confirmed then.
             since = next(since for _, since in subscription.conditions[1:] if effect.pubend not in since)
@@ -233,7 +325,7 @@ class Subscriptions:
         def told(error: StoreError | None) -> None:
             if error is not None:
                 # The change is made and cannot be taken back: its client hears of it when the disk has it.
-                log.warning("change_not_written", code=error.code, reason=error.message)
+                log.repeated("change_not_written", by=error.code, code=error.code, reason=error.message)
                 self._loop.call_later(RETRY_SECONDS, again)
             elif change is not None and change.request is not None and change.session is subscription.session:
                 self._tell(subscription, change.request, effect.pubend, effect.since)
@@ -254,6 +346,7 @@ class Subscriptions:
         except UsageError:
             subscription.changing.remove(change)
             raise
+        self._charge(subscription, subscription.condition_bytes + len(change.where))
         if subscription.asked.name is not None:
             subscription.conditions.append((change.where, change.since))
             # The edge has no more phases than this, so what came before them is over.
@@ -275,6 +368,24 @@ class Subscriptions:
         if requests:
             self._feed(SubscriptionsRestored(requests=tuple(requests)))
 
+    def _write_losses(self) -> None:
+        """Have the disk know what was lost, should the node die before the client hears of it."""
+
+        def written(error: StoreError | None) -> None:
+            if error is not None:
+                log.repeated("losses_not_written", by=error.code, code=error.code, reason=error.message)
+                self._loop.call_later(RETRY_SECONDS, self._write_losses)
+
+        assert self._book is not None, "somebody has a name, so there is a database"
+        self._book.write(self._losses.write(), written)
+
+    def _look_for_loss(self, subscription: Subscription, effect: ConfirmSubscription) -> None:
+        """The pubend begins later than it was asked to: did it release what was never acked here?"""
+        name, position = subscription.asked.name, subscription.resumed.get(effect.pubend)
+        assert name is not None, "it was restored by its name"
+        if position is not None and self._losses.granted(name, position, effect):
+            self._write_losses()
+
     def _restored(self, record: NamedSubscription) -> SubscribeRequested:
         wheres: list[tuple[str, dict[PubendId, Tick]]] = [(record.condition, {})]
         for where, since in record.changes:
@@ -286,12 +397,12 @@ class Subscriptions:
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
-        subscription = self._made(_id_of(record.name), 0, asked, None)
+        principal = self._principals.of(NOBODY if record.owner is None else record.owner)
+        subscription = self._made(_id_of(record.name), 0, asked, None, principal)
         subscription.conditions = wheres
         subscription.resumed = record.positions
-        subscription.is_kept = True
-        self._by_name[subscription.name] = subscription
-        self._named[record.name] = subscription
+        subscription.is_kept = subscription.is_restored = True
+        self._add(subscription)
         return SubscribeRequested(
             subscription=subscription.name,
             topic=record.topic,
@@ -302,8 +413,16 @@ class Subscriptions:
         )
 
     def acknowledged(self, subscription: Subscription, positions: Mapping[PubendId, Tick]) -> None:
-        """A client needs nothing below these ticks."""
+        """A client needs nothing below these ticks: as far as they were delivered, or could have been read.
+
+        Raises UsageError when it names a pubend of another topic, and nothing has changed then.
+        """
+        assert subscription.session is not None, "nobody is there to acknowledge"
+        self._check_pubends(subscription.session, subscription.asked.topic, positions)
         if subscription.reader is not None:
+            if subscription.is_holding:
+                could = {p: min(positions[p], self._reach(p)) for p in subscription.pubends if p in positions}
+                self._delivery.reached(subscription.reader, could)
             self._delivery.acknowledged(subscription.reader, positions)
             if subscription.is_holding:
                 # It was handed nothing: that it has moved is all that the broker hears of it.
@@ -329,9 +448,8 @@ class Subscriptions:
                     "E135", f"this node keeps {NAMED_MAX:,} named subscriptions: forget some first"
                 )
             number = next(self._numbers)
-            subscription = self._made(_id_of(name), number, asked, session)
+            subscription = self._made(_id_of(name), number, asked, session, session.principal)
             subscription.conditions = [(asked.where, {})]
-            self._named[name] = subscription
             self._begin(subscription, condition, _start(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
@@ -348,10 +466,44 @@ class Subscriptions:
             return
         if last != condition:
             # What it has not acknowledged is judged by the old condition, as when a client changes its mind.
+            self._principals.check_condition(found.principal, asked.where)
             self._change(found, _Change(None, asked.where, None), condition)
         self._take_over(found, session, asked)
+        if found.principal is not session.principal:
+            self._adopt(found, session.principal)
         if found.is_kept and found.is_confirmed:
             self._resume(found)
+
+    def _check_owner(self, found: Subscription, session: Session, asked: Subscribe) -> None:
+        """Raise UsageError unless a name is the client's, or its owner is gone and the client may adopt it."""
+        name, own = asked.name, session.principal
+        assert name is not None
+        if found.principal is own:
+            return
+        if not (self._is_gone(found.principal.name) and session.rights.may_adopt(name)):
+            raise UsageError(
+                "E105",
+                f"there is a subscription '{name}' of somebody else at this node: choose another name, or use the "
+                "token or certificate that it was made with",
+            )
+        self._principals.check_subscription(own, len(session.subscriptions), asked.where, named=True)
+
+    def _adopt(self, subscription: Subscription, principal: Principal) -> None:
+        """A subscription whose owner is gone belongs to somebody else now."""
+        former = subscription.principal
+        log.info("name_adopted", name=subscription.asked.name, former_owner=former.name, owner=principal.name)
+        self._count(subscription, -1)
+        subscription.principal = principal
+        self._count(subscription, 1)
+        self._principals.left(former)
+
+        def written(error: StoreError | None) -> None:
+            if error is not None:
+                # Nobody else can have it before a restart, and then it can be adopted again.
+                log.warning("owner_not_written", code=error.code, reason=error.message)
+
+        if subscription.is_kept:
+            self._put(subscription, written)
 
     def _take_over(self, found: Subscription, session: Session | None, asked: Subscribe) -> None:
         """Another client has the name now: whoever had it is told."""
@@ -386,7 +538,7 @@ class Subscriptions:
         name = asked.name
         assert name is not None
         number = next(self._numbers)
-        subscription = self._made(f"{_id_of(name)}#{number}", number, asked, session)
+        subscription = self._made(f"{_id_of(name)}#{number}", number, asked, session, session.principal)
         subscription.before = found
         subscription.resumed = positions = self._positions(found)
         subscription.conditions = [(where, dict(since)) for where, since in found.conditions]
@@ -395,9 +547,7 @@ class Subscriptions:
             since = {pubend: max(own.get(pubend, at), at) for pubend, at in positions.items()}
             subscription.conditions = [*subscription.conditions, (asked.where, since)][-PHASES_MAX:]
         phases = [(self._condition(asked.topic, where), since) for where, since in subscription.conditions]
-        self._named[name] = subscription
-        self._by_name[subscription.name] = subscription
-        session.subscriptions[number] = subscription
+        self._add(subscription)
         self._feed(
             SubscribeRequested(
                 subscription=subscription.name,
@@ -440,8 +590,18 @@ class Subscriptions:
             self._delivery.report_slow(reader, away=True)
             return
         own = asked.start if isinstance(asked.start, Mapping) else {}
-        for pubend, position in self._positions(subscription).items():
-            self._tell(subscription, asked.request, pubend, max(position, own.get(pubend, position)))
+        assert asked.name is not None, "it has a name"
+        positions = self._positions(subscription)
+        if self._losses.moved(asked.name, positions):
+            self._write_losses()
+        for pubend, position in positions.items():
+            start, lost_from = max(position, min(own.get(pubend, position), self._reach(pubend))), None
+            lost = self._losses.of(asked.name, pubend)
+            if lost is not None and start < lost[1]:
+                start, lost_from = lost[1], max(start, lost[0])
+            # What it has from elsewhere it may acknowledge, though it is not delivered here.
+            self._delivery.reached(reader, {pubend: start})
+            self._tell(subscription, asked.request, pubend, start, lost_from)
         reader.number = subscription.number
         if subscription.is_holding:
             self._delivery.report_slow(reader, away=True)
@@ -485,30 +645,71 @@ class Subscriptions:
             order=subscription.asked.order,
             positions=positions,
             changes=tuple((where, dict(since)) for where, since in conditions[1:] if since),
+            owner=None if subscription.principal.name == NOBODY else subscription.principal.name,
         )
         self._book.put(record, then)
 
     # Small parts.
+
+    def _check_pubends(self, session: Session, topic: TopicId, pubends: Iterable[PubendId]) -> None:
+        """Whether pubends that a client names are its topic's, as far as is known here. Raises UsageError.
+
+        A client that comes from another edge may know some that this one has not heard of yet. One of a topic
+        that it may not see is as unknown: nothing is done with either.
+        """
+        known = self.network.pubends
+        for pubend in pubends:
+            place = known.get(pubend)
+            if place is not None and place.topic != topic and session.rights.may_see(place.topic):
+                raise UsageError(
+                    "E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'"
+                )
 
     def _condition(self, topic: TopicId, where: str) -> Condition:
         schema = self.network.topics.get(topic)
         if schema is None:
             known = ", ".join(self.network.topics) or "none"
             raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
-        return parse_condition(where, schema)
+        try:
+            return parse_condition(where, schema)
+        except GaplessError:
+            raise
+        except Exception as error:
+            # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
+            log.error("request_failed", code="E181", reason=repr(error))
+            raise UsageError("E181", "the node failed to read this condition: its log says why") from error
 
-    def _made(self, name: str, number: int, asked: Subscribe, session: Session | None) -> Subscription:
-        return Subscription(
-            SubscriptionId(name), number, asked, session, self.network.pubends_of(asked.topic)
-        )
+    def _made(
+        self, name: str, number: int, asked: Subscribe, session: Session | None, principal: Principal
+    ) -> Subscription:
+        pubends = self.network.pubends_of(asked.topic)
+        return Subscription(SubscriptionId(name), number, asked, session, pubends, principal)
+
+    def _add(self, subscription: Subscription) -> None:
+        self._by_name[subscription.name] = subscription
+        name, session = subscription.asked.name, subscription.session
+        if name is not None:
+            self._named[name] = subscription
+        if session is not None:
+            session.subscriptions[subscription.number] = subscription
+        subscription.condition_bytes = len(subscription.asked.where)
+        self._count(subscription, 1)
+
+    def _count(self, subscription: Subscription, sign: int) -> None:
+        principal = subscription.principal
+        principal.subscriptions += sign
+        principal.names += sign * (subscription.asked.name is not None)
+        principal.condition_bytes += sign * subscription.condition_bytes
+
+    def _charge(self, subscription: Subscription, condition_bytes: int) -> None:
+        subscription.principal.condition_bytes += condition_bytes - subscription.condition_bytes
+        subscription.condition_bytes = condition_bytes
 
     def _begin(
         self, subscription: Subscription, condition: Condition, start: Tick | Mapping[PubendId, Tick] | None
     ) -> None:
         """Ask the broker for it. Raises UsageError, and nothing has changed then."""
-        self._by_name[subscription.name] = subscription
-        if subscription.session is not None:
-            subscription.session.subscriptions[subscription.number] = subscription
+        self._add(subscription)
         try:
             self._feed(
                 SubscribeRequested(
@@ -523,7 +724,14 @@ class Subscriptions:
             self._forget(subscription)
             raise
 
-    def _tell(self, subscription: Subscription, request: int, pubend: PubendId, start: Tick) -> None:
+    def _tell(
+        self,
+        subscription: Subscription,
+        request: int,
+        pubend: PubendId,
+        start: Tick,
+        lost_from: Tick | None = None,
+    ) -> None:
         if subscription.session is None:
             return
         subscription.session.send(
@@ -535,6 +743,7 @@ class Subscriptions:
                 pubend=pubend,
                 schema=self.network.topics[subscription.asked.topic],
                 start=start,
+                lost_from=lost_from,
             )
         )
 
@@ -555,7 +764,9 @@ class Subscriptions:
         )
 
     def _forget(self, subscription: Subscription) -> None:
-        self._by_name.pop(subscription.name, None)
+        if self._by_name.pop(subscription.name, None) is not None:
+            self._count(subscription, -1)
+            self._principals.left(subscription.principal)
         name = subscription.asked.name
         if name is not None and self._named.get(name) is subscription:
             del self._named[name]

@@ -21,7 +21,7 @@ from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId
-from gapless.model.packed import PackedRows
+from gapless.model.packed import fitting
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
@@ -360,7 +360,7 @@ class Broker:
         # When the pubend wants to be woken does not depend on what waits for the disk.
         pubend = self._hosted(event.pubend)
         schema = self.network.topics[self.network.pubends[event.pubend].topic]
-        rows = event.rows if isinstance(event.rows, PackedRows) else schema.checked(event.rows)
+        rows = fitting(event.rows, schema)
         if not rows.num_rows:
             # Nothing to log and nothing to tell: it is as durable as it will ever be.
             none = np.zeros(0, dtype=np.int64)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from gapless.content.condition import Condition
-from gapless.errors import UsageError
+from gapless.errors import SupersededError, UsageError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import Epoch, Epochs, first_epoch
+from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs, first_epoch, incarnation_of
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
@@ -62,6 +62,9 @@ class _Door:
     #: Phases that wait for their start tick, by their birth, which ascends.
     pending: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     request: _Request | None = None
+    #: What the pubend said of earlier lives of this edge, and of events that it has lost.
+    seen: Epoch = EPOCH_NONE
+    lost_before: Tick = TICK_MIN
     #: Restored subscriptions that wait for their start tick need the ticks from here on.
     floor: Tick = TICK_MAX
     delay_at_ms: int = 0
@@ -74,6 +77,7 @@ class Edge:
         self, network: Network, broker: BrokerId, incarnation: int, istreams: dict[PubendId, Istream]
     ) -> None:
         self.broker = broker
+        self._incarnation = incarnation
         self.epoch: Epoch = first_epoch(incarnation)
         self._parameters = network.parameters
         self._topics = network.topics
@@ -190,8 +194,15 @@ class Edge:
         return Epochs({self.broker: self.epoch})
 
     def granted(self, message: StartGrantMessage) -> list[Effect]:
-        """A pubend says from which tick on the subscriptions of an epoch are gapless."""
+        """A pubend says from which tick on the subscriptions of an epoch are gapless.
+
+        Raises SupersededError when it knows of a later life of this edge.
+        """
         door = self._doors[message.pubend]
+        if message.seen > self.epoch:
+            raise SupersededError(self.broker, self._incarnation, incarnation_of(message.seen))
+        door.seen = max(door.seen, message.seen)
+        door.lost_before = max(door.lost_before, message.lost_before)
         request = door.request
         if request is not None and request.wanted == message.wanted and request.epoch <= message.epoch:
             door.request = None
@@ -456,7 +467,12 @@ class Edge:
                 starts = group.place(subend)
                 effects += [
                     ConfirmSubscription(
-                        subscription=subend.subscription, slot=subend.slot, pubend=each, start=starts[each]
+                        subscription=subend.subscription,
+                        slot=subend.slot,
+                        pubend=each,
+                        start=starts[each],
+                        seen=self._doors[each].seen,
+                        lost_before=self._doors[each].lost_before,
                     )
                     for each in group.pubends
                 ]

@@ -14,9 +14,9 @@ from typing import TypeAlias
 from gapless.content.condition import Condition
 from gapless.content.rows import Positions
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import Epoch
+from gapless.model.epochs import EPOCH_NONE, Epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
-from gapless.model.ticks import Tick, TickArray, TickRange
+from gapless.model.ticks import TICK_MIN, Tick, TickArray, TickRange
 from gapless.protocol.creations import Creation
 from gapless.protocol.messages import Message
 
@@ -120,6 +120,10 @@ class ConfirmSubscription:
     slot: int
     pubend: PubendId
     start: Tick
+    #: The newest epoch of another life of this edge that the pubend has granted a start to.
+    seen: Epoch = EPOCH_NONE
+    #: Of the events below, the pubend has lost some before everybody had acked them.
+    lost_before: Tick = TICK_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import TICK_MIN, Tick
+from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.protocol.broker import Broker
 from gapless.protocol.edge import Edge
+
+#: No broker's clock, and no pubend, is taken to be further ahead than this.
+AHEAD_MS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,15 @@ def known_horizon(broker: Broker, pubend: PubendId) -> tuple[Tick, Tick]:
     assert source is not None, f"{pubend} does not live here"
     stop = source.events_stop
     return stop, source.told
+
+
+def stream_reach(broker: Broker, pubend: PubendId, clock: Tick) -> Tick:
+    """The tick of a pubend beyond which nobody can have read anything, here or elsewhere.
+
+    What is known here, and as much as the clock of another broker, or a pubend that gives out ticks faster than
+    they pass, may be ahead.
+    """
+    return max(broker._paths[pubend].istream.frontier, clock) + AHEAD_MS_MAX * TICKS_PER_MS
 
 
 def _stream(broker: Broker, pubend: PubendId) -> StreamFigures:

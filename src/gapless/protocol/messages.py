@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from gapless.content.condition import Condition
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import Epoch, Epochs
+from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.stream import Run
-from gapless.model.ticks import Tick, TickRange
+from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.creations import Creation
 
 
@@ -120,6 +120,10 @@ class StartGrantMessage:
     start: Tick
     #: Every tick below is known to the pubend: from `start` up to here there is a past to catch up with.
     until: Tick
+    #: The newest epoch of another life of the edge that asked here for a start; EPOCH_NONE for none.
+    seen: Epoch = EPOCH_NONE
+    #: Of the events below, some were lost before everybody had acked them.
+    lost_before: Tick = TICK_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,13 +59,17 @@ class Peers:
             raise PeerError("E203", f"'{sender}' is no neighbour of '{self._broker}'")
         match message:
             case LinkStatusMessage():
+                self._check_status(sender, message)
                 return True
             case TopicsMessage():
                 self._check_topics(sender, message)
                 return True
             case SidewaysMessage():
                 self._check_sideways(sender, message)
-                return message.message.pubend in self._network.pubends
+                if message.message.pubend not in self._network.pubends:
+                    return False
+                self._check_inside(sender, message)
+                return True
             case AdvertisementMessage() | AdvertisementAckMessage():
                 return self._check_advertisement(sender, message)
             case _:
@@ -102,6 +106,8 @@ class Peers:
             case AckMessage(runs=acked):
                 stops = [TICK_MIN, *(stop for stop, _ in acked)]
                 wrong = any(later <= earlier for earlier, later in pairwise(stops)) or not _are_ticks(*stops)
+                edges = self._edges_behind(sender, message)
+                wrong = wrong or any(edge not in edges for _, stamp in acked for edge, _ in stamp.items())
             case NackMessage(ticks=ticks):
                 wrong = not ticks or not _are_ticks(ticks.start, ticks.stop)
             case StartRequestMessage(edge=edge):
@@ -127,7 +133,7 @@ class Peers:
         inside = int((spans[:, 1] - spans[:, 0]).sum()) if len(message.runs) else 0
         return inside == len(batch) and bool(np.all(batch.ticks[1:] > batch.ticks[:-1]))
 
-    def _edges_behind(self, sender: BrokerId, message: StartRequestMessage) -> frozenset[BrokerId]:
+    def _edges_behind(self, sender: BrokerId, message: CellMessage) -> frozenset[BrokerId]:
         return self._network.tree_of(message.pubend).edges[self._network.cell_of[sender]]
 
     def _check_sideways(self, sender: BrokerId, message: SidewaysMessage) -> None:
@@ -136,6 +142,29 @@ class Peers:
         nack = isinstance(message.message, NackMessage)
         if sender not in self._siblings or not adjacent or nack:
             raise PeerError("E206", f"'{sender}' sent a message sideways that this broker cannot pass on")
+
+    def _check_inside(self, sender: BrokerId, message: SidewaysMessage) -> None:
+        """Whether what is to be passed on may go from our cell to that one: else it would cut us off."""
+        inner, cell = message.message, message.cell
+        tree = self._network.tree_of(inner.pubend)
+        if isinstance(inner, KnowledgeMessage | AckExpectedMessage | StartGrantMessage):
+            fits = cell in tree.children[self._cell] and bool(tree.edges[cell])
+        else:
+            fits = tree.parent.get(self._cell) == cell
+        if fits and isinstance(inner, StartGrantMessage):
+            fits = inner.edge in tree.edges[cell]
+        if not fits:
+            raise PeerError(
+                "E206",
+                f"'{sender}' sent a {type(inner).__name__} of '{inner.pubend}' sideways for cell '{cell}', "
+                "where it does not belong",
+            )
+        self._check_content(sender, inner)
+
+    def _check_status(self, sender: BrokerId, message: LinkStatusMessage) -> None:
+        near = self._network.adjacent[self._network.cell_of[sender]]
+        if not message.reaches <= frozenset(near):
+            raise PeerError("E205", f"'{sender}' claims to reach cells that it has no links to")
 
     def _check_advertisement(
         self, sender: BrokerId, message: AdvertisementMessage | AdvertisementAckMessage
@@ -147,11 +176,13 @@ class Peers:
         if tree is None:
             return False
         if isinstance(message, AdvertisementAckMessage):
-            allowed = self._is_above(sender, message.root)
+            allowed = self._is_above(sender, message.root) and message.origin == self._broker
         else:
             allowed = cell in tree.children[self._cell] and (
                 sender == message.origin or sender in self._siblings
             )
+            # It speaks for the edges behind its origin, and for nobody else.
+            allowed = allowed and all(edge in tree.edges[cell] for edge, _ in message.epochs.items())
         if not allowed:
             raise PeerError("E207", f"'{sender}' may not advertise for '{message.origin}' here")
         for topic, condition in message.added if isinstance(message, AdvertisementMessage) else ():

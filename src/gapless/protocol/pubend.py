@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import ALWAYS, EPOCH_NONE, Epoch, Epochs
+from gapless.model.epochs import ALWAYS, EPOCH_NONE, Epoch, Epochs, incarnation_of
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.packed import PackedRows
 from gapless.model.stream import Run
@@ -65,6 +65,8 @@ STARTS_MAX = 64
 GRANTS_MAX = 256
 #: So many events are worth a message of their own: putting them together with others would copy them.
 TELL_ROWS_WORTH = 512
+#: And so many bytes are; no more than this is put together.
+TELL_BYTES_WORTH = 2**20
 #: Start requests that wait for their advertisement; beyond, they are dropped and the edge repeats them.
 EARLY_MAX = 256
 
@@ -82,6 +84,8 @@ class Recovered:
     starts: tuple[StartRecord, ...] = ()
     #: From this tick on the host keeps events although everybody has them.
     kept_from: Tick = TICK_MAX
+    #: Of the events below, the host knows that some are lost which not everybody had acked.
+    lost_before: Tick = TICK_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,8 @@ class Pubend:
     releasable: Tick = 0
     #: What is released ends here, whatever was acked: the host wants to keep the rest. Only grows.
     kept_from: Tick = TICK_MAX
+    #: Of the events below, some were lost before everybody had acked them.
+    lost_before: Tick = TICK_MIN
     #: One past the last durable event.
     events_stop: Tick = TICK_MIN
     pending: deque[_Pending] = field(default_factory=deque)
@@ -175,7 +181,7 @@ class Pubend:
         floor = max([log.next_tick, log.reserved, log.released, *given])
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
         self.released = self.releasing = self.releasable = log.released
-        self.kept_from = log.kept_from
+        self.kept_from, self.lost_before = log.kept_from, log.lost_before
         self.events_stop = log.next_tick
         for record in log.starts:
             self._promise(record)
@@ -455,7 +461,15 @@ class Pubend:
             wanted=record.wanted,
             start=record.start,
             until=self.told,
+            seen=self._seen(record),
+            lost_before=self.lost_before,
         )
+
+    def _seen(self, record: StartRecord) -> Epoch:
+        """The newest epoch of another life of an edge that asked here for a start."""
+        life = incarnation_of(record.epoch)
+        epochs = (epoch for epoch, _ in self.granted.get(record.edge, ()) if incarnation_of(epoch) != life)
+        return max(epochs, default=EPOCH_NONE)
 
     def _believed(self, runs: AckRuns) -> Tick:
         acked = TICK_MIN
@@ -502,12 +516,15 @@ def _told_together(batches: list[EventBatch]) -> list[EventBatch]:
     """The same events in order: small batches that follow each other as one, larger ones as they are."""
     told: list[EventBatch] = []
     small: list[EventBatch] = []
+    size = 0
     for batch in batches:
-        if len(batch) < TELL_ROWS_WORTH:
-            small.append(batch)
-            continue
-        if small:
+        is_small = len(batch) < TELL_ROWS_WORTH and batch.nbytes < TELL_BYTES_WORTH
+        if small and (not is_small or size + batch.nbytes > TELL_BYTES_WORTH):
             told.append(EventBatch.joined(small))
-            small = []
-        told.append(batch)
+            small, size = [], 0
+        if is_small:
+            small.append(batch)
+            size += batch.nbytes
+        else:
+            told.append(batch)
     return [*told, EventBatch.joined(small)] if small else told

@@ -32,8 +32,8 @@ from gapless.content.forest import Change, Forest
 from gapless.content.selection import Selection
 from gapless.content.size import size_of
 from gapless.content.work import Work
-from gapless.errors import PeerError
-from gapless.model.epochs import NEVER, Epochs
+from gapless.errors import PeerError, SupersededError
+from gapless.model.epochs import NEVER, Epochs, incarnation_of
 from gapless.model.ids import BrokerId, CellId, TopicId
 from gapless.protocol.effects import Effect, SendMessage
 from gapless.protocol.events import Now
@@ -369,11 +369,19 @@ class Routing:
         return effects
 
     def acknowledged(self, sender: BrokerId, message: AdvertisementAckMessage) -> None:
-        """A broker towards the root says which version it holds, and which part of the next it has."""
+        """A broker towards the root says which version it holds, and which part of the next it has.
+
+        Raises SupersededError when that is a version of a later life.
+        """
         state = self._roots[message.root]
         upward = state.upward.get(sender)
         if upward is None or message.origin != self._broker:
             return
+        if message.version is not None and message.version > state.version:
+            seen, ours = incarnation_of(message.version), incarnation_of(self._first_version)
+            if seen > ours:
+                # Epochs of this life would be taken for those of another one: silence for data.
+                raise SupersededError(self._broker, ours, seen)
         transfer = upward.transfer
         if message.staged is not None:
             if transfer is not None and message.staged == (transfer.version, transfer.at):

@@ -22,7 +22,7 @@ from gapless.protocol.effects import Record
 from gapless.protocol.pubend import Recovered
 from gapless.store.retention import Retention
 
-#: How many bytes of rows one read gives at most, unless a single row is larger.
+#: About so many bytes of rows one read gives, and at most twice as many, unless a single row is larger.
 READ_BYTES_MAX = 16 * 2**20
 
 

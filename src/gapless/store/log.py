@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
+from gapless.model.budget import cut_to
 from gapless.model.ids import PubendId
 from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.effects import BatchRecord, Record
@@ -35,6 +36,7 @@ from gapless.protocol.pubend import Recovered
 from gapless.store.contract import READ_BYTES_MAX, Extent, Flushed
 from gapless.store.control import Control
 from gapless.store.files import Data, DiskFiles, File, Files, failure, write_all
+from gapless.store.form import NEWEST
 from gapless.store.group import Group, Waiting
 from gapless.store.record import (
     BadFrame,
@@ -54,6 +56,7 @@ from gapless.store.segment import (
     Segment,
     SegmentGone,
     damaged,
+    new_id,
     new_salt,
     segment_name,
 )
@@ -99,6 +102,8 @@ class Log:
         self.pubend = pubend
         self.schema = schema
         self.options = options
+        #: What tells this log from any other, also of the same pubend; empty when an older program began it.
+        self.log_id = ""
         #: What `open` cut off, for the operator to read; None when the last stop left nothing half done.
         self.repair: Repair | None = None
         self._files = files
@@ -208,9 +213,10 @@ class Log:
                 rows += len(part)
                 size += part.nbytes
         else:
-            if rows <= rows_max:
+            if rows <= rows_max and size <= 2 * bytes_max:
                 return ticks, EventBatch.joined(parts) if parts else None
-        joined = EventBatch.joined(parts).slice(0, rows_max)
+        # The last record may be far larger than what is read at once.
+        joined = next(cut_to(EventBatch.joined(parts).slice(0, rows_max), 2 * bytes_max))
         return TickRange(ticks.start, joined.last + 1), joined
 
     def extents(self, ticks: TickRange) -> Iterator[Extent]:
@@ -295,6 +301,12 @@ class Log:
             return self._segments[0].header.floor
 
     @property
+    def end(self) -> tuple[int, int]:
+        """The number of the newest segment and how many of its bytes are durable. Only grows, for ever."""
+        with self._lock:
+            return self._segments[-1].header.number, self._segments[-1].size
+
+    @property
     def first_number(self) -> int:
         """The number of the oldest segment that is kept."""
         with self._lock:
@@ -329,6 +341,7 @@ class Log:
             # Only what is sealed is rewritten, so there was one after it.
             raise damaged(self.folder / segment_name(newest.header.number + 1), 0)
         self._number = newest.header.number
+        self.log_id = newest.header.log_id
         # It may have been renamed without the folder having been synced.
         self._files.sync_folder(self.folder)
         self._file = self._files.open(newest.path)
@@ -339,6 +352,10 @@ class Log:
             raise damaged(newest.path, bad.offset) from None
         self._segments = self._chained(found)
         self._floor = self._control.released
+        if newest.form is not NEWEST:
+            # An older program wrote it: it is read as it is, and what is new goes into a segment of its own.
+            self._file.close()
+            self._file = None
 
     def _found_segments(self) -> list[Segment]:
         names = self._files.list_folder(self.folder)
@@ -359,6 +376,13 @@ class Log:
                     f"{header.schema}, not of '{self.pubend}' with {wanted[1]}: "
                     "give each pubend its own folder",
                 )
+        ids = {segment.header.log_id: segment for segment in segments if segment.header.log_id}
+        if len(ids) > 1:
+            one, other = list(ids.values())[:2]
+            raise StoreError(
+                "E310",
+                f"{one.path} and {other.path.name} are of different logs: restore the folder from one copy",
+            )
         return segments
 
     def _chained(self, found: list[Segment]) -> list[Segment]:
@@ -513,6 +537,7 @@ class Log:
     def _begin_segment(self, follows: Segment | None) -> None:
         """Make the next segment the newest one. Raises OSError; the old one is not appended to any more."""
         self._number += 1
+        self.log_id = self.log_id or new_id()
         header = Header(
             pubend=self.pubend,
             schema=schema_text(self.schema),
@@ -521,6 +546,7 @@ class Log:
             follows_bytes=follows.size if follows else 0,
             floor=self._control.next_tick,
             salt=new_salt(),
+            log_id=self.log_id,
         )
         if self._file is not None:
             self._file.close()

@@ -12,6 +12,7 @@ from threading import Lock
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
+from gapless.model.budget import cut_to
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
 from gapless.protocol.effects import BatchRecord, Record
 from gapless.protocol.pubend import Recovered
@@ -105,9 +106,9 @@ class MemoryLog:
         if not parts:
             return ticks, None
         joined = EventBatch.joined(parts)
-        if whole and rows <= rows_max:
+        if whole and rows <= rows_max and size <= 2 * bytes_max:
             return ticks, joined
-        joined = joined.slice(0, rows_max)
+        joined = next(cut_to(joined.slice(0, rows_max), 2 * bytes_max))
         return TickRange(ticks.start, joined.last + 1), joined
 
     def extents(self, ticks: TickRange) -> Iterator[Extent]:

@@ -1,29 +1,26 @@
 """What is one record on the disk? A frame: length, checksum, kind, tick range, payload.
 
 ```
- 0  crc      u32   of the 44 bytes below, begun with the segment's salt and the frame's offset
- 4  crc      u32   of the payload, or of its sums
- 8  mark     4     "GpLs", so that frames can be found again behind damage
-12  kind     u8
-13  flags    u8    1: the ticks have no gaps, are not written; 2: checksum of sums; 4: packed rows
-14  -        u16
-16  back     u32   how far behind this frame its group begins
-20  rows     u32
-24  note     u32   bytes of the payload that are notes, without their padding
-28  length   u32   of the payload
-32  first    i64   the first tick of a batch, or the only tick of another record
-40  last     i64   the last tick of a batch
-48  payload        of a batch: notes, ticks (i64), one Arrow record batch without its schema; or, of packed
+ 0  crc      u32   of the 52 bytes below, begun with the segment's salt and the frame's offset
+ 4  -        u32
+ 8  sum      u64   of the payload: XXH3
+16  mark     4     "GpLs", so that frames can be found again behind damage
+20  kind     u8
+21  flags    u8    1: the ticks have no gaps, are not written; 4: packed rows
+22  -        u16
+24  back     u32   how far behind this frame its group begins
+28  rows     u32
+32  note     u32   bytes of the payload that are notes, without their padding
+36  length   u32   of the payload
+40  first    i64   the first tick of a batch, or the only tick of another record
+48  last     i64   the last tick of a batch
+56  payload        of a batch: notes, ticks (i64), one Arrow record batch without its schema; or, of packed
                    rows, the length of each (u32), then the rows
 ```
 
-Frames begin at multiples of 8. The first checksum begins with a salt that only the segment knows and with the
-place in the file, so that no bytes that a publisher sends can pass for a frame, nor a frame that strayed.
-
-The Arrow message of a large batch is summed up before it goes into the checksum: of each 32 KiB of it the sum
-of its 64-bit numbers, each times a weight of its own. That is six times as fast as the checksum of all bytes,
-which took an eighth of a busy node's time. The weights are odd, so a changed number changes its sum; they
-differ, so numbers that have changed places do too.
+Frames begin at multiples of 8, with zeros between them. The first checksum begins with a salt that only the
+segment knows and with the place in the file, so that no bytes that a publisher sends can pass for a frame,
+nor a frame that strayed. This is version 2; `store.form` knows how version 1, which is still read, differs.
 
 A *group* is what one flush wrote. A frame says where its group begins, because only that tells a torn tail
 from damage: of the last group a crash may leave any part, of an earlier one every byte was on the disk.
@@ -39,7 +36,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gapless.model.batch import EventBatch
@@ -48,6 +44,7 @@ from gapless.model.packed import PackedRows
 from gapless.model.ticks import Tick
 from gapless.protocol.effects import ReleaseRecord, ReserveRecord, StartRecord
 from gapless.store.files import Data, File
+from gapless.store.form import NEWEST, SUMMED, Form, payload_sum
 
 ALIGNMENT = 8
 #: A frame that claims to be larger is damaged: a broker keeps far less waiting for its disk.
@@ -57,19 +54,10 @@ CHUNK_BYTES = 2**20
 #: And when only headers are looked for: enough for those of small frames, little beside a large one.
 HEADERS_BYTES = 2**14
 
-_HEADER = struct.Struct("<II4sBBxxIIIIqq")
 _SEED = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
-_LENGTH = struct.Struct("<I")
-_LENGTH_AT = 28
 _MARK = b"GpLs"
-_MARK_AT = 8
 _NO_GAPS = 1
-_SUMMED = 2
-#: An Arrow message of so many bytes is summed up.
-SUMMED_BYTES_MIN = 64 * 2**10
-_BLOCK_WORDS = 4_096
-_WORD = np.dtype("<u8")
 _PACKED = 4
 _PADDING = bytes(ALIGNMENT)
 _TICKS = np.dtype("<i8")
@@ -167,10 +155,7 @@ def batch_payload(batch: EventBatch, notes: Sequence[tuple[Tick, bytes]] = ()) -
         parts.append(struct.pack(f"<{len(rows)}I", *map(len, rows)))
         parts.extend(rows)
     else:
-        message = memoryview(batch.columns.serialize()) if batch.encoded is None else batch.encoded
-        parts.append(message)
-        if len(message) >= SUMMED_BYTES_MIN:
-            flags |= _SUMMED
+        parts.append(memoryview(batch.columns.serialize()) if batch.encoded is None else batch.encoded)
     return Payload(Kind.BATCH, first, last, parts, len(batch), flags, note_bytes)
 
 
@@ -188,22 +173,17 @@ def control_payload(record: ReserveRecord | StartRecord | ReleaseRecord) -> Payl
 
 def framed_bytes(payload: Payload) -> int:
     """How long the frame of a payload is."""
-    return _HEADER.size + padded(sum(map(len, payload.parts)))
+    return NEWEST.header.size + padded(sum(map(len, payload.parts)))
 
 
 def framed(payload: Payload, *, salt: int, offset: int, group: int) -> list[Data]:
     """The bytes of a frame at `offset`, in parts; together they are a multiple of 8 long."""
     size = sum(map(len, payload.parts))
     assert size <= FRAME_BYTES_MAX, f"a record of {size} bytes is over the limit of {FRAME_BYTES_MAX}"
-    crc = 0
-    for part in payload.parts[:-1]:
-        crc = zlib.crc32(part, crc)
-    if payload.parts:
-        crc = _checksum(payload.parts[-1], crc, payload.flags)
     header = bytearray(
-        _HEADER.pack(
+        NEWEST.header.pack(
             0,
-            crc,
+            payload_sum(payload.parts),
             _MARK,
             payload.kind,
             payload.flags,
@@ -215,42 +195,48 @@ def framed(payload: Payload, *, salt: int, offset: int, group: int) -> list[Data
             payload.last,
         )
     )
-    _CRC.pack_into(header, 0, _header_crc(memoryview(header), 0, salt, offset))
+    _CRC.pack_into(header, 0, _header_crc(memoryview(header), salt, offset))
     return [header, *payload.parts, _PADDING[: padded(size) - size]]
 
 
-def frame_size(view: memoryview, at: int, *, salt: int, offset: int) -> int | None:
+def frame_size(view: memoryview, at: int, *, form: Form, salt: int, offset: int) -> int | None:
     """How long the frame is that begins at `at` in `view`; None if its header is not valid."""
-    if at + _HEADER.size > len(view):
+    begin = at + form.header.size
+    if begin > len(view):
         return None
-    if _CRC.unpack_from(view, at)[0] != _header_crc(view, at, salt, offset):
+    if _CRC.unpack_from(view, at)[0] != _header_crc(view[at:begin], salt, offset):
         return None
-    length: int = _LENGTH.unpack_from(view, at + _LENGTH_AT)[0]
-    return _HEADER.size + padded(length) if length <= FRAME_BYTES_MAX else None
+    length: int = form.length.unpack_from(view, at)[0]
+    return form.header.size + padded(length) if length <= FRAME_BYTES_MAX else None
 
 
-def frame_at(view: memoryview, at: int, *, offset: int) -> Frame | None:
+def frame_at(view: memoryview, at: int, *, form: Form, offset: int) -> Frame | None:
     """The frame at `at` in `view`, which is `offset` in its file; None if not whole or not valid.
 
     Its header has been found valid by `frame_size`.
     """
-    _, crc, mark, kind, flags, back, rows, note_bytes, length, first, last = _HEADER.unpack_from(view, at)
-    begin = at + _HEADER.size
-    stop = begin + length
+    _, told, mark, kind, flags, back, rows, note_bytes, length, first, last = form.header.unpack_from(
+        view, at
+    )
+    begin = at + form.header.size
+    stop, end = begin + length, begin + padded(length)
     known = _KINDS.get(kind)
     if mark != _MARK or stop > len(view) or note_bytes > length or known is None:
         return None
     payload = view[begin:stop]
     ticks_bytes = 0 if flags & _NO_GAPS else rows * _TICKS.itemsize
-    before = padded(note_bytes) + ticks_bytes if flags & _SUMMED else 0
-    if _checksum(payload[before:], zlib.crc32(payload[:before]), flags) != crc:
+    before = padded(note_bytes) + ticks_bytes if flags & SUMMED else 0
+    if form.checksum(payload, before, flags) != told:
+        return None
+    if form.checks_padding and view[stop:end] != _PADDING[: end - stop]:
         return None
     # By position, because a restart makes one for each record of the newest segment.
-    end = offset + _HEADER.size + padded(length)
-    return Frame(known, offset, end, offset - back, first, last, rows, flags, note_bytes, payload)
+    return Frame(
+        known, offset, offset + end - at, offset - back, first, last, rows, flags, note_bytes, payload
+    )
 
 
-def frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
+def frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST) -> Iterator[Frame]:
     """All frames from `start` to `stop`, which must lie end to end.
 
     Raises BadFrame at the first place where one should begin and none is valid.
@@ -258,22 +244,22 @@ def frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
     at = base = start
     view = memoryview(b"")
     while at < stop:
-        size = frame_size(view, at - base, salt=salt, offset=at)
+        size = frame_size(view, at - base, form=form, salt=salt, offset=at)
         if size is None or at - base + size > len(view):
             view, base = memoryview(file.read(at, min(stop - at, max(CHUNK_BYTES, size or 0)))), at
-            size = frame_size(view, 0, salt=salt, offset=at)
+            size = frame_size(view, 0, form=form, salt=salt, offset=at)
             if size is None or at + size > stop:
                 raise BadFrame(at)
             if size > len(view):
                 view = memoryview(file.read(at, size))
-        frame = frame_at(view, at - base, offset=at)
+        frame = frame_at(view, at - base, form=form, offset=at)
         if frame is None:
             raise BadFrame(at)
         yield frame
         at = frame.stop
 
 
-def bare_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
+def bare_frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST) -> Iterator[Frame]:
     """The frames from `start` to `stop` without their payloads, which are not read where they are long.
 
     Raises BadFrame at the first place where one should begin and none does.
@@ -281,13 +267,15 @@ def bare_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Fra
     at = base = start
     view = memoryview(b"")
     while at < stop:
-        size = frame_size(view, at - base, salt=salt, offset=at)
+        size = frame_size(view, at - base, form=form, salt=salt, offset=at)
         if size is None:
             view, base = memoryview(file.read(at, min(stop - at, HEADERS_BYTES))), at
-            size = frame_size(view, 0, salt=salt, offset=at)
+            size = frame_size(view, 0, form=form, salt=salt, offset=at)
             if size is None or at + size > stop:
                 raise BadFrame(at)
-        _, _, _, kind, flags, back, rows, note_bytes, _, first, last = _HEADER.unpack_from(view, at - base)
+        _, _, _, kind, flags, back, rows, note_bytes, _, first, last = form.header.unpack_from(
+            view, at - base
+        )
         if kind not in _KINDS:
             raise BadFrame(at)
         end = at + size
@@ -295,21 +283,21 @@ def bare_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Fra
         at = end
 
 
-def find_frames(file: File, *, salt: int, start: int, stop: int) -> Iterator[Frame]:
+def find_frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST) -> Iterator[Frame]:
     """Valid frames anywhere in `start..stop`, whatever lies between them."""
     at = padded(start)
     while at < stop:
         data = file.read(at, min(CHUNK_BYTES, stop - at))
-        mark = data.find(_MARK, _MARK_AT)
+        mark = data.find(_MARK, form.mark_at)
         while mark >= 0:
-            found = mark - _MARK_AT
+            found = mark - form.mark_at
             if found % ALIGNMENT == 0:
-                frame = _whole_frame(file, salt=salt, offset=at + found, stop=stop)
+                frame = _whole_frame(file, form=form, salt=salt, offset=at + found, stop=stop)
                 if frame is not None:
                     yield frame
             mark = data.find(_MARK, mark + 1)
-        # A frame may begin with the last 8 bytes of the chunk and have its mark behind them.
-        at += len(data) - _MARK_AT if len(data) == CHUNK_BYTES else stop
+        # A frame may begin with the last bytes of the chunk and have its mark behind them.
+        at += len(data) - form.mark_at if len(data) == CHUNK_BYTES else stop
 
 
 def decoded_control(frame: Frame) -> ReserveRecord | StartRecord | ReleaseRecord:
@@ -378,33 +366,13 @@ def decoded_notes(frame: Frame) -> list[tuple[Tick, bytes]]:
         raise BadFrame(frame.offset) from None
 
 
-def _checksum(data: Data, crc: int, flags: int) -> int:
-    """The checksum of a payload with all of its parts; `crc` is that of the parts before the last."""
-    if not flags & _SUMMED:
-        return zlib.crc32(data, crc)
-    blocks = len(data) // (_BLOCK_WORDS * _WORD.itemsize)
-    words = np.frombuffer(data, dtype=_WORD, count=blocks * _BLOCK_WORDS).reshape(blocks, _BLOCK_WORDS)
-    sums = np.einsum("ij,j->i", words, _WEIGHTS)
-    return zlib.crc32(memoryview(data)[words.nbytes :], zlib.crc32(sums.astype(_WORD).tobytes(), crc))
+def _header_crc(header: memoryview, salt: int, offset: int) -> int:
+    return zlib.crc32(header[_CRC.size :], zlib.crc32(_SEED.pack(salt, offset)))
 
 
-def _weights() -> npt.NDArray[np.uint64]:
-    """An odd number for each place of a block, the same for ever: the first values of SplitMix64."""
-    found = np.arange(1, _BLOCK_WORDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (found ^ (found >> np.uint64(31))) | np.uint64(1)
-
-
-_WEIGHTS = _weights()
-
-
-def _header_crc(view: memoryview, at: int, salt: int, offset: int) -> int:
-    return zlib.crc32(view[at + 4 : at + _HEADER.size], zlib.crc32(_SEED.pack(salt, offset)))
-
-
-def _whole_frame(file: File, *, salt: int, offset: int, stop: int) -> Frame | None:
-    size = frame_size(memoryview(file.read(offset, _HEADER.size)), 0, salt=salt, offset=offset)
+def _whole_frame(file: File, *, form: Form, salt: int, offset: int, stop: int) -> Frame | None:
+    header = memoryview(file.read(offset, form.header.size))
+    size = frame_size(header, 0, form=form, salt=salt, offset=offset)
     if size is None or offset + size > stop:
         return None
-    return frame_at(memoryview(file.read(offset, size)), 0, offset=offset)
+    return frame_at(memoryview(file.read(offset, size)), 0, form=form, offset=offset)

@@ -29,7 +29,7 @@ DATABASE_NAME = "node.sqlite"
 LOCK_NAME = "node.lock"
 
 _APPLICATION = 0x47504C53
-_VERSION = 2
+_VERSION = 3
 _TABLES = """
 create table publishers (
     publisher text not null,
@@ -44,13 +44,17 @@ create table subscriptions (
     condition text not null,
     ordering text not null,
     positions blob not null,
-    changes blob not null
+    changes blob not null,
+    owner text
 ) without rowid;
 create table meta (
     key text not null primary key,
     value blob not null
 ) without rowid;
 """
+
+#: What makes a database of a version one of the next.
+_UPGRADES = {2: "alter table subscriptions add column owner text;"}
 
 _positions_decoder = msgspec.msgpack.Decoder(dict[str, int])
 _changes_decoder = msgspec.msgpack.Decoder(list[tuple[str, dict[str, int]]])
@@ -79,6 +83,8 @@ class NamedSubscription:
     positions: Mapping[PubendId, Tick]
     #: What replaces the condition, as texts, and per pubend from which tick on; the oldest change first.
     changes: tuple[tuple[str, Mapping[PubendId, Tick]], ...] = ()
+    #: The principal that it belongs to; None when it was made before subscriptions had owners.
+    owner: str | None = None
 
 
 class RecoveryDatabase:
@@ -147,10 +153,10 @@ class RecoveryDatabase:
 
     # ---- the node itself -----------------------------------------------------------------------------
 
-    def begin_incarnation(self) -> int:
-        """How often the node was started, this time included: durable, and never given twice."""
+    def begin_incarnation(self, at_least: int = 0) -> int:
+        """The number of this life: durable, above all that were given before, and not below `at_least`."""
         with self.transaction():
-            incarnation = int(self.meta("incarnation") or b"0") + 1
+            incarnation = max(int(self.meta("incarnation") or b"0") + 1, at_least)
             self.put_meta("incarnation", b"%d" % incarnation)
         return incarnation
 
@@ -225,7 +231,7 @@ class RecoveryDatabase:
         each = subscription
         with self.transaction():
             self._connection.execute(
-                "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?)",
+                "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?, ?)",
                 (
                     each.name,
                     each.topic,
@@ -233,6 +239,7 @@ class RecoveryDatabase:
                     each.order.value,
                     _packed(each.positions),
                     msgspec.msgpack.encode([(where, dict(since)) for where, since in each.changes]),
+                    each.owner,
                 ),
             )
 
@@ -249,9 +256,9 @@ class RecoveryDatabase:
             return done.rowcount > 0
 
     def _subscriptions(self, rest: str, values: tuple[str, ...]) -> Iterator[NamedSubscription]:
-        columns = "select name, topic, condition, ordering, positions, changes from subscriptions "
+        columns = "select name, topic, condition, ordering, positions, changes, owner from subscriptions "
         with _explained(self.path):
-            for name, topic, condition, ordering, positions, changes in self._connection.execute(
+            for name, topic, condition, ordering, positions, changes, owner in self._connection.execute(
                 columns + rest, values
             ):
                 yield NamedSubscription(
@@ -263,6 +270,7 @@ class RecoveryDatabase:
                     changes=tuple(
                         (where, _ticks_of(since)) for where, since in _changes_decoder.decode(changes)
                     ),
+                    owner=owner,
                 )
 
 
@@ -273,7 +281,12 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("pragma application_id").fetchone()[0]
     version = connection.execute("pragma user_version").fetchone()[0]
     tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
-    if (application, version) != (_APPLICATION, _VERSION) and (application or version or tables):
+    is_older = application == _APPLICATION and version in _UPGRADES
+    if (
+        (application, version) != (_APPLICATION, _VERSION)
+        and not is_older
+        and (application or version or tables)
+    ):
         raise StoreError(
             "E305",
             f"{path} is not a node's database of version {_VERSION}: use the program that wrote it, "
@@ -283,6 +296,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # What a transaction says is on the disk when it returns.
     connection.execute("pragma synchronous = full")
     connection.execute("pragma journal_size_limit = 4194304")
+    while is_older and version < _VERSION:
+        connection.executescript(f"begin; {_UPGRADES[version]} pragma user_version = {version + 1}; commit;")
+        version += 1
     if not tables:
         connection.executescript(
             f"begin; {_TABLES} pragma application_id = {_APPLICATION}; "
@@ -302,8 +318,10 @@ def _explained(path: Path) -> Iterator[None]:
 def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
     # The lower byte is the kind; the rest says which call of the system it was.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case _ if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
+            return _full(path)
         case sqlite3.SQLITE_FULL:
-            return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
+            return _full(path)
         case sqlite3.SQLITE_CORRUPT:
             return StoreError("E301", f"{path} is damaged: restore it from a copy")
         case sqlite3.SQLITE_NOTADB:
@@ -314,6 +332,10 @@ def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
             )
         case _:
             return StoreError("E303", f"{path}: {error}: check the disk and the rights of its folder")
+
+
+def _full(path: Path) -> StoreError:
+    return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
 
 
 def _ticks_of(values: Mapping[str, int]) -> dict[PubendId, Tick]:

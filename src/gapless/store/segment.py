@@ -31,6 +31,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ticks import Tick
 from gapless.store.control import Control
 from gapless.store.files import Data, File, Files, write_all
+from gapless.store.form import FORMS, NEWEST, Form
 from gapless.store.record import (
     CHUNK_BYTES,
     BadFrame,
@@ -53,8 +54,7 @@ TEMPORARY_SUFFIX = ".new"
 INDEX_STEP_BYTES = 64 * 2**10
 
 _MAGIC = b"GAPLESS"
-_VERSION = 1
-_PREFIX = _MAGIC + bytes([_VERSION])
+_PREFIX = _MAGIC + bytes([NEWEST.version])
 _HEADER_BYTES_MAX = 2**20
 _DIGITS = 12
 
@@ -77,6 +77,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     #: Of one that was rewritten: how many bytes after this header count.
     body_bytes: int | None = None
+    #: The log that it belongs to; empty in those that older programs wrote.
+    log_id: str = ""
 
     @property
     def name(self) -> str:
@@ -149,6 +151,8 @@ class Segment:
     index: Index | None = None
     #: It was deleted: nobody needs it, or another one has taken its place.
     removed: bool = False
+    #: How its frames are laid out and checked.
+    form: Form = NEWEST
 
     @staticmethod
     def create(files: Files, folder: Path, header: Header, control: Control) -> tuple[Segment, File]:
@@ -214,21 +218,22 @@ class Segment:
             if file.read(0, len(_MAGIC)) != _MAGIC:
                 raise StoreError("E305", f"{path} is not a segment of a log: move it out of the folder")
             version = file.read(len(_MAGIC), 1)
-            if version != bytes([_VERSION]):
+            form = FORMS.get(int.from_bytes(version))
+            if form is None:
                 raise StoreError(
                     "E305",
-                    f"{path} has version {int.from_bytes(version)}, this program reads {_VERSION}: "
+                    f"{path} has version {int.from_bytes(version)}, this program reads 1 to {max(FORMS)}: "
                     "use the program that wrote it",
                 )
             stop = min(file.size(), len(_PREFIX) + _HEADER_BYTES_MAX)
-            frame = next(frames(file, salt=0, start=len(_PREFIX), stop=stop))
+            frame = next(frames(file, salt=0, start=len(_PREFIX), stop=stop, form=form))
             header = _header_decoder.decode(frame.payload)
             size = file.size()
             if header.body_bytes is not None:
                 if size < frame.stop + header.body_bytes:
                     raise BadFrame(size)
                 size = frame.stop + header.body_bytes
-            return Segment(files, path, header, frame.stop, frame.stop, size)
+            return Segment(files, path, header, frame.stop, frame.stop, size, form=form)
         except (BadFrame, StopIteration, msgspec.DecodeError):
             raise damaged(path, len(_PREFIX)) from None
         finally:
@@ -237,7 +242,7 @@ class Segment:
     def checkpoint(self, file: File) -> Control:
         """What all earlier segments come to; and finds out where the groups begin."""
         try:
-            frame = next(frames(file, salt=self.header.salt, start=self.checkpoint_at, stop=self.size))
+            frame = next(self._walk(file, self.checkpoint_at, self.size))
             if frame.kind is not Kind.CHECKPOINT:
                 raise BadFrame(frame.offset)
             self.start = frame.stop
@@ -253,12 +258,12 @@ class Segment:
 
         Raises StoreError E301 when something is damaged that had been durable.
         """
-        salt, end = self.header.salt, self.size
+        end = self.size
         self.index = Index()
         self.size = group = self.start
         repair = None
         try:
-            for frame in frames(file, salt=salt, start=self.start, stop=end):
+            for frame in self._walk(file, self.start, end):
                 if frame.kind is Kind.BATCH:
                     self.index.add(frame.first, frame.offset)
                     control.apply_batch(frame.last)
@@ -266,7 +271,9 @@ class Segment:
                     control.apply(decoded_control(frame))
                 self.size, group = frame.stop, frame.group
         except BadFrame as bad:
-            for frame in find_frames(file, salt=salt, start=bad.offset + 1, stop=end):
+            for frame in find_frames(
+                file, salt=self.header.salt, start=bad.offset + 1, stop=end, form=self.form
+            ):
                 if frame.group > bad.offset:
                     # A later flush began, so this place had been durable.
                     raise damaged(self.path, bad.offset) from None
@@ -300,7 +307,7 @@ class Segment:
                 index = self.index = self._loaded_index(file)
             start = index.find(tick, self.checkpoint_at)
             walk = bare_frames if headers else frames
-            yield from walk(file, salt=self.header.salt, start=start, stop=size)
+            yield from walk(file, salt=self.header.salt, start=start, stop=size, form=self.form)
         except BadFrame as bad:
             raise damaged(self.path, bad.offset) from None
         finally:
@@ -337,11 +344,14 @@ class Segment:
         finally:
             file.close()
 
+    def _walk(self, file: File, start: int, stop: int) -> Iterator[Frame]:
+        return frames(file, salt=self.header.salt, start=start, stop=stop, form=self.form)
+
     def _loaded_index(self, file: File) -> Index:
         index = self._index_file()
         if index is None:
             index = Index()
-            for frame in frames(file, salt=self.header.salt, start=self.checkpoint_at, stop=self.size):
+            for frame in self._walk(file, self.checkpoint_at, self.size):
                 if frame.kind is Kind.BATCH:
                     index.add(frame.first, frame.offset)
         return index
@@ -376,6 +386,11 @@ def _is_blank(file: File, start: int, stop: int) -> bool:
 def new_salt() -> int:
     """A number that nobody can guess."""
     return int.from_bytes(os.urandom(8))
+
+
+def new_id() -> str:
+    """A name that nothing else has."""
+    return os.urandom(16).hex()
 
 
 def segment_name(number: int, generation: int = 0) -> str:

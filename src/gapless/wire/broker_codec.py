@@ -19,11 +19,12 @@ from msgspec import Meta
 
 from gapless.errors import ContentError, PeerError, SchemaError
 from gapless.model.batch import EventBatch
+from gapless.model.budget import BATCH_BYTES_MAX, FRAME_BYTES_MAX, HOP_BYTES
 from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.stream import Run
-from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
 from gapless.protocol.messages import (
     AckExpectedMessage,
@@ -60,7 +61,7 @@ from gapless.wire.codec import (
     unreadable,
 )
 from gapless.wire.conditions import Packed, Unpacker, pack
-from gapless.wire.frames import FRAME_BYTES_MAX, Frame, Kind, Part, encode_frame
+from gapless.wire.frames import Frame, Kind, Part, encode_frame
 
 #: Runs of one message.
 RUNS_MAX: Final = 2**18
@@ -68,8 +69,8 @@ RUNS_MAX: Final = 2**18
 EDGES_MAX: Final = 2**16
 #: Conditions of one advertisement.
 CONDITIONS_MAX: Final = 2**20
-#: A message with more rows than fit well into a frame is sent as several.
-BATCH_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
+#: Knowledge with a longer head is cut by its runs: the rows want to be in the same frame.
+HEAD_BYTES_MAX: Final = FRAME_BYTES_MAX - BATCH_BYTES_MAX - 2 * HOP_BYTES
 
 _Index = Annotated[int, Meta(ge=0, lt=RUNS_MAX)]
 _EpochNumber = Annotated[int, Meta(ge=EPOCH_NONE, le=EPOCH_ALL)]
@@ -119,6 +120,8 @@ class _StartGrant(Head, frozen=True):
     wanted: TickNumber | None
     start: TickNumber
     until: TickNumber
+    seen: _EpochNumber = EPOCH_NONE
+    lost_before: TickNumber = TICK_MIN
 
 
 class _Advertisement(Head, frozen=True):
@@ -206,14 +209,23 @@ class BrokerEncoder:
         if isinstance(message, SidewaysMessage):
             cell, message = message.cell, message.message
         for each in _split(message) if isinstance(message, KnowledgeMessage) else (message,):
-            kind, head = _head(each)
-            parts: list[Part] = []
-            if isinstance(each, KnowledgeMessage) and each.batch is not None:
-                parts = self._encoded(each.batch)
-            if cell is not None:
-                kind, head = Kind.SIDEWAYS, _Sideways(cell, kind, msgspec.Raw(encode_head(head)))
-            pieces += encode_frame(kind, encode_head(head), parts)
+            pieces += self._frame(each, cell)
         return pieces
+
+    def _frame(self, message: Message, cell: CellId | None) -> list[Part]:
+        kind, told = _head(message)
+        head = encode_head(told)
+        parts: list[Part] = []
+        if isinstance(message, KnowledgeMessage):
+            if len(head) > HEAD_BYTES_MAX and len(message.runs) > 1:
+                # There are as many stamps as runs, and very many edges.
+                halves = (self._frame(half, cell) for half in _halves(message, _middle(message)))
+                return [piece for half in halves for piece in half]
+            if message.batch is not None:
+                parts = self._encoded(message.batch)
+        if cell is not None:
+            kind, head = Kind.SIDEWAYS, encode_head(_Sideways(cell, kind, msgspec.Raw(head)))
+        return encode_frame(kind, head, parts)
 
     def _encoded(self, batch: EventBatch) -> list[Part]:
         if batch is not self._batch:
@@ -240,7 +252,8 @@ def _head(message: Message) -> tuple[Kind, Head]:
         case StartRequestMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
             return Kind.START_REQUEST, _StartRequest(pubend, edge, epoch, wanted)
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
-            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, message.start, message.until)
+            granted = (message.start, message.until, message.seen, message.lost_before)
+            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, *granted)
         case AdvertisementMessage(root=root, origin=origin, version=version):
             added, removed, epochs = _packed(message.added), _packed(message.removed), _stamp(message.epochs)
             part, total = message.part, message.total
@@ -266,18 +279,27 @@ def _split(message: KnowledgeMessage) -> Iterable[KnowledgeMessage]:
     """The same knowledge in messages that fit into frames: in halves, by rows or by runs."""
     batch, runs = message.batch, message.runs
     rows = 0 if batch is None else len(batch)
-    if batch is not None and rows > 1 and (batch.nbytes > BATCH_BYTES_MAX or rows > ROWS_MAX):
+    if batch is not None and rows > 1 and (rows > ROWS_MAX or not batch.weighs_at_most(BATCH_BYTES_MAX)):
         cut = int(batch.ticks[rows // 2])
     elif len(runs) > RUNS_MAX:
-        starts = sorted(start for start, _, _ in runs)
-        cut = starts[len(runs) // 2]
-        assert cut > starts[0], f"{len(runs)} runs of '{message.pubend}' that begin at one tick"
+        cut = _middle(message)
     else:
         yield message
         return
-    for low, high in ((None, cut), (cut, None)):
-        part = _between(message, low, high)
-        yield from _split(part)
+    for half in _halves(message, cut):
+        yield from _split(half)
+
+
+def _middle(message: KnowledgeMessage) -> Tick:
+    """A tick before which half of the runs begin."""
+    starts = sorted(start for start, _, _ in message.runs)
+    cut = starts[len(starts) // 2]
+    assert cut > starts[0], f"{len(starts)} runs of '{message.pubend}' that begin at one tick"
+    return cut
+
+
+def _halves(message: KnowledgeMessage, cut: Tick) -> tuple[KnowledgeMessage, KnowledgeMessage]:
+    return _between(message, None, cut), _between(message, cut, None)
 
 
 def _between(message: KnowledgeMessage, low: int | None, high: int | None) -> KnowledgeMessage:
@@ -481,6 +503,8 @@ def _decode_start_grant(frame: Frame) -> StartGrantMessage:
         wanted=head.wanted,
         start=head.start,
         until=head.until,
+        seen=head.seen,
+        lost_before=head.lost_before,
     )
 
 

@@ -175,6 +175,7 @@ class _Confirmed(Head, frozen=True):
     topic: Name
     columns: ColumnTexts
     start: TickNumber
+    lost_from: TickNumber | None = None
 
 
 class _RequestRefused(Head, frozen=True):
@@ -337,6 +338,7 @@ class ClientDecoder:
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
             given_up=head.given_up,
             encoded=encoded,
+            nbytes=len(frame.parts[-1]),
         )
 
     def _known(self, topic: TopicId) -> tuple[ColumnsFormat, RowFormat, int] | None:
@@ -403,6 +405,7 @@ def encode_node(message: NodeMessage) -> list[Part]:
                 schema.topic,
                 column_texts(schema),
                 message.start,
+                message.lost_from,
             )
         case Done(request=request):
             kind, head = Kind.DONE, _Request(request)
@@ -473,6 +476,7 @@ class NodeDecoder:
             pubend=pubend,
             schema=schema,
             start=head.start,
+            lost_from=head.lost_from,
         )
 
 

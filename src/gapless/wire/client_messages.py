@@ -60,6 +60,8 @@ class Publish:
     given_up: int | None = None
     #: What the rows were read from, when it can be passed on as it is; see `ColumnsFormat.decode_kept`.
     encoded: memoryview | None = field(default=None, compare=False)
+    #: How many bytes the rows came in: no row has more.
+    nbytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +229,8 @@ class Confirmed:
     pubend: PubendId
     schema: Schema
     start: Tick
+    #: Of a named subscription: the ticks from here to `start` were lost, and may have held events for it.
+    lost_from: Tick | None = None
 
 
 class Event(NamedTuple):

@@ -25,6 +25,7 @@ from msgspec import Meta
 from gapless.content.language import TEXT_CHARACTERS_MAX
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.budget import EVENT_BYTES_MAX, HOP_BYTES
 from gapless.model.schema import COLUMNS_MAX, Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray
 from gapless.wire.frames import Frame
@@ -152,8 +153,13 @@ class ColumnsFormat:
         for at in self._required:
             if columns.column(at).null_count:
                 raise self._damaged(f"column '{self.schema.columns[at].name}' has a null")
-        exact = owned.size >= KEPT_BYTES_MIN and owned.size == pa.ipc.get_record_batch_size(columns)
-        return columns, memoryview(owned) if exact else None
+        if owned.size < KEPT_BYTES_MIN and owned.size * len(self.schema.columns) <= EVENT_BYTES_MAX:
+            return columns, None
+        size = pa.ipc.get_record_batch_size(columns)
+        if size > owned.size + HOP_BYTES:
+            # Then no bound on what comes would be one on what is kept.
+            raise self._damaged(f"{owned.size} bytes that are used several times, for {size}")
+        return columns, memoryview(owned) if owned.size == size and size >= KEPT_BYTES_MIN else None
 
     def _damaged(self, reason: str) -> PeerError:
         return PeerError(

@@ -22,6 +22,7 @@ from msgspec import Meta
 from gapless.content.rows import Positions
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.budget import BATCH_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN
@@ -39,7 +40,6 @@ from gapless.wire.codec import (
     unreadable,
 )
 from gapless.wire.frames import (
-    FRAME_BYTES_MAX,
     HEADER_BYTES,
     MAGIC,
     VERSION_MAX,
@@ -56,7 +56,7 @@ COLUMNS_ROWS_MIN: Final = 64
 SUBSCRIPTIONS_MAX: Final = 2**20
 SOURCES_MAX: Final = 2**16
 #: A delivery of more bytes is sent as several.
-DELIVERY_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
+DELIVERY_BYTES_MAX: Final = BATCH_BYTES_MAX
 
 _COUNTS = struct.Struct("<II")
 _PAIR = struct.Struct("<II")
@@ -205,7 +205,7 @@ class SharedColumns:
 
 def _pieces(batch: EventBatch, start: int) -> Iterator[tuple[int, EventBatch]]:
     """The batch in pieces that fit into frames, each with the place of its first row."""
-    if len(batch) < 2 or batch.nbytes <= DELIVERY_BYTES_MAX:
+    if len(batch) < 2 or batch.weighs_at_most(DELIVERY_BYTES_MAX):
         yield start, batch
         return
     middle = len(batch) // 2

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from gapless.errors import PeerError
+from gapless.model.budget import FRAME_BYTES_MAX
 
 #: What can be handed to a vectored write.
 Part: TypeAlias = bytes | memoryview
@@ -35,10 +36,6 @@ VERSION_MAX: Final = 1
 VERSION_OF_HANDSHAKE: Final = 0
 
 HEADER_BYTES: Final = 16
-#: The longest frame between brokers, header included.
-FRAME_BYTES_MAX: Final = 64 * 2**20
-#: The longest frame that a client may send. A row that came in fits any frame that it leaves in.
-CLIENT_FRAME_BYTES_MAX: Final = 16 * 2**20
 #: The longest frame that anybody may send before it was welcomed.
 HELLO_BYTES_MAX: Final = 8 * 2**10
 PARTS_MAX: Final = 8

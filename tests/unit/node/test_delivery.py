@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,7 @@ def test_a_laggard_need_not_acknowledge_again_what_it_is_sent_again() -> None:
         connection = Connection(FROM_CLIENT, lambda _: None)  # type: ignore[arg-type, return-value]
         reader = Reader(SubscriptionId("alice"), TOPIC, 1, 0, True, connection, ((PUBEND,),))
         delivery.enter(reader, {PUBEND: 10})
+        delivery.deliver(replace(_laggard(serial=6, ticks=[10, 20, 29]), laggard=False))
         delivery.report_slow(reader)
         delivery.acknowledged(reader, {PUBEND: 30})
         delivery.deliver(_laggard(serial=7, ticks=[10, 20]))
@@ -231,3 +233,46 @@ def _laggard(serial: int, ticks: list[int], pubend: PubendId = PUBEND) -> Delive
     batch = EventBatch(np.array(ticks, dtype=np.int64), pa.RecordBatch.from_pydict({"price": ticks}))
     slots = np.zeros(len(ticks), dtype=np.int64)
     return Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(pubend,), laggard=True)
+
+
+# Nobody can acknowledge what it was not handed.
+
+
+def test_an_acknowledgement_counts_as_far_as_rows_were_handed_out() -> None:
+    async def story() -> None:
+        desk = _Desk()
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61})
+        assert desk.delivery.positions(desk.reader) == {PUBEND: 10}
+        desk.delivery.deliver(replace(_laggard(1, [12, 15]), laggard=False))
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61, PubendId("another"): 2**61})
+        assert desk.delivery.positions(desk.reader) == {PUBEND: 16}
+        desk.delivery.acknowledged(desk.reader, {PUBEND: -5})
+        assert desk.delivery.positions(desk.reader) == {PUBEND: 16}
+
+    _run(story)
+
+
+def test_a_laggard_acknowledges_as_far_as_rows_were_sent() -> None:
+    async def story() -> None:
+        desk = _Desk(credit=1)
+        desk.delivery.deliver(_laggard(1, [10, 11]))
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61})
+        assert desk.delivery.positions(desk.reader) == {PUBEND: 11}, "one row of two"
+        desk.delivery.granted(desk.reader, 1)
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61})
+        assert desk.delivery.positions(desk.reader) == {PUBEND: 12}
+
+    _run(story)
+
+
+def test_what_was_handed_out_may_be_acknowledged_after_it_was_taken_back() -> None:
+    """The client read it before the node took it for slow."""
+
+    async def story() -> None:
+        desk = _Desk()
+        desk.delivery.deliver(replace(_laggard(1, [12, 15]), laggard=False))
+        desk.delivery.report_slow(desk.reader)
+        desk.delivery.acknowledged(desk.reader, {PUBEND: 16})
+        assert desk.delivery.positions(desk.reader) == {PUBEND: 16}
+
+    _run(story)

@@ -5,9 +5,12 @@ import threading
 
 import pytest
 
+from gapless.errors import StoreError
 from gapless.model.ids import PubendId
+from gapless.node import storage as storage_module
+from gapless.node.logs import REPEATS
 from gapless.node.storage import Storage
-from gapless.protocol.effects import AppendRecord
+from gapless.protocol.effects import AppendRecord, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed
 from gapless.store.contract import Flushed
 from gapless.store.memory import MemoryLog
@@ -57,3 +60,47 @@ def test_events_published_after_some_that_failed_are_not_stored_before_them(
         assert [event.token for event in fed if isinstance(event, RecordDurable)] == [3]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("code", ["E302", "E303"])
+def test_a_trim_that_the_database_refused_is_done_later(
+    code: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    REPEATS.sweep(all_of_them=True)
+    caplog.clear()
+    monkeypatch.setattr(storage_module, "TRIM_SECONDS", 0)
+    monkeypatch.setattr(storage_module, "TRIM_AGAIN_SECONDS", 0)
+    asked: list[str] = []
+    done = asyncio.Event()
+
+    def before_trim() -> dict[PubendId, int]:
+        asked.append("remember")
+        if len(asked) < 5:
+            raise StoreError(code, "injected")
+        return {}
+
+    class _Trimmed(MemoryLog):
+        def trim(self, before: int, now: int) -> None:
+            asked.append(f"trim {before}")
+            loop.call_soon_threadsafe(done.set)
+
+    async def story() -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        storage = Storage(
+            {PUBEND: _Trimmed()},
+            lambda _: None,
+            lambda _: None,
+            before_trim=before_trim,
+            make_room=lambda: bool(asked.append("room")),
+        )
+        storage.trim(TrimLog(pubend=PUBEND, before=5), 100)
+        storage.trim(TrimLog(pubend=PUBEND, before=7), 100)
+        await asyncio.wait_for(done.wait(), 30)
+        await storage.close()
+
+    loop: asyncio.AbstractEventLoop
+    asyncio.run(story())
+    assert asked == ["remember", "room", "remember", "room", "remember", "trim 7"]
+    assert [record.getMessage() for record in caplog.records] == ["trim_failed"], "once, on one line"
+    assert not any(record.exc_info for record in caplog.records)

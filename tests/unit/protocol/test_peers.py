@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 from gapless.content.condition import Condition
-from gapless.errors import PeerError
+from gapless.errors import PeerError, SchemaError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import ALWAYS, NEVER
+from gapless.model.epochs import ALWAYS, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.packed import PackedRows
 from gapless.model.ticks import TickRange
 from gapless.protocol.broker import Broker
-from gapless.protocol.events import BrokerStarted, LinkUp, MessageReceived, Now
+from gapless.protocol.events import BrokerStarted, LinkUp, MessageReceived, Now, PublishRequested
 from gapless.protocol.messages import (
     AckExpectedMessage,
     AckMessage,
@@ -116,6 +117,16 @@ FAULTS: list[tuple[str, Message, str]] = [
     ("s", advertisement("P", "nobody"), "E207"),
     ("s", ack("P", "b1"), "E207"),
     ("p", ack("nowhere", "b1"), "E207"),
+    ("p", ack("P", "b2"), "E207"),
+    ("s", replace(advertisement("P", "s"), epochs=Epochs({BrokerId("t"): 1})), "E207"),
+    ("s", AckMessage(pubend=TRADES, runs=((9, Epochs({BrokerId("t"): 1})),)), "E205"),
+    ("s", LinkStatusMessage(reaches=frozenset({CellId("P")})), "E205"),
+    ("s", LinkStatusMessage(reaches=frozenset({CellId("nowhere")})), "E205"),
+    ("b2", SidewaysMessage(cell=CellId("P"), message=KNOWLEDGE), "E206"),
+    ("b2", SidewaysMessage(cell=CellId("S"), message=AckMessage(pubend=TRADES, runs=((9, ALWAYS),))), "E206"),
+    ("b2", SidewaysMessage(cell=CellId("S"), message=grant("t")), "E206"),
+    ("b2", SidewaysMessage(cell=CellId("S"), message=data([1, 2], {"price": ["a", "b"]})), "E205"),
+    ("b2", SidewaysMessage(cell=CellId("P"), message=request("p")), "E205"),
 ]
 
 
@@ -145,6 +156,10 @@ def test_a_message_out_of_place_is_a_peer_error_and_changes_nothing(
         ("s", request("s")),
         ("p", grant("t")),
         ("b2", SidewaysMessage(cell=CellId("S"), message=KNOWLEDGE)),
+        ("b2", SidewaysMessage(cell=CellId("P"), message=request("t"))),
+        ("b2", SidewaysMessage(cell=CellId("S"), message=grant("s"))),
+        ("s", AckMessage(pubend=TRADES, runs=((9, Epochs({BrokerId("s"): 1})),))),
+        ("s", LinkStatusMessage(reaches=frozenset({CellId("B")}))),
     ],
 )
 def test_a_message_in_its_place_is_taken(sender: str, message: Message) -> None:
@@ -170,3 +185,14 @@ def state(broker: Broker) -> tuple[object, ...]:
         dict(broker._links.heard_ms),
         {root: dict(held.below) for root, held in broker._routing._roots.items()},
     )
+
+
+def test_packed_rows_of_another_schema_are_refused_by_the_broker() -> None:
+    broker = Broker(NETWORK, BrokerId("p"), 1, {})
+    broker.step(BrokerStarted(), Now(0, 0))
+    other = PackedRows(pa.schema([pa.field("name", pa.string(), nullable=False)]), [b"\x91\xa1x"])
+    with pytest.raises(SchemaError) as caught:
+        broker.step(PublishRequested(pubend=TRADES, token=1, rows=other), Now(5, 5_000))
+    assert caught.value.code == "E111"
+    fine = PackedRows(NETWORK.topics[TopicId("trades")].arrow(), [b"\x91\x05"])
+    assert broker.step(PublishRequested(pubend=TRADES, token=2, rows=fine), Now(6, 6_000))

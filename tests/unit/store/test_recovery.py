@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,35 @@ def test_subscriptions_are_remembered_with_their_positions(tmp_path: Path) -> No
         assert database.subscription("desk") is None
 
 
+#: The tables of version 2, as they were.
+VERSION_2 = """
+create table publishers (publisher text not null, pubend text not null, catenation integer not null,
+    tick integer not null, primary key (publisher, pubend)) without rowid;
+create table subscriptions (name text not null primary key, topic text not null, condition text not null,
+    ordering text not null, positions blob not null, changes blob not null) without rowid;
+create table meta (key text not null primary key, value blob not null) without rowid;
+insert into subscriptions values ('desk', 'trades', 'price > 3', 'total', x'81A974726164657340703107', x'90');
+insert into meta values ('incarnation', x'34');
+pragma application_id = 0x47504C53;
+pragma user_version = 2;
+"""
+
+
+def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / DATABASE_NAME)
+    old.executescript(VERSION_2)
+    old.close()
+    mine = replace(subscription("mine"), owner="token ann")
+    with RecoveryDatabase.open(tmp_path) as database:
+        assert database.begin_incarnation() == 5
+        [found] = database.subscriptions()
+        assert found == replace(subscription("desk"), positions={P1: 7}), "nobody owns it"
+        database.put_subscription(mine)
+    with RecoveryDatabase.open(tmp_path) as database:
+        assert database.begin_incarnation() == 6
+        assert database.subscription("mine") == mine
+
+
 def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
     def interrupted(database: RecoveryDatabase) -> None:
         with database.transaction():
@@ -112,7 +142,7 @@ def test_files_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("create table customers (name)")
     other.close()
-    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 2: use the program"):
+    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 3: use the program"):
         RecoveryDatabase.open(tmp_path)
     path.unlink()
     RecoveryDatabase.open(tmp_path).close()

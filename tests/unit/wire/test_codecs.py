@@ -604,3 +604,50 @@ def test_the_bytes_of_a_batch_are_the_same_object_for_every_connection() -> None
     shared = SharedColumns(batch_of(*range(5_000)), [0])
     one, other = shared.frame([(1, None)]), shared.frame([(2, None)])
     assert [a is b for a, b in zip(one, other, strict=True)] == [False, True, True, True, True]
+
+
+def test_large_rows_among_many_small_ones_are_cut_by_what_they_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_codec, "BATCH_BYTES_MAX", 250_000)
+    rows = 2_000
+    batch = EventBatch.of(range(rows), {"sym": ["x" * (100_000 if at < 8 else 0) for at in range(rows)]})
+    assert batch.nbytes > 800_000
+    few = batch.where(batch.ticks < 8)
+    for told in (batch, few):
+        frames = frames_of(BrokerEncoder().encode(knowledge(told, (0, rows, ALWAYS))))
+        assert all(sum(map(len, frame.parts)) < 300_000 for frame in frames)
+        assert sum(len(frame.parts[0]) // 8 for frame in frames) == len(told)
+
+
+def test_knowledge_with_a_very_long_head_is_sent_as_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_codec, "HEAD_BYTES_MAX", 2_000)
+    edges = [BrokerId(f"edge-{at}") for at in range(50)]
+    runs = tuple((at, at + 1, Epochs(dict.fromkeys(edges, at))) for at in range(20))
+    frames = frames_of(BrokerEncoder().encode(knowledge(None, *runs)))
+    assert len(frames) > 5
+    assert all(len(frame.head) < 2_200 for frame in frames)
+
+
+def test_bytes_that_are_used_for_many_columns_are_refused() -> None:
+    schema = Schema.parse(TopicId("t"), {f"c{at}": "binary" for at in range(500)})
+    shared = pa.array([b"x" * 40_000], pa.binary())
+    columns = pa.RecordBatch.from_arrays([shared] * 500, schema=schema.arrow())
+    data = overlapping(columns.serialize().to_pybytes())
+    with pytest.raises(PeerError) as caught:
+        ColumnsFormat(schema).decode(memoryview(data))
+    assert caught.value.code == "E216"
+    assert "several times" in str(caught.value)
+
+
+def overlapping(message: bytes) -> bytes:
+    """The same message of one row of binaries, with all columns in the place of the first one."""
+    size = int.from_bytes(message[4:8], "little") + 8
+    meta, body = bytearray(message[:size]), message[size:]
+    # The buffers are pairs of an offset and a length: validity, offsets and values of each column.
+    place = meta.find((40_000).to_bytes(8, "little")) - 40
+    first = meta[place : place + 48]
+    for at in range(1, 500):
+        meta[place + 48 * at : place + 48 * (at + 1)] = first
+    short = body[: int.from_bytes(first[32:40], "little") + 40_000]
+    told = len(body).to_bytes(8, "little")
+    assert meta.count(told) == 1
+    return bytes(meta.replace(told, len(short).to_bytes(8, "little"))) + short

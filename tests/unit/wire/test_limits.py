@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from gapless.model import budget
 from gapless.wire import broker_codec, client_codec, codec, delivery, frames, rows
 from gapless.wire.frames import Kind
 
@@ -12,7 +13,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text(encoding="utf-
 def test_the_limits_are_those_that_are_written_down() -> None:
     named = {
         name: value
-        for module in (broker_codec, client_codec, codec, delivery, frames, rows)
+        for module in (budget, broker_codec, client_codec, codec, delivery, frames, rows)
         for name, value in vars(module).items()
     }
     listed = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", TEXT, re.MULTILINE)

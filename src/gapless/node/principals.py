@@ -1,0 +1,145 @@
+"""How much of a node does one principal have? Its clients, subscriptions and names, and its share of a turn.
+
+A principal is who a client is (`Rights.principal`): a token, a certificate, or everybody who shows neither.
+Whatever a principal has is counted, those subscriptions included that are parked after a connection broke,
+and what would exceed a quota of `[limits]` is refused before anything has changed (E106).
+
+The event loop is shared, too. What the clients of one principal say is carried out for `TURN_SECONDS`; the
+rest waits until everybody else has had a turn. So thousands of requests at once, over however many
+connections, delay nobody but whoever sent them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gapless.errors import UsageError
+from gapless.node.config import Limits
+
+#: The requests of one principal are carried out for so long; then it is the others' turn.
+TURN_SECONDS = 0.005
+
+
+class Share:
+    """The share of the event loop that one principal has."""
+
+    __slots__ = ("_is_called", "_loop", "_waiting", "held_bytes", "held_bytes_max", "spent_s")
+
+    def __init__(self, held_bytes_max: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        #: What its requests have taken since the others had their turn.
+        self.spent_s = 0.0
+        #: What its clients have sent and was not carried out, such as unfinished frames; and how much may be.
+        self.held_bytes = 0
+        self.held_bytes_max = held_bytes_max
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_called = False
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether others come first."""
+        return self.spent_s >= TURN_SECONDS
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call this when it is the principal's turn again. Whoever waits longest comes first.
+
+        At most one call waits for each connection.
+        """
+        self._waiting.append(go_on)
+        self._call()
+
+    def _turn(self) -> None:
+        self._is_called = False
+        self.spent_s = 0.0
+        for _ in range(len(self._waiting)):
+            if self.is_used_up:
+                break
+            self._waiting.popleft()()
+        if self._waiting:
+            self._call()
+
+    def _call(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._turn)
+
+
+@dataclass(slots=True, eq=False)
+class Principal:
+    """What one principal has at this node."""
+
+    name: str
+    share: Share
+    #: Its connections.
+    clients: int = 0
+    #: Its subscriptions, parked and named ones included, and the characters of their conditions.
+    subscriptions: int = 0
+    condition_bytes: int = 0
+    #: Its named subscriptions.
+    names: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to remember."""
+        return not (self.clients or self.subscriptions or self.names)
+
+
+class Principals:
+    """Everybody who has something at this node. Whoever has nothing any more is forgotten."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._known: dict[str, Principal] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, name: str) -> Principal:
+        """A principal; call `left` when it may have nothing any more."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = Principal(name, Share(self.limits.principal_backlog_bytes_max))
+        return found
+
+    def left(self, principal: Principal) -> None:
+        """Something of a principal is gone."""
+        if principal.is_empty and self._known.get(principal.name) is principal:
+            del self._known[principal.name]
+
+    def check_client(self, name: str) -> None:
+        """Raise UsageError if a principal has as many connections as it may."""
+        found = self._known.get(name)
+        has = 0 if found is None else found.clients
+        if has >= self.limits.principal_clients_max:
+            raise _exceeded(name, f"{has:,} connections", "principal_clients_max")
+
+    def check_subscription(self, principal: Principal, of_client: int, where: str, *, named: bool) -> None:
+        """Raise UsageError if one more subscription would be too much; its client has so many."""
+        limits, name = self.limits, principal.name
+        if of_client >= limits.client_subscriptions_max:
+            raise _exceeded(
+                name, f"{of_client:,} subscriptions on one connection", "client_subscriptions_max"
+            )
+        if principal.subscriptions >= limits.principal_subscriptions_max:
+            told = f"{principal.subscriptions:,} subscriptions, those of lost connections included"
+            raise _exceeded(name, told, "principal_subscriptions_max")
+        self.check_condition(principal, where)
+        if named and principal.names >= limits.principal_names_max:
+            raise _exceeded(
+                name, f"{principal.names:,} named subscriptions", "principal_names_max", retry=False
+            )
+
+    def check_condition(self, principal: Principal, where: str) -> None:
+        """Raise UsageError if one more condition would be too much."""
+        if principal.condition_bytes + len(where) > self.limits.principal_condition_bytes_max:
+            told = f"conditions of {principal.condition_bytes:,} characters together"
+            raise _exceeded(principal.name, told, "principal_condition_bytes_max")
+
+
+def _exceeded(principal: str, has: str, limit: str, *, retry: bool = True) -> UsageError:
+    return UsageError(
+        "E106", f"{principal} has {has} at this node: end some of them, or raise limits.{limit}", retry=retry
+    )

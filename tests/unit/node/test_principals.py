@@ -1,0 +1,236 @@
+"""What one principal takes up is counted, and its turn of the loop is over when its share is used up."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from gapless.errors import UsageError
+from gapless.model.ids import TopicId
+from gapless.node import principals
+from gapless.node.config import Limits
+from gapless.node.connection import ANSWERS_BYTES_MAX, Connection
+from gapless.node.principals import Principals, Share
+from gapless.node.security import ANONYMOUS, KNOWN_MAX, NOBODY, Rights, Tokens, is_gone, token_hash
+from gapless.wire.frames import FROM_CLIENT, Frame, Kind, encode_frame
+
+PATIENCE_SECONDS = 10
+
+
+def test_a_principal_that_has_nothing_is_forgotten() -> None:
+    async def story() -> None:
+        known = Principals(Limits())
+        alice = known.of("token alice")
+        assert known.of("token alice") is alice
+        alice.clients += 1
+        known.left(alice)
+        assert len(known) == 1
+        alice.clients -= 1
+        known.left(alice)
+        assert len(known) == 0
+
+    asyncio.run(story())
+
+
+def test_a_subscription_beyond_any_quota_is_refused() -> None:
+    async def story() -> None:
+        limits = Limits(
+            client_subscriptions_max=2,
+            principal_subscriptions_max=3,
+            principal_names_max=1,
+            principal_condition_bytes_max=10,
+        )
+        known = Principals(limits)
+        alice = known.of("token alice")
+        known.check_subscription(alice, 1, "0123456789", named=True)
+        with pytest.raises(UsageError, match="client_subscriptions_max"):
+            known.check_subscription(alice, 2, "", named=False)
+        with pytest.raises(UsageError, match="principal_condition_bytes_max"):
+            known.check_subscription(alice, 0, "01234567890", named=False)
+        alice.names = 1
+        with pytest.raises(UsageError, match="principal_names_max"):
+            known.check_subscription(alice, 0, "", named=True)
+        alice.subscriptions = 3
+        with pytest.raises(UsageError, match="principal_subscriptions_max") as caught:
+            known.check_subscription(alice, 0, "", named=False)
+        assert (caught.value.code, caught.value.retry) == ("E106", True)
+        known.check_subscription(known.of("token bob"), 0, "", named=True)
+
+    asyncio.run(story())
+
+
+def test_rights_do_not_remember_every_topic_that_somebody_asks_for() -> None:
+    rights = Rights(name="alice", subscribe=("trades.*",))
+    for at in range(3 * KNOWN_MAX):
+        assert not rights.may_subscribe(TopicId(f"invented-{at}"))
+        assert len(rights._known) <= KNOWN_MAX
+    assert rights.may_subscribe(TopicId("trades.nyse"))
+
+
+def test_a_principal_is_gone_when_nobody_can_be_it_any_more() -> None:
+    tokens = Tokens.of({token_hash("a"): Rights(name="alice")})
+    assert not is_gone(ANONYMOUS, None, None)
+    assert is_gone(ANONYMOUS, tokens, None)
+    assert not is_gone("token alice", tokens, None)
+    assert is_gone("token bob", tokens, None)
+    assert is_gone("token alice", None, None)
+    assert is_gone("certificate alice", None, None)
+    assert is_gone(NOBODY, None, None)
+    assert is_gone(NOBODY, tokens, None)
+
+
+class Answering:
+    """An owner that answers each frame with so many bytes, and remembers in which order they came."""
+
+    def __init__(self, connection: Connection, answer_bytes: int) -> None:
+        self._connection = connection
+        self._answer = bytes(answer_bytes)
+        self.came: list[bytes] = []
+        self.news = asyncio.Event()
+
+    def received(self, frame: Frame) -> None:
+        self.came.append(bytes(frame.head))
+        self._connection.answer([self._answer])
+        self.news.set()
+
+    def settled(self) -> None:
+        pass
+
+    def drained(self) -> None:
+        pass
+
+    def lost(self, reason: str) -> None:
+        pass
+
+    async def until(self, count: int) -> None:
+        while len(self.came) < count:
+            self.news.clear()
+            await asyncio.wait_for(self.news.wait(), PATIENCE_SECONDS)
+
+
+async def answering(share: Share, answer_bytes: int) -> tuple[Answering, socket.socket]:
+    """A connection of a principal, and the socket at the other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        far = socket.create_connection(server.getsockname())
+        near, _ = server.accept()
+    near.setblocking(False)
+    far.setblocking(False)
+
+    def made(connection: Connection) -> Answering:
+        connection.share = share
+        return Answering(connection, answer_bytes)
+
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.connect_accepted_socket(lambda: Connection(FROM_CLIENT, made), near)
+    owner = connection._owner
+    assert isinstance(owner, Answering)
+    return owner, far
+
+
+def frames(count: int) -> bytes:
+    return b"".join(
+        bytes(part) for at in range(count) for part in encode_frame(Kind.LIST_TOPICS, b"%08d" % at)
+    )
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_requests_wait_until_answers_are_read_and_come_in_order(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        owner, far = await answering(Share(2**30), ANSWERS_BYTES_MAX)
+        running = asyncio.get_running_loop()
+        with far:
+            await running.sock_sendall(far, frames(100))
+            await owner.until(2)
+            assert len(owner.came) < 100, "the sockets on the way do not take 100 MiB"
+            left = 100 * ANSWERS_BYTES_MAX
+            while left:
+                left -= len(await asyncio.wait_for(running.sock_recv(far, 2**20), PATIENCE_SECONDS))
+            assert owner.came == [b"%08d" % at for at in range(100)]
+            owner._connection.abort("done")
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(story())
+
+
+def test_answers_that_are_read_never_stop_anybody() -> None:
+    async def story() -> None:
+        owner, far = await answering(Share(2**30), ANSWERS_BYTES_MAX // 4)
+        running = asyncio.get_running_loop()
+        with far:
+            for at in range(32):
+                await running.sock_sendall(far, frames(1))
+                left = ANSWERS_BYTES_MAX // 4
+                while left:
+                    left -= len(await asyncio.wait_for(running.sock_recv(far, left), PATIENCE_SECONDS))
+                assert owner._connection._unread is None, at
+            owner._connection.abort("done")
+
+    asyncio.run(story())
+
+
+def test_a_client_that_reads_nothing_for_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.node.connection.UNREAD_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("gapless.node.connection.UNREAD_LOOK_SECONDS", 0.001)
+
+    async def story() -> None:
+        owner, far = await answering(Share(2**30), ANSWERS_BYTES_MAX)
+        running = asyncio.get_running_loop()
+        with far:
+            await running.sock_sendall(far, frames(100))
+            while owner._connection.is_open:
+                await asyncio.sleep(0)
+            assert len(owner.came) < 100
+            assert owner._connection._reason.startswith("E107")
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
+
+
+def test_when_the_share_of_one_connection_is_used_up_another_of_the_principal_waits_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(principals, "TURN_SECONDS", 1e-9)
+
+    async def story() -> None:
+        share = Share(2**30)
+        one, far_one = await answering(share, 1)
+        two, far_two = await answering(share, 1)
+        running = asyncio.get_running_loop()
+        with far_one, far_two:
+            await running.sock_sendall(far_one, frames(50))
+            await running.sock_sendall(far_two, frames(50))
+            await one.until(10)
+            # A frame of one, a frame of the other: neither waits for all of the other's.
+            assert 0 < len(two.came) < 50
+            await one.until(50)
+            await two.until(50)
+            assert one.came == two.came == [b"%08d" % at for at in range(50)]
+            for each in (one, two):
+                each._connection.abort("done")
+
+    asyncio.run(story())
+
+
+def test_unfinished_frames_of_a_principal_are_bounded() -> None:
+    async def story() -> None:
+        share = Share(2**16)
+        owners = [await answering(share, 1) for _ in range(8)]
+        [large] = encode_frame(Kind.LIST_TOPICS, bytes(2**15))
+        running = asyncio.get_running_loop()
+        for _, far in owners:
+            await running.sock_sendall(far, bytes(large)[:-8])
+        while all(owner._connection.is_open for owner, _ in owners):
+            await asyncio.sleep(0)
+        assert share.held_bytes <= 2 * 2**16
+        for owner, far in owners:
+            owner._connection.abort("done")
+            far.close()
+        while any(owner._connection.is_open for owner, _ in owners):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert share.held_bytes == 0
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
