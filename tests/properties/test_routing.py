@@ -226,6 +226,14 @@ def test_what_covers_the_rest_accepts_what_all_of_it_accepts(conditions_max: int
     play(conditions_max, story)
 
 
+@given(st.sampled_from([1, 512]), st.sampled_from([0, 1, 5, 20]), st.lists(acts, max_size=60))
+def test_conditions_that_are_compared_later_are_advertised_meanwhile(
+    conditions_max: int, work: int, story: list[tuple]
+) -> None:
+    with mock.patch.object(routing, "STEP_WORK_MAX", work), mock.patch.object(routing, "SETTLE_MS", 500):
+        play(conditions_max, story)
+
+
 @given(st.sampled_from([1, 2, 3, 512]), st.lists(acts, max_size=60))
 def test_it_does_so_too_when_it_is_counted_anew(conditions_max: int, story: list[tuple]) -> None:
     with mock.patch.object(routing, "REBUILT_MIN", 0):

@@ -21,6 +21,8 @@ _LIKE_COST = 150
 _COMPARE_COST, _OPERATOR_COST = 40, 50
 #: A comparison of a column with constants that the index does not find.
 _COLUMN_COST = 10
+#: To take in a condition, to file a conjunction or a restricted term of it, to read an atom from its text.
+_CONDITION_COST, _FILED_COST, _READ_COST = 20, 10, 100
 #: A pattern that the index does not find is tried on every document, by itself.
 _PATTERN_COST, _NEED_COST = 500, 20
 #: So many parts of patterns in the index cost one unit.
@@ -38,6 +40,26 @@ def matching_cost(condition: Condition) -> int:
     """
     seen: set[Term | Atom] = set()
     return sum(_conjunction_cost(conjunction, seen) for conjunction in condition.terms)
+
+
+def placing_cost(condition: Condition) -> int:
+    """About how many microseconds it takes a broker to read a condition from a message and to file it."""
+    cost = _CONDITION_COST
+    for conjunction in condition.terms:
+        cost += _FILED_COST * (1 + len(conjunction.within))
+        cost += sum(len(domain.intervals) for domain in conjunction.within.values())
+        cost += sum(map(_reading_cost, conjunction.atoms))
+    return cost
+
+
+def _reading_cost(atom: Atom) -> int:
+    match atom:
+        case Matches():
+            return _READ_COST + _NEED_COST * atom.pattern.need.size
+        case AnyOf():
+            return placing_cost(atom.condition)
+        case _:
+            return _READ_COST
 
 
 def _conjunction_cost(conjunction: Conjunction, seen: set[Term | Atom]) -> int:

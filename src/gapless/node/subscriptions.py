@@ -90,6 +90,8 @@ class Subscription:
     principal: Principal
     #: The characters of its conditions, as they are counted there.
     condition_bytes: int = 0
+    #: Its conditions that are counted there because events cost more with them, oldest first.
+    matched: list[Condition] = field(default_factory=list)
     #: Where it starts at each pubend that has confirmed it.
     starts: dict[PubendId, Tick] = field(default_factory=dict)
     #: What it is to deliveries, once a pubend has confirmed it.
@@ -190,6 +192,7 @@ class Subscriptions:
         else:
             self._check_owner(found, session, asked)
         condition = self._condition(asked.topic, asked.where)
+        self._principals.check_matching(session.principal, asked.topic, condition)
         if isinstance(asked.start, Mapping):
             self._check_pubends(session, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
@@ -304,6 +307,7 @@ class Subscriptions:
         subscription = session.named(asked.subscription)
         self._principals.check_condition(subscription.principal, asked.where)
         condition = self._condition(subscription.asked.topic, asked.where)
+        self._principals.check_matching(subscription.principal, subscription.asked.topic, condition)
         self._change(subscription, _Change(asked.request, asked.where, session), condition)
 
     def changed(self, effect: ConfirmChange) -> None:
@@ -317,6 +321,7 @@ class Subscriptions:
             if len(change.since) == len(subscription.pubends):
                 subscription.changing.remove(change)
                 self._charge(subscription, sum(len(each.where) for each in (change, *subscription.changing)))
+                self._match(subscription, subscription.matched[-1 - len(subscription.changing) :])
         else:
             # A change of an earlier life that this pubend had not confirmed then.
             since = next(since for _, since in subscription.conditions[1:] if effect.pubend not in since)
@@ -347,6 +352,7 @@ class Subscriptions:
             subscription.changing.remove(change)
             raise
         self._charge(subscription, subscription.condition_bytes + len(change.where))
+        self._match(subscription, [*subscription.matched, condition])
         if subscription.asked.name is not None:
             subscription.conditions.append((change.where, change.since))
             # The edge has no more phases than this, so what came before them is over.
@@ -393,7 +399,7 @@ class Subscriptions:
                 self.network.pubends_of(record.topic)
             )
             wheres.append((where, dict(since) if is_whole else {}))
-        conditions = [(self._condition(record.topic, where), since) for where, since in wheres]
+        conditions = [(self._condition(record.topic, where, is_kept=True), since) for where, since in wheres]
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
@@ -402,6 +408,7 @@ class Subscriptions:
         subscription.conditions = wheres
         subscription.resumed = record.positions
         subscription.is_kept = subscription.is_restored = True
+        subscription.matched = [condition for condition, _ in conditions]
         self._add(subscription)
         return SubscribeRequested(
             subscription=subscription.name,
@@ -458,7 +465,7 @@ class Subscriptions:
                 f"subscription '{name}' is of topic '{found.asked.topic}', {found.asked.order.value} order: "
                 "choose another name, or forget that one first",
             )
-        last = self._condition(asked.topic, found.conditions[-1][0])
+        last = self._condition(asked.topic, found.conditions[-1][0], is_kept=True)
         is_wider = found.pubends != self.network.pubends_of(asked.topic)
         if is_wider or (last != condition and isinstance(asked.start, Mapping)):
             self._take_over(found, None, found.asked)
@@ -546,7 +553,11 @@ class Subscriptions:
             own = asked.start if isinstance(asked.start, Mapping) else {}
             since = {pubend: max(own.get(pubend, at), at) for pubend, at in positions.items()}
             subscription.conditions = [*subscription.conditions, (asked.where, since)][-PHASES_MAX:]
-        phases = [(self._condition(asked.topic, where), since) for where, since in subscription.conditions]
+        phases = [
+            (self._condition(asked.topic, where, is_kept=True), since)
+            for where, since in subscription.conditions
+        ]
+        subscription.matched = [phase for phase, _ in phases]
         self._add(subscription)
         self._feed(
             SubscribeRequested(
@@ -665,13 +676,14 @@ class Subscriptions:
                     "E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'"
                 )
 
-    def _condition(self, topic: TopicId, where: str) -> Condition:
+    def _condition(self, topic: TopicId, where: str, *, is_kept: bool = False) -> Condition:
+        """Read a condition; one that `is_kept` was accepted before, perhaps by an earlier version."""
         schema = self.network.topics.get(topic)
         if schema is None:
             known = ", ".join(self.network.topics) or "none"
             raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
         try:
-            return parse_condition(where, schema)
+            return parse_condition(where, schema, is_written=is_kept)
         except GaplessError:
             raise
         except Exception as error:
@@ -700,6 +712,15 @@ class Subscriptions:
         principal.subscriptions += sign
         principal.names += sign * (subscription.asked.name is not None)
         principal.condition_bytes += sign * subscription.condition_bytes
+        for condition in subscription.matched:
+            principal.match((subscription.asked.topic, condition), sign)
+
+    def _match(self, subscription: Subscription, conditions: list[Condition]) -> None:
+        """These are its conditions now."""
+        for sign, each in ((1, conditions), (-1, subscription.matched)):
+            for condition in each:
+                subscription.principal.match((subscription.asked.topic, condition), sign)
+        subscription.matched = conditions
 
     def _charge(self, subscription: Subscription, condition_bytes: int) -> None:
         subscription.principal.condition_bytes += condition_bytes - subscription.condition_bytes
@@ -709,6 +730,7 @@ class Subscriptions:
         self, subscription: Subscription, condition: Condition, start: Tick | Mapping[PubendId, Tick] | None
     ) -> None:
         """Ask the broker for it. Raises UsageError, and nothing has changed then."""
+        subscription.matched = [condition]
         self._add(subscription)
         try:
             self._feed(

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gapless.content.condition import Condition
+from gapless.content.cost import placing_cost
 from gapless.content.forest import Change, Forest
 from gapless.content.selection import Selection
 from gapless.content.size import size_of
@@ -72,6 +73,8 @@ ADVERTISEMENT_DROPPED = mark(
 CHANGES_MAX = 64
 #: A part of an advertisement has about so many bytes at most, so that it fits into a frame.
 PART_BYTES_MAX = 2**20
+#: To take in a part of an advertisement is about so much work at most, unless it has one condition only.
+PART_WORK_MAX = 20_000
 #: When more conditions than this go at once, and fewer stay, it is cheaper to count anew.
 REBUILT_MIN = 1_024
 #: So much work is done at once to compare conditions with each other, in units of about a microsecond. What is
@@ -210,12 +213,12 @@ class _Root:
         self._touch(topic, change)
 
     def settle(self) -> None:
-        """Do some of what was left undone."""
+        """Do some of what was left undone, at least a little."""
         for topic in list(self.unsettled):
-            if self.work.is_done:
-                break
             reached(ADVERTISED_SETTLED)
             self._touch(topic, self.forests[topic].settle(self.work))
+            if self.work.is_done:
+                break
 
     def seal(self) -> None:
         """Make what is wanted now a version that can be advertised."""
@@ -282,6 +285,8 @@ class Routing:
         #: What is left to be done in this step to compare conditions, and when some was last done later.
         self._work = Work(STEP_WORK_MAX)
         self._settled_ms = 0
+        #: Which root goes on first.
+        self._turn = 0
         self.extend(network)
 
     def extend(self, network: Network) -> None:
@@ -416,8 +421,7 @@ class Routing:
         effects: list[Effect] = []
         if self._is_unsettled and now.ms >= self._settled_ms + SETTLE_MS:
             self._settled_ms, self._work.left = now.ms, STEP_WORK_MAX
-            for state in self._roots.values():
-                state.settle()
+            self._settle()
         for root, state in self._roots.items():
             for neighbour, upward in sorted(state.upward.items()):
                 if neighbour in up and self._is_due(state, upward, now):
@@ -442,6 +446,16 @@ class Routing:
     @property
     def _is_unsettled(self) -> bool:
         return any(state.unsettled for state in self._roots.values())
+
+    def _settle(self) -> None:
+        """Let the roots that have something left to do go on with it, in turn."""
+        unsettled = [state for state in self._roots.values() if state.unsettled]
+        self._turn += 1
+        first = self._turn % len(unsettled)
+        for state in unsettled[first:] + unsettled[:first]:
+            state.settle()
+            if self._work.is_done:
+                break
 
     # ---- what is heard from below ----
 
@@ -605,15 +619,16 @@ class Routing:
         most = self._network.parameters.message_conditions_max
         parts: list[tuple[frozenset[Want], frozenset[Want]]] = []
         here: tuple[list[Want], list[Want]] = ([], [])
-        size = count = 0
+        size = count = work = 0
         for side, wants in enumerate((added, removed)):
             for want in wants:
-                more = size_of(want[1])
-                if count == most or (count and size + more > PART_BYTES_MAX):
+                more, effort = size_of(want[1]), placing_cost(want[1])
+                is_full = size + more > PART_BYTES_MAX or work + effort > PART_WORK_MAX
+                if count == most or (count and is_full):
                     parts.append((frozenset(here[0]), frozenset(here[1])))
-                    here, size, count = ([], []), 0, 0
+                    here, size, count, work = ([], []), 0, 0, 0
                 here[side].append(want)
-                size, count = size + more, count + 1
+                size, count, work = size + more, count + 1, work + effort
         if count or not parts:
             parts.append((frozenset(here[0]), frozenset(here[1])))
         return parts
