@@ -31,13 +31,17 @@ _TYPES = {
     "string": pa.string(),
     "xml?": pa.binary(),
 }
-_VALUES = {"int": 1, "float": 1.5, "decimal": Decimal(2), "string": "ab" * 50_000, "xml?": b"<a><b1 p='3'/></a>"}
+_VALUES = {
+    "int": 1,
+    "float": 1.5,
+    "decimal": Decimal(2),
+    "string": "ab" * 50_000,
+    "xml?": b"<a><b1 p='3'/></a>",
+}
 #: An event with a text of 100 kB.
 LARGE = pa.RecordBatch.from_arrays(
     [pa.array([_VALUES[kind]], _TYPES[kind]) for kind in COLUMNS.values()],
-    schema=pa.schema(
-        [pa.field(name, _TYPES[kind], nullable="?" in kind) for name, kind in COLUMNS.items()]
-    ),
+    schema=pa.schema([pa.field(name, _TYPES[kind], nullable="?" in kind) for name, kind in COLUMNS.items()]),
 )
 
 

@@ -73,7 +73,7 @@ class Domain:
         >>> Domain.points_of("int", [5, 3, 4, 9]) == Domain.points("int", [3, 4, 5, 9])
         True
         """
-        ordered: list[Any] = sorted(set(keys))  # type: ignore[type-var]  # the keys of one type have an order
+        ordered: list[Any] = sorted(set(keys))
         stops: list[Any] = list(map(next_key, ordered))
         if any(map(operator.eq, stops, ordered[1:])):
             starts = [key for key, before in zip(ordered, [None, *stops], strict=False) if key != before]

@@ -40,8 +40,8 @@ MISSES_MAX = 32
 ATOM_MISSES = 8
 #: So much work is it worth to find a place for one subscription, in units of about a microsecond.
 PLACE_WORK_MAX = 4_000
-#: To enter a conjunction of a root in the tables, or take it out, is so much work; to look at a table too, and
-#: at so many of its entries.
+#: To enter a conjunction of a root in the tables, or take it out, is so much work; so is to look at a table,
+#: and to look at so many of its entries is one unit more.
 _ENTRY_WORK, _TABLE_WORK, _ENTRIES_PER_WORK = 10, 10, 500
 #: So many conjunctions have a number among those of all roots.
 _NODE_BITS = 20
@@ -330,7 +330,7 @@ class _Roots:
                     del self._by_point[point]
 
     def covering(self, node: _Node, work: Work) -> _Node | None:
-        """The oldest other root that covers a node, and will stay; None, too, when that takes too much work."""
+        """The oldest other root that covers a node, and stays; None, too, when that takes too much work."""
         if not node.hulls:
             # It asks for nothing, which is covered by anything.
             others = (root for root in self.nodes.values() if root is not node and root.count)

@@ -153,7 +153,8 @@ class HullTable:
             if term in self._lows:
                 held += (self._lows[term][:count] <= low) & (self._highs[term][:count] >= high)
         # Whoever restricts a term must hold the span there; who does not, does not care.
-        return self._entries[:count][held == self._restricted[:count]]
+        found: Positions = self._entries[:count][held == self._restricted[:count]]
+        return found
 
     def inside(self, hull: Hull) -> Positions:
         """The entries whose hull may lie in this one."""

@@ -75,7 +75,7 @@ from gapless.model.schema import Schema
 TERM_DEPTH_MAX = 50
 #: Values in one IN list.
 LIST_VALUES_MAX = 10_000
-#: Values in all lists of a condition that are neither integers for an int column nor texts for a string column.
+#: Values in all lists of a condition, but for integers of an int column and texts of a string column.
 LIST_VALUES_SLOW_MAX = 1_000
 #: Conjunctions that may be made while ANDs of ORs are written out, together.
 CONJUNCTIONS_MADE_MAX = 512

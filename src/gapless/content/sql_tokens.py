@@ -43,7 +43,7 @@ class Leaf(NamedTuple):
     #: `name`, `quoted`, `number`, `string`, `binary`, `timestamp` or `word` (NULL, TRUE, FALSE); `numbers` or
     #: `strings` for a list of many that are all plain integers, or all texts.
     kind: str
-    #: As written; quotes and what stands before them are gone, doubled quotes are single. A list is as written.
+    #: As written, also a list; but quotes and what stands before them are gone, doubled quotes are single.
     text: str
     at: int
 
@@ -271,7 +271,9 @@ class _Scanner:
                 self._leaf(literal(group, found[group], start), at)
             if len(self._tokens) > self._tokens_max:
                 message = f"a condition has at most {self._tokens_max} words and signs"
-                refuse("E164", f"{message}: write values of one column as an IN list, or split it", text, start)
+                refuse(
+                    "E164", f"{message}: write values of one column as an IN list, or split it", text, start
+                )
         self._finish()
         return Scan(self._tokens, self._leaves)
 

@@ -161,7 +161,6 @@ class Principals:
             told = f"conditions of {principal.condition_bytes:,} characters together"
             raise _exceeded(principal.name, told, "principal_condition_bytes_max")
 
-
     def check_matching(self, principal: Principal, topic: TopicId, condition: Condition) -> None:
         """Raise UsageError if one more condition would make events too expensive."""
         cost = matching_cost(condition)

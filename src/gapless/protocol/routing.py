@@ -77,8 +77,8 @@ PART_BYTES_MAX = 2**20
 PART_WORK_MAX = 20_000
 #: When more conditions than this go at once, and fewer stay, it is cheaper to count anew.
 REBUILT_MIN = 1_024
-#: So much work is done at once to compare conditions with each other, in units of about a microsecond. What is
-#: left over is done later, a part every so many milliseconds.
+#: So much work is done at once to compare conditions with each other, in units of about a microsecond. What
+#: is left over is done later, a part every so many milliseconds.
 STEP_WORK_MAX = 10_000
 SETTLE_MS = 50
 #: So many conditions of one broker below are kept; a broker that advertises more is cut off.

@@ -110,7 +110,7 @@ class Implication:
 
 
 def _are_apart(x: Need, y: Need) -> bool:
-    """Whether it can be seen at once that x does not imply y: other names, or other texts. That is no step."""
+    """Whether x clearly does not imply y: they have other names, or other texts. To see that is no step."""
     if isinstance(y, Has):
         named = y.axis is Axis.CHILD and y.label is not None
         return named and isinstance(x, Has) and x.label != y.label
