@@ -245,12 +245,9 @@ def test_who_advertises_more_than_anybody_may_want_is_cut_off(monkeypatch: pytes
     assert routing.wants(ROOT, CELL_S, TOPIC).epochs == NEVER
 
 
-def test_conditions_that_there_is_no_work_for_are_advertised_and_compared_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_conditions_that_there_is_no_work_for_are_advertised_and_compared_later() -> None:
     """Clause 9.33."""
-    monkeypatch.setattr(routing_module, "STEP_WORK_MAX", 0)
-    routing = Routing(network(), S, 0)
+    routing = Routing(network({"compare_work_max": 1}), S, 0)
     wide = wanting(where("price >= 0"))
     routing.wanted_here([*wide, *priced(1, 2)], [], Epochs({S: 1}))
     (first,) = sent(routing)

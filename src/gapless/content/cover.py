@@ -87,7 +87,7 @@ def implied_domains(atoms: Iterable[Atom]) -> dict[Column, Domain]:
     for atom in atoms:
         if isinstance(atom, AnyOf):
             continue  # says nothing about any one column
-        for column in atom.columns:
+        for column in sorted(atom.columns, key=str):
             implied = implied_domain(atom, column)
             left[column] = left[column] & implied if column in left else implied
     return left
@@ -103,7 +103,7 @@ def _missed(first: Condition, second: Condition, depth: int, work: Work) -> list
 def _implies(narrow: Conjunction, wide: Conjunction, depth: int, work: Work) -> bool:
     work.spend(1)
     return all(_known(narrow, term, domain, work) for term, domain in wide.within.items()) and all(
-        _implies_atom(narrow, atom, depth, work) for atom in wide.atoms
+        _implies_atom(narrow, atom, depth, work) for atom in wide.ordered_atoms
     )
 
 
@@ -121,7 +121,7 @@ def _known(narrow: Conjunction, term: Term, wide: Domain, work: Work) -> bool:
     if not narrow.atoms or not isinstance(term, Column):
         return False
     work.spend(4 * len(narrow.atoms))
-    implied = implied_domains(narrow.atoms).get(term)
+    implied = implied_domains(narrow.ordered_atoms).get(term)
     if implied is not None:
         domain = implied if domain is None else domain & implied
     return domain is not None and wide.includes(domain)
@@ -139,14 +139,14 @@ def _implies_atom(narrow: Conjunction, wanted: Atom, depth: int, work: Work) -> 
                 isinstance(atom, Compare)
                 and (atom.left, atom.right) == (wanted.left, wanted.right)
                 and wanted.operator in _IMPLIED[atom.operator]
-                for atom in narrow.atoms
+                for atom in narrow.ordered_atoms
             )
         case Matches():
             return any(
                 isinstance(atom, Matches)
                 and (atom.column, atom.negated) == (wanted.column, wanted.negated)
                 and _covers_matches(wanted, atom, work)
-                for atom in narrow.atoms
+                for atom in narrow.ordered_atoms
             )
         case AnyOf():
             if depth >= _DEPTH_MAX:
@@ -155,7 +155,7 @@ def _implies_atom(narrow: Conjunction, wanted: Atom, depth: int, work: Work) -> 
                 return True
             return any(
                 isinstance(atom, AnyOf) and not _missed(wanted.condition, atom.condition, depth + 1, work)
-                for atom in narrow.atoms
+                for atom in narrow.ordered_atoms
             )
 
 

@@ -36,7 +36,7 @@ class Hull:
 
     spans: Mapping[Term, tuple[int, int]]
     #: The terms that have just one value, and which.
-    points: frozenset[tuple[Term, Key]]
+    points: tuple[tuple[Term, Key], ...]
 
     def holds(self, other: Hull) -> bool:
         """Whether the other may lie inside this one: each term restricted here is restricted more there."""
@@ -50,16 +50,16 @@ class Hull:
 def hull_of(conjunction: Conjunction) -> Hull:
     """The hull of a conjunction."""
     domains = dict(conjunction.within)
-    for column, implied in implied_domains(conjunction.atoms).items():
+    for column, implied in implied_domains(conjunction.ordered_atoms).items():
         domain = domains.get(column)
         domains[column] = implied if domain is None else domain & implied
     spans = {term: _span(term, domain) for term, domain in domains.items()}
-    points = [
+    points = tuple(
         (term, domain.intervals[0][0])
         for term, domain in conjunction.within.items()
         if len(domain.intervals) == 1 and not domain.null and domain.keys()
-    ]
-    return Hull(spans, frozenset(points))
+    )
+    return Hull(spans, points)
 
 
 def _span(term: Term, domain: Domain) -> tuple[int, int]:

@@ -169,8 +169,8 @@ class Principals:
             if total > most:
                 raise UsageError(
                     "E125",
-                    f"the conditions of {principal.name} would cost {total:,} units with every event, at most "
-                    f"{most:,} are allowed: use fewer LIKE '%...', calculations and NOT XPATH, or raise "
+                    f"the conditions of {principal.name} would cost {total:,} units an event, at most "
+                    f"{most:,}: use fewer LIKE '%...', calculations and NOT XPATH, or raise "
                     "limits.principal_matching_cost_max",
                 )
 

@@ -77,9 +77,7 @@ PART_BYTES_MAX = 2**20
 PART_WORK_MAX = 20_000
 #: When more conditions than this go at once, and fewer stay, it is cheaper to count anew.
 REBUILT_MIN = 1_024
-#: So much work is done at once to compare conditions with each other, in units of about a microsecond. What
-#: is left over is done later, a part every so many milliseconds.
-STEP_WORK_MAX = 10_000
+#: Conditions that there was no work left to compare are compared later, a part every so many milliseconds.
 SETTLE_MS = 50
 #: So many conditions of one broker below are kept; a broker that advertises more is cut off.
 WANTS_MAX = 2**20
@@ -283,7 +281,7 @@ class Routing:
         self._own: dict[TopicId, Counter[Condition]] = {}
         self._roots: dict[CellId, _Root] = {}
         #: What is left to be done in this step to compare conditions, and when some was last done later.
-        self._work = Work(STEP_WORK_MAX)
+        self._work = Work(network.parameters.compare_work_max)
         self._settled_ms = 0
         #: Which root goes on first.
         self._turn = 0
@@ -310,7 +308,7 @@ class Routing:
 
     def wanted_here(self, begun: Iterable[Want], ended: Iterable[Want], epochs: Epochs) -> None:
         """The subscriptions of this edge have changed."""
-        self._work.left = STEP_WORK_MAX
+        self._work.left = self._network.parameters.compare_work_max
         self._epochs = epochs
         for topic, condition in begun:
             own = self._own.setdefault(topic, Counter())
@@ -346,7 +344,7 @@ class Routing:
 
         Raises PeerError, before anything changes, when it wants more than anybody may want.
         """
-        self._work.left = STEP_WORK_MAX
+        self._work.left = self._network.parameters.compare_work_max
         state = self._roots[message.root]
         table = state.below.setdefault(message.origin, _Table())
         effects: list[Effect] = []
@@ -420,7 +418,7 @@ class Routing:
         """Send what the reachable brokers towards each root have not acknowledged."""
         effects: list[Effect] = []
         if self._is_unsettled and now.ms >= self._settled_ms + SETTLE_MS:
-            self._settled_ms, self._work.left = now.ms, STEP_WORK_MAX
+            self._settled_ms, self._work.left = now.ms, self._network.parameters.compare_work_max
             self._settle()
         for root, state in self._roots.items():
             for neighbour, upward in sorted(state.upward.items()):

@@ -1,5 +1,8 @@
 """What a subscriber asks for may be expensive: how much that is, is bounded and counted."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 
@@ -234,3 +237,38 @@ def test_the_cost_of_matching_counts_what_no_index_finds() -> None:
     ), "what occurs twice is evaluated once"
     assert matching_cost(read("/a/b[c]")) < matching_cost(read("NOT XPATH(doc, '/a/b[c]')"))
     assert matching_cost(read("i0 + i1 + i2 > 3")) == 2 * matching_cost(read("i0 + i1 > 3"))
+
+
+#: Every shape, little work, and a line for each change with what is left of it.
+_HISTORY = """
+from gapless.content.forest import Forest
+from gapless.content.language import parse_condition
+from gapless.content.work import Work
+from tests.hostile.conditions import SCHEMA, SHAPES
+forest = Forest()
+for shape in SHAPES.values():
+    for other in range(6):
+        work = Work(400)
+        change = forest.add(parse_condition(shape(5, other % 4), SCHEMA), work)
+        print(work.left, *change.maximal, *change.covered)
+while not forest.is_settled:
+    work = Work(400)
+    change = forest.settle(work)
+    print(work.left, *change.maximal, *change.covered)
+"""
+
+
+def test_work_is_counted_alike_in_every_process() -> None:
+    """Sets have another order in each: nothing that is counted may follow it."""
+    histories = {
+        subprocess.run(
+            [sys.executable, "-c", _HISTORY],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(histories) == 1
+    assert histories.pop().count("\n") > 50
