@@ -103,6 +103,10 @@ bench-views: setup ## How stale live views are, what a hundred cost, beside Spar
 	@$(BIN)/python -m benchmarks.views_many $(ARGS)
 	@$(BIN)/python -m benchmarks.views_peers $(ARGS)
 
+.PHONY: bench-hostile
+bench-hostile: setup ## What a good client notices while another one attacks the node
+	@$(BIN)/python -m benchmarks.hostile $(ARGS)
+
 .PHONY: bench-history
 bench-history: setup ## Rows a second that Spark reads from archives and from the live log
 	@$(BIN)/python -m benchmarks.history $(ARGS)

@@ -66,7 +66,7 @@ def show(console: Console, title: str, columns: Sequence[str], rows: Iterable[Se
     """A table whose first column is text and whose others are numbers."""
     table = Table(title=title, title_justify="left")
     for at, name in enumerate(columns):
-        table.add_column(name, justify="left" if not at else "right")
+        table.add_column(name, justify="left" if not at else "right", no_wrap=not at)
     for row in rows:
         table.add_row(*row)
     console.print(table)

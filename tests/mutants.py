@@ -170,6 +170,11 @@ def silence_instead_of_the_log(right: Any) -> Any:
     return lambda self, event: right(self, replace(event, batch=None))
 
 
+@mutant(Pubend, "_follow", "wait for the clock to come to ticks that are ahead", "liveness")
+def never_follow(_: Any) -> Any:
+    return lambda self, wanted, now: None
+
+
 @mutant(Broker, "_publish", "tell before the log has flushed", "durability")
 def tell_before_durable(right: Any) -> Any:
     def broken(self: Any, event: Any, step: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gapless.client import connect
 from gapless.node import subscriptions
-from gapless.node.subscriptions import LEAVING_MAX
+from gapless.node.leaving import LEAVING_MAX
 from gapless.protocol.events import Event, SubscriberSlow, UnsubscribeRequested
 from tests.integration.files import run, running
 from tests.integration.nodes import ONE_NODE, Cluster
@@ -81,10 +81,10 @@ def test_a_name_can_be_taken_over_while_its_client_is_leaving(tmp_path: Path) ->
                 number = next(iter(session.subscriptions))
                 session.subscriptions[number] = session.subscriptions.pop(number)
                 first.connection.abort("lost")
-                while not held._leaving:
+                while not held._leaving:  # noqa: ASYNC110  # nothing tells of it
                     await asyncio.sleep(0)
                 await second.subscribe(name="desk")
-                while held._leaving:
+                while held._leaving:  # noqa: ASYNC110  # nothing tells of it
                     await asyncio.sleep(0)
                 second.publish([1.0, 2.0])
                 await second.receipt()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gapless.sync import connect
+
 COMMAND = [sys.executable, "-m", "gapless"]
 
 
@@ -85,3 +87,14 @@ def test_another_topic_of_the_same_name_is_refused_with_both(address: str) -> No
     assert refused.returncode == 2
     assert "bid=float" in refused.stderr
     assert "bid=int" in refused.stderr
+
+
+def test_a_publisher_identity_is_released(address: str) -> None:
+    with connect(address) as client:
+        client.create_topic("released", {"n": "int"})
+        client.publisher("released", identity="import-7").publish_batch({"n": [1]})
+    done = gapless("topic", "release", "import-7", "--to", address)
+    assert (done.returncode, done.stdout) == (0, "released import-7\n")
+    unknown = gapless("topic", "release", "import-8", "--to", address)
+    assert unknown.returncode == 2
+    assert unknown.stderr.startswith("error: E103 publisher 'import-8' is not known here")

@@ -43,6 +43,7 @@ from gapless.wire.client_messages import (
     Publish,
     PublishRefused,
     Receipt,
+    ReleasePublisher,
     RequestRefused,
     StatusReport,
     Subscribe,
@@ -51,7 +52,17 @@ from gapless.wire.client_messages import (
     tick_runs,
 )
 from gapless.wire.codec import schema_fingerprint
-from gapless.wire.handshake import Hello, Ping, Pong, Refuse, Role, Welcome
+from gapless.wire.handshake import (
+    NONCE_BYTES,
+    Challenge,
+    Hello,
+    Ping,
+    Pong,
+    Proof,
+    Refuse,
+    Role,
+    Welcome,
+)
 
 TRADES = Schema.parse(
     TopicId("trades"),
@@ -223,6 +234,8 @@ client_messages = st.one_of(
         rows=batches().map(lambda batch: batch.columns),
         after=st.none() | st.tuples(names, ticks),
         given_up=st.none() | counters,
+        before=st.sampled_from([None, -1]),
+        is_temporary=st.booleans(),
     ),
     st.builds(
         Subscribe,
@@ -235,6 +248,7 @@ client_messages = st.one_of(
         mode=st.sampled_from(["guaranteed", "best-effort", "holding"]),
         credit_rows=st.none() | st.integers(0, 2**40),
     ),
+    st.builds(ReleasePublisher, request=numbers, publisher=names),
     st.builds(ChangeFilter, request=numbers, subscription=numbers, where=texts),
     st.builds(Unsubscribe, request=numbers, subscription=numbers, forget=st.booleans()),
     st.builds(Credit, subscription=numbers, rows=st.integers(0, 2**40)),
@@ -276,6 +290,7 @@ node_messages = st.one_of(
         code=_codes,
         message=texts,
         retry=st.booleans(),
+        had=st.none() | st.just(-1) | counters,
     ),
     st.builds(
         Confirmed,
@@ -301,6 +316,7 @@ node_messages = st.one_of(
     st.builds(StatusReport, request=numbers, report=texts),
 )
 _versions = st.integers(1, 255)
+_secrets = st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES)
 link_messages = st.one_of(
     st.builds(
         lambda low, high, **rest: Hello(version_min=min(low, high), version_max=max(low, high), **rest),
@@ -311,7 +327,10 @@ link_messages = st.one_of(
         network=texts,
         software=texts,
         token=st.none() | texts,
+        nonce=st.just(b"") | _secrets,
     ),
+    st.builds(Challenge, name=names, nonce=_secrets, proof=_secrets),
+    st.builds(Proof, proof=_secrets),
     st.builds(Welcome, version=_versions, name=names, network=texts, software=texts),
     st.builds(Refuse, code=_codes, message=texts, retry=st.booleans()),
     st.builds(Ping, number=counters),

@@ -36,6 +36,7 @@ def test_the_other_bounds_are_those_of_the_table() -> None:
         "STARTS_MAX": pubend.STARTS_MAX,
         "GRANTS_MAX": pubend.GRANTS_MAX,
         "EARLY_MAX": pubend.EARLY_MAX,
+        "RESERVE_GROWTH_MAX": pubend.RESERVE_GROWTH_MAX,
         "CHANGES_MAX": routing.CHANGES_MAX,
         "PART_BYTES_MAX": routing.PART_BYTES_MAX,
         "WANTS_MAX": routing.WANTS_MAX,

@@ -199,6 +199,21 @@ def test_one_release_is_under_way_at_a_time() -> None:
     assert releases(effects) == [50]
 
 
+def test_silence_alone_is_not_released() -> None:
+    """Clause 7.10."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.publish(1)
+    hand.wait(500)
+    before = len(hand.of(TrimLog))
+    assert before
+    hand.wait(10_000)
+    assert len(hand.of(TrimLog)) == before
+    hand.publish(2)
+    hand.wait(500)
+    assert hand.of(TrimLog)[-1][1].before > FIRST + 10_000_000
+
+
 def test_a_release_that_failed_is_tried_again() -> None:
     """Clause 7.11."""
     source = pubend(100)

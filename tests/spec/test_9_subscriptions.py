@@ -508,9 +508,10 @@ def test_in_total_order_a_change_has_one_tick_for_all_pubends() -> None:
     hand = Hand.started(two_pubends())
     hand.subscribe("alice", where("price < 5"), order=Order.TOTAL)
     hand.publish(1, 6, 1, 6, pubend="nyse")
+    hand.publish(2, 7, 2, pubend="lse")
     hand.change("alice", where("price > 5"))
     assert hand.changes("alice") == [("lse", FIRST + 4), ("nyse", FIRST + 4)]
-    hand.publish(2, 7, 2, 7, 2, 7, pubend="lse")
+    hand.publish(2, 7, pubend="lse")
     hand.publish(3, 8, pubend="nyse")
     hand.wait(2_000)
     before = [("lse", FIRST), ("nyse", FIRST), ("lse", FIRST + 2), ("nyse", FIRST + 2)]

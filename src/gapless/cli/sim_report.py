@@ -56,6 +56,7 @@ FAULT_MEANINGS = {
     "unsynced_loss": "a crash lost records that were not flushed",
     "torn_write": "a crash left a record half written",
     "queue_overflow": "a subscriber fell so far behind that its queue overflowed",
+    "clock_leap": "the wall clock of a repository leapt an hour ahead",
 }
 
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapless.cli.nodes import Json, Nodes, dials, run
+from gapless.cli.terminal import tame, tamed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 #: How many subscriptions a person is shown one by one.
 SUBSCRIPTIONS_SHOWN = 20
+#: Ticks that are less ahead of the clock are not worth a word: a restart skips some.
+TICKS_AHEAD_S_MIN = 15.0
 
 
 @dials
@@ -53,11 +56,11 @@ async def _shown(nodes: Nodes, *, as_json: bool) -> None:
             if as_json:
                 typer.echo(json.dumps({"address": answer.place.address, "error": answer.error}))
             else:
-                typer.echo(f"{answer.place.address} does not answer: {answer.error}", err=True)
+                typer.echo(f"{answer.place.address} does not answer: {tame(answer.error)}", err=True)
         elif as_json:
             typer.echo(json.dumps({**answer.report, "topics": topics[answer.place]}))
         else:
-            _tell(answer.report, topics[answer.place])
+            _tell(tamed(answer.report), tamed(topics[answer.place]))
 
 
 def _tell(report: dict[str, Any], topics: dict[str, dict[str, str]]) -> None:
@@ -85,9 +88,28 @@ def _tell_node(console: Console, report: dict[str, Any]) -> None:
         "published": f"{totals['events_accepted']:,} durable, {accepted:,.0f} a second",
         "delivered": f"{totals['rows_delivered']:,} rows, {delivered:,.0f} a second",
         "clients": f"{report['clients']['count']:,}",
+        "clock": _clock(report),
     }
+    lines = {name: text for name, text in lines.items() if name != "clock" or text}
     for name, text in lines.items():
         console.print(f"{name:<14}{text}", soft_wrap=True, markup=False)
+
+
+def _clock(report: dict[str, Any]) -> str:
+    """What is odd about the clock and the ticks of a node; empty when nothing is."""
+    found: list[str] = []
+    clock = report.get("clock", {})  # a node of an earlier version does not tell
+    if clock.get("held_s"):
+        found.append(f"{clock['held_s']:,.0f} s ahead, which is not believed (E118)")
+    elif clock.get("leaps"):
+        found.append(f"{clock['leaps']:,} leaps, the last of {clock['last_leap_s']:+,.1f} s")
+    for each in report["pubends"]:
+        ahead_s = (each.get("ticks_ahead_ms") or 0.0) / 1_000
+        if ahead_s >= TICKS_AHEAD_S_MIN:
+            found.append(f"ticks of {each['pubend']} are {ahead_s:,.0f} s ahead")
+        if each.get("asked_beyond") is not None:
+            found.append(f"{each['pubend']} was asked for ticks too far ahead")
+    return "; ".join(found)
 
 
 def _tell_tables(console: Console, report: dict[str, Any]) -> None:

@@ -44,7 +44,16 @@ from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
 from gapless.views.registry import Definition
 from gapless.wire.client_codec import CREDIT_ROWS_MAX
-from gapless.wire.client_messages import AskStatus, CreateTopic, ListTopics, Mode, Start, StatusReport, Topics
+from gapless.wire.client_messages import (
+    AskStatus,
+    CreateTopic,
+    ListTopics,
+    Mode,
+    ReleasePublisher,
+    Start,
+    StatusReport,
+    Topics,
+)
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
 from gapless.wire.handshake import Hello, Role
 
@@ -298,6 +307,15 @@ class Client:
             first_catenation=first_catenation,
             is_numbered=is_numbered,
         )
+
+    async def release_publisher(self, identity: str) -> None:
+        """Let an identity belong to whoever publishes under it next, at the node of this connection.
+
+        For operators, when the principal that it belonged to is no more. Raises UsageError without the right
+        `admin`, and when no such publisher is known there.
+        """
+        name = _checked_name(identity)
+        await self._entered().request(lambda number: ReleasePublisher(request=number, publisher=name))
 
     def publish(self, topic: str, event: Mapping[str, object]) -> Publication:
         """Queue one event. Await what this gives for its receipt (pubend, tick): then it is durable."""

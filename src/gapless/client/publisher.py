@@ -5,16 +5,17 @@ one frame. While one is under way, small ones wait and grow, unless the node is 
 timer, no delay when there is little to do, large batches when there is much.
 
 Every event has a *catenation number*, and the node stores no number of a publisher twice. So whatever has
-no receipt can be sent again, on this connection or the next, with the same number.
+no receipt can be sent again, on this connection or the next, with the same number. Every frame names the
+number before it, the last one that this publisher counts on, so that nothing is stored over a hole.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Mapping
 from math import inf
-from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -28,7 +29,7 @@ from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.wire.client_codec import encode_client
-from gapless.wire.client_messages import Publish, PublishRefused, Receipt
+from gapless.wire.client_messages import RESEND_HOURS_MAX, Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
 #: A small send waits while another is under way: fewer and larger ones are sooner served. But for every so
@@ -44,8 +45,19 @@ QUEUE_ROWS_READY = 4_096
 WRITE_BYTES_MAX = 4 * 2**20
 #: The code of a node that does not host the pubend.
 MOVED = "E143"
+#: No event is sent again later than this after it was first sent.
+RESEND_SECONDS_MAX = RESEND_HOURS_MAX * 3_600.0
 #: So many sends with errors are remembered for `flush`.
 UNSEEN_MAX = 1_000
+
+
+#: A clock that goes on while the machine sleeps, where there is one.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def uptime_s() -> float:
+    """Seconds since some moment; the time that the machine was asleep counts."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class Publisher:
@@ -100,6 +112,8 @@ class Publisher:
         self._given_up = -1
         #: Set while the node has asked us to come again later.
         self._pause: asyncio.TimerHandle | None = None
+        #: The highest number that the node has, as far as it has said so, and the pubend that has it.
+        self._had: tuple[PubendId | None, int] = (None, -1)
         #: The last event that has a receipt; the first thing said on a new connection comes after it.
         self._last: tuple[int, PubendId, Tick] | None = None
         self._tells_last = False
@@ -279,13 +293,16 @@ class Publisher:
         if not self._is_chosen and not self._chosen():
             return parts, False
         size = 0
+        before = self._node_had()
         for send in self._sent:
             if send.again:
                 send.again = False
                 size += send.nbytes
-                parts += self._encoded(send, shape)
+                parts += self._encoded(send, shape, before)
                 if size > WRITE_BYTES_MAX:
                     return parts, True
+            if send.open:
+                before = send.last_open
         while True:
             if not self._waiting:
                 if not self._rows or (
@@ -299,25 +316,34 @@ class Publisher:
             self._make(send, shape)
             if send.count:
                 send.first, self._next = self._next, self._next + send.count
-                send.sent_s = monotonic()
+                send.sent_s = uptime_s()
                 self._sent.append(send)
                 size += send.nbytes
-                parts += self._encoded(send, shape)
+                parts += self._encoded(send, shape, before)
+                before = send.last_open
         self._reckon()
         return parts, False
 
-    def _encoded(self, send: Send, shape: Shape) -> list[Part]:
-        """The frames for everything in a send that has no outcome."""
+    def _node_had(self) -> int:
+        """The highest number that the node has, as far as is known; -1 when nothing is."""
+        pubend, number = self._had
+        return number if self._pubend is None or self._pubend == pubend else -1
+
+    def _encoded(self, send: Send, shape: Shape, before: int) -> list[Part]:
+        """The frames for everything in a send that has no outcome, after a number that is counted on."""
         parts: list[Part] = []
         for start, piece in send.pieces:
             stop = start + piece.num_rows
             for low, high in send.open:
                 begin, end = max(low, start), min(high, stop)
                 if begin < end:
-                    parts += self._frame(send.first + begin, piece.slice(begin - start, end - begin), shape)
+                    first = send.first + begin
+                    rows = piece.slice(begin - start, end - begin)
+                    parts += self._frame(min(before, first - 1), first, rows, shape)
+                    before = send.first + end - 1
         return parts
 
-    def _frame(self, first: int, rows: Piece, shape: Shape) -> list[Part]:
+    def _frame(self, before: int, first: int, rows: Piece, shape: Shape) -> list[Part]:
         after = None
         if self._tells_last and self._last is not None:
             after = self._last[1:]
@@ -332,6 +358,8 @@ class Publisher:
                 rows=rows,
                 after=after,
                 given_up=self._told_given_up(),
+                before=before,
+                is_temporary=not self._is_numbered,
             )
         )
 
@@ -353,9 +381,22 @@ class Publisher:
         if home and self._steering.is_elsewhere(self.topic, self._pubend, first=self._is_numbered):
             self._steer()
         self._resume()
+        self._give_up_old()
         for send in self._sent:
             send.again = True
         self._session.wake(self)
+
+    def _give_up_old(self) -> None:
+        """What was first sent too long ago is not sent again: the node may have forgotten that it has it."""
+        oldest_s = uptime_s() - RESEND_SECONDS_MAX
+        while self._sent and self._sent[0].sent_s < oldest_s:
+            first, last = self._sent[0].first, self._sent[0].first + self._sent[0].count - 1
+            error = UsageError(
+                "E102",
+                f"events {first} to {last} of publisher '{self.identity}' were sent {RESEND_HOURS_MAX} hours "
+                "ago and have no receipt: look whether they are stored before you publish them again",
+            )
+            self._settle(first, last, None, error)
 
     def unlinked(self) -> None:
         """The connection is lost; everything is kept. With nothing under way any pubend will do."""
@@ -448,6 +489,8 @@ class Publisher:
         if receipt.runs and (self._last is None or receipt.last_catenation > self._last[0]):
             first, count = receipt.runs[-1]
             self._last = (receipt.last_catenation, receipt.pubend, first + count - 1)
+        if self._had[0] != receipt.pubend or receipt.last_catenation > self._had[1]:
+            self._had = (receipt.pubend, receipt.last_catenation)
         self._settle(receipt.first_catenation, receipt.last_catenation, receipt, None)
 
     def refusal(self, refused: PublishRefused) -> None:
@@ -464,6 +507,9 @@ class Publisher:
         if not refused.retry:
             self._settle(refused.first_catenation, refused.last_catenation, None, error)
             return
+        if refused.had is not None:
+            # It lacks what we count on: everything that it has not got comes again, in order.
+            self._had = (self._pubend, refused.had)
         attempts = 0
         for send in list(self._sent):
             is_meant = (
@@ -504,7 +550,7 @@ class Publisher:
             if new and error is not None:
                 self._unseen.append(send)
         while self._sent and not self._sent[0].open:
-            self._took(monotonic() - self._sent.popleft().sent_s)
+            self._took(uptime_s() - self._sent.popleft().sent_s)
         self._reckon()
         if self._rows or self._waiting:
             self._session.wake(self)

@@ -190,6 +190,11 @@ class Send:
             self._wake()
         return new
 
+    @property
+    def last_open(self) -> int:
+        """The number of the last event that nothing is known of; there must be one."""
+        return self.first + self.open[-1][1] - 1
+
     def fail(self, error: GaplessError) -> None:
         """Nothing will be heard any more, or nothing was ever sent."""
         if self.rows:

@@ -204,6 +204,10 @@ class Client:
         """What the node knows of one event, by its pubend and tick, and of one subscription."""
         return self._running().run(self._client.inquire(event, subscription))
 
+    def release_publisher(self, identity: str) -> None:
+        """Let an identity belong to whoever publishes under it next, at the node of this connection."""
+        self._running().run(self._client.release_publisher(identity))
+
     def publisher(
         self,
         topic: str,

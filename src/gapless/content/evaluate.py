@@ -21,9 +21,7 @@ from gapless.content.domain import Domain, Interval
 from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Numbers, RowMask, Rows, float_codes
 from gapless.content.terms import Column, Term
 from gapless.content.values import NUMBERS, Key
-from gapless.content.xml.document import Document, parse_document
 from gapless.content.xml.evaluate import evaluate
-from gapless.errors import ContentError
 
 #: In so few rows, a text is looked up in a set; of more, Arrow does it for all.
 FEW_ROWS = 64
@@ -94,30 +92,18 @@ def mask_atom(atom: Atom, rows: Rows) -> RowMask:
         case Compare():
             return _mask_compare(atom, rows)
         case Matches():
-            return _mask_documents(atom, rows.derived(atom.column, _documents))
+            return _mask_documents(atom, rows)
         case AnyOf():
             return mask(atom.condition, rows)
 
 
-def _mask_documents(atom: Matches, documents: list[Document | None]) -> RowMask:
+def _mask_documents(atom: Matches, rows: Rows) -> RowMask:
     """Of which documents the atom is true; of one that cannot be read nothing is."""
-    found = np.zeros(len(documents), dtype=np.bool_)
-    for row, document in enumerate(documents):
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for row, document in enumerate(rows.documents(atom.column)):
         if document is not None:
             found[row] = evaluate(atom.pattern, document) is not atom.negated
     return found
-
-
-def _documents(texts: pa.Array) -> list[Document | None]:
-    """The documents of a column; None for what cannot be read."""
-    return [None if text is None else _document(text) for text in texts.to_pylist()]
-
-
-def _document(text: bytes) -> Document | None:
-    try:
-        return parse_document(text)
-    except ContentError:
-        return None
 
 
 def _fits_codes(domain: Domain) -> bool:

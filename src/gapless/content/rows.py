@@ -12,11 +12,11 @@ Implements docs/content.md, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +24,20 @@ import pyarrow as pa
 
 from gapless.content.terms import Arithmetic, Column, Constant, Term, compute
 from gapless.content.values import DECIMAL_DIGITS, Key, float_key, key_of
+from gapless.content.xml.document import Document, parse_document
+from gapless.errors import ContentError
 from gapless.model.schema import COLUMN_TYPES
 
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.int64]
 CodeArray: TypeAlias = npt.NDArray[np.int64]
-Derived = TypeVar("Derived")
-
 #: The code of null: below all others.
 NULL_CODE = -(2**63)
 #: The codes of values lie between these two.
 CODE_MIN, CODE_MAX = NULL_CODE + 1, 2**63 - 1
+
+#: Documents of so many bytes in all are kept as they were read.
+DOCUMENTS_KEPT_BYTES_MAX = 2**18
 
 _NAN_CODE = float_key(float("nan"))
 _FRACTION_BITS = np.int64(2**63 - 1)
@@ -62,14 +65,14 @@ class Numbers:
 class Rows:
     """The rows of a batch, read column by column."""
 
-    __slots__ = ("_arrays", "_codes", "_derived", "_numbers", "columns")
+    __slots__ = ("_arrays", "_codes", "_documents", "_numbers", "columns")
 
     def __init__(self, columns: pa.RecordBatch) -> None:
         self.columns = columns
         self._arrays: dict[str, pa.Array] = {}
         self._codes: dict[Term, Codes] = {}
         self._numbers: dict[Term, Numbers] = {}
-        self._derived: dict[str, Any] = {}
+        self._documents: dict[Column, list[Document | None]] = {}
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
@@ -83,13 +86,6 @@ class Rows:
             assert found.type == wanted, (
                 f"column {column} is {found.type}, not {wanted}: check the batch first"
             )
-        return found
-
-    def derived(self, column: Column, make: Callable[[pa.Array], Derived]) -> Derived:
-        """What `make` makes of a column, made once; it is the same function for all columns of a type."""
-        if column.name not in self._derived:
-            self._derived[column.name] = make(self.column(column))
-        found: Derived = self._derived[column.name]
         return found
 
     def take(self, rows: Positions, names: Sequence[str]) -> Rows:
@@ -106,6 +102,10 @@ class Rows:
     def keys(self, term: Term) -> list[Key | None]:
         """The key of each row: exact, and slow."""
         if isinstance(term, Column):
+            if term.kind == "timestamp":
+                # Times beyond the years of Python's calendar are values too; as numbers they are their keys.
+                times: list[Key | None] = self.column(term).view(pa.int64()).to_pylist()
+                return times
             values = self.column(term).to_pylist()
             return [None if value is None else key_of(term.kind, value) for value in values]
         numbers = self.numbers(term)
@@ -120,6 +120,20 @@ class Rows:
         found = self._numbers.get(term)
         if found is None:
             found = self._numbers[term] = self._numbered(term)
+        return found
+
+    def documents(self, column: Column) -> Iterable[Document | None]:
+        """The documents of a column of XML; None for null, and for what cannot be read.
+
+        A few are read once, however many conditions look at them. Many would take too much memory.
+        """
+        found = self._documents.get(column)
+        if found is not None:
+            return found
+        texts = self.column(column)
+        if texts.nbytes > DOCUMENTS_KEPT_BYTES_MAX:
+            return map(_document, texts.to_pylist())
+        found = self._documents[column] = [_document(text) for text in texts.to_pylist()]
         return found
 
     def _numbered(self, term: Term) -> Numbers:
@@ -147,6 +161,13 @@ class Rows:
         if numbers.valid is not None:
             values = np.where(numbers.valid, values, NULL_CODE)
         return Codes(values, exact)
+
+
+def _document(text: bytes | None) -> Document | None:
+    try:
+        return None if text is None else parse_document(text)
+    except ContentError:
+        return None
 
 
 def valid_rows(array: pa.Array) -> RowMask | None:
@@ -186,8 +207,8 @@ def float_codes(values: npt.NDArray[Any]) -> CodeArray:
 
 def _decimal_codes(array: pa.Array) -> Codes:
     """Decimals times 10**9 as far as an int64 reaches; what is beyond becomes the nearest code."""
-    halves = np.frombuffer(array.buffers()[1], dtype=np.int64).reshape(-1, 2)
-    halves = halves[array.offset : array.offset + len(array)]
+    # Just the rows: a buffer may be longer than they need, by any number of bytes.
+    halves = np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
     low, high = halves[:, 0], halves[:, 1]
     valid = valid_rows(array)
     fits = (high == (low >> 63)) & (low != NULL_CODE)

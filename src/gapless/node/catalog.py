@@ -153,7 +153,7 @@ class Catalog:
         if mine >= limits.principal_topics_max:
             raise UsageError(
                 "E106",
-                f"{principal} has created {mine:,} topics at this node: use fewer topics with more columns, or "
+                f"{principal} has created {mine:,} topics here: use fewer topics with more columns, or "
                 "raise limits.principal_topics_max",
             )
         if asked.retention:

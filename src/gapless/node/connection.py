@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers_before = 0
         self._answers_after = 0
         self._answers_mark = 0
-        #: While the client is not heard for want of reading: since when it has read nothing, and what is left.
+        #: While the client is not heard: since when it has read nothing, and how many bytes had left then.
         self._unread: tuple[float, int] | None = None
         self._looking: asyncio.Handle | None = None
         #: What of this connection is counted in `share.held_bytes`.
@@ -300,8 +300,10 @@ class Connection(asyncio.BufferedProtocol):
         frames, self._put_off = self._put_off, ()
         self._hand_on(frames)
         self._count_held()
-        if not self._put_off and self.is_open:
-            assert self._transport is not None
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._put_off and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _wait(self, share: Share) -> None:
@@ -336,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_unread(self) -> bool:
         """Whether more answers wait than may. They are counted in two parts, and a part is over when it left.
 
-        So what has left is forgotten without a note for each answer, and deliveries between them do not count.
+        So what has left is forgotten without a note for each answer, and deliveries between do not count.
         """
         if self._answers_before + self._answers_after <= ANSWERS_BYTES_MAX:
             return False

@@ -5,9 +5,9 @@ when all of them have taken it. A guaranteed subscriber has taken what its clien
 written to a socket: only then may the broker let go of it. Clients acknowledge seldom, with a position, so
 the books are three numbers per subscriber and pubend: below which tick everything was acknowledged, up to
 which something was handed out, and up to which something was handed out before that was taken back. Nobody
-can acknowledge more than it was handed. The lowest acknowledged position of those that owe something is the *low
-water*: what was handed out below it is taken by all. It is looked for now and then, with one pass over two
-arrays, so the books cost the same for one subscriber and for sixteen thousand.
+can acknowledge more than it was handed. The lowest acknowledged position of those that owe something is the
+*low water*: what was handed out below it is taken by all. It is looked for now and then, with one pass over
+two arrays, so the books cost the same for one subscriber and for sixteen thousand.
 
 A subscriber that has no credit left, does not read, or holds the low water back for too long is reported
 slow: the deliveries that it held are free for everybody else, and the broker catches it up later, from what

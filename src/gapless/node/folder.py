@@ -30,11 +30,14 @@ from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.node.logs import event_log
 from gapless.protocol.effects import ReleaseRecord
 from gapless.protocol.parameters import Parameters
+from gapless.protocol.pubend import RESERVE_GROWTH_MAX
 from gapless.store.files import DiskFiles, failure, write_all
 from gapless.store.log import Log
 from gapless.store.recovery import DATABASE_NAME, RecoveryDatabase
 from gapless.store.segment import SUFFIX, new_id
+from gapless.wire.codec import ROWS_MAX
 
+TICKS_PER_SECOND = 1_000 * TICKS_PER_MS
 log = event_log("gapless.folder")
 
 LOGS_NAME = "log"
@@ -268,8 +271,17 @@ def least_incarnation(seconds: float) -> int:
 
 
 def beyond_promises(parameters: Parameters) -> Tick:
-    """A tick that a pubend which ran here until now has given no event and promised no silence."""
-    return time.time_ns() // 1_000 + (parameters.reserve_ms + 1_000) * TICKS_PER_MS
+    """A tick that a pubend which ran here until now has given no event and promised no silence.
+
+    One that has followed others beyond its clock may have: then the database knows how far it had come.
+    """
+    return time.time_ns() // 1_000 + usually_ahead(parameters) + TICKS_PER_SECOND
+
+
+def usually_ahead(parameters: Parameters) -> Tick:
+    """How far ahead of its clock a pubend gives ticks and reserves them, unless it follows others."""
+    reserved = parameters.reserve_ms * RESERVE_GROWTH_MAX * TICKS_PER_MS
+    return reserved + parameters.publish_ahead_ms * TICKS_PER_MS + ROWS_MAX
 
 
 def check_accepted(names: Collection[str], pubends: Collection[PubendId]) -> None:

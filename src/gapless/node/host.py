@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from gapless.errors import PeerError, SupersededError, UsageError
+from gapless.node.clock import WallClock
 from gapless.node.counters import Counters
 from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
@@ -47,13 +47,11 @@ log = logging.getLogger("gapless.host")
 class Host:
     """The loop around one broker."""
 
-    def __init__(
-        self, failed: Callable[[BaseException], None], clock: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, failed: Callable[[BaseException], None], clock: WallClock) -> None:
         """`failed` hears of a mistake that ended a step in its middle."""
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        self._clock = clock
+        self.clock = clock
         self._queue: deque[tuple[Event, Callable[[], None] | None]] = deque()
         self._stepping = False
         #: What wakes the broker, and when, in the loop's time.
@@ -90,8 +88,7 @@ class Host:
 
     def now(self) -> Now:
         """The time of a step."""
-        clock = self._clock() // 1_000
-        return Now(int(self._loop.time() * 1_000), clock)
+        return Now(int(self._loop.time() * 1_000), self.clock.now())
 
     def feed(self, event: Event, then: Callable[[], None] | None = None) -> None:
         """Let the broker take one step, carry out what it asks for, and call `then`.

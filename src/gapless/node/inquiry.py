@@ -26,7 +26,7 @@ from gapless.wire.client_messages import AskStatus
 
 if TYPE_CHECKING:
     from gapless.node.node import Node
-    from gapless.node.subscriptions import Subscription
+    from gapless.node.subscription import Subscription
 
 log = event_log("gapless.inquiry")
 

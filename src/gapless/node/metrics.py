@@ -76,6 +76,8 @@ class NodeCollector(Collector):
         node = self._node
         yield _gauge("ready", "Whether the node serves.", not node.waiting_for())
         yield _gauge("uptime_seconds", "For how long the node has been up.", node.uptime_s)
+        held_s = node.clock_held / 1_000_000
+        yield _gauge("clock_held_seconds", "A leap of the clock that is not believed.", held_s)
         yield _gauge("clients", "Connected clients.", len(node.sessions))
         if node.certificate_expires is not None:
             yield _gauge(
@@ -119,6 +121,7 @@ class NodeCollector(Collector):
                 family.add_metric([pubend], value)
 
         logs = self._node.storage.figures()
+        clock = self._node.clock
         for stream in stream_figures(self._node.broker):
             name = stream.pubend
             add("frontier_tick", "One past the last tick that was heard of.", name, stream.frontier)
@@ -130,6 +133,8 @@ class NodeCollector(Collector):
                 add("last_tick", "The last durable event.", name, stream.source.last_tick)
                 add("durable_tick", "Everything below is durable.", name, stream.source.durable)
                 add("released_tick", "Nobody may ask for what is below.", name, stream.source.released)
+                ahead_s = max(0, stream.source.next_tick - clock) / 1_000_000
+                add("ticks_ahead_seconds", "How far its ticks are ahead of the clock.", name, ahead_s)
                 add("log_bytes", "The size of the log.", name, logs[name].log_bytes)
                 add("oldest_tick", "The events below are gone.", name, logs[name].oldest_tick)
         yield from found.values()

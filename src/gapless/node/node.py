@@ -16,18 +16,21 @@ from dataclasses import asdict, replace
 from http import HTTPStatus
 from types import TracebackType
 
-from gapless.errors import StoreError, SupersededError, UsageError
+from gapless.errors import NetworkDescriptionError, StoreError, SupersededError, UsageError
 from gapless.model.ids import PubendId, TopicId
-from gapless.model.ticks import Tick
+from gapless.model.ticks import TICK_MAX, Tick
 from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
-from gapless.node.config import NodeConfig
+from gapless.node.clock import WallClock, check_ahead
+from gapless.node.config import NodeConfig, check_links
 from gapless.node.counters import Counters, Rates
+from gapless.node.descriptors import Descriptors, limit
 from gapless.node.door import Door
 from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accepted, least_incarnation
 from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
+from gapless.node.identities import Identities
 from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
 from gapless.node.logs import REPEATS, event_log
@@ -36,10 +39,12 @@ from gapless.node.metrics import exposition
 from gapless.node.principals import Principals
 from gapless.node.publishers import Publishers
 from gapless.node.quarantine import Quarantine
-from gapless.node.security import check_files, days_left, is_gone
+from gapless.node.security import Tls, Tokens, check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
+    ahead,
     clients_status,
+    clock_status,
     process_status,
     pubends_status,
     roles,
@@ -54,7 +59,7 @@ from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
-from gapless.store.files import failure
+from gapless.store.files import DiskFiles, failure, keep_private
 from gapless.store.history import History
 from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
@@ -63,6 +68,7 @@ from gapless.store.recovery import NamedSubscription, RecoveryDatabase
 from gapless.store.reserve import Reserve
 from gapless.store.retention import KEYED, Keep, Retention
 from gapless.wire.address import Address
+from gapless.wire.proof import NetworkSecret
 
 log = event_log("gapless.node")
 
@@ -126,6 +132,16 @@ class Node:
         return counters
 
     @property
+    def clock(self) -> Tick:
+        """What the clock of the node says."""
+        return self._host.now().clock
+
+    @property
+    def clock_held(self) -> Tick:
+        """How far a leap of the machine's clock goes that is not believed."""
+        return self._host.clock.held
+
+    @property
     def uptime_s(self) -> float:
         """For how long the node has been up."""
         return self._host.uptime_s
@@ -133,13 +149,9 @@ class Node:
     async def __aenter__(self) -> Node:
         config = self.config
         loop = asyncio.get_running_loop()
-        if config.tls is not None:
-            self.certificate_expires = check_files(config.tls, config.broker)
-            if days_left(self.certificate_expires) < CERTIFICATE_DAYS_MIN:
-                days = round(days_left(self.certificate_expires), 1)
-                log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
+        self._check_security(config)
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
-        self._host = Host(self._mistaken)
+        self._host = Host(self._mistaken, WallClock(config.network.parameters.ticks_ahead_ms))
         self.storage = Storage(
             logs,
             self._host.feed,
@@ -151,7 +163,7 @@ class Node:
             guard=self.guard,
             quarantine=self.quarantine,
         )
-        self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
+        self._recover_publishers(logs)
         self.catalog = Catalog(
             self._network,
             config.broker,
@@ -173,7 +185,7 @@ class Node:
             guard=self.guard,
             principals=Principals(config.limits),
             reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),
-            is_gone=lambda principal: is_gone(principal, config.tokens, config.tls),
+            is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
         )
         self.links = Links(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
@@ -181,13 +193,21 @@ class Node:
         self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
+        self.sessions.remember = self._remember
         self.bulk = self.sessions.bulk = BulkDoor(
             config, self._histories, lambda pubend: known_horizon(self.broker, pubend)
         )
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(config, self.links, self.sessions, self.counters, self.guard)
+        self._door = Door(
+            config,
+            self.links,
+            self.sessions,
+            counters=self.counters,
+            guard=self.guard,
+            descriptors=self._descriptors(),
+        )
         try:
             await self._door.open()
             if config.http is not None:
@@ -263,6 +283,39 @@ class Node:
         """Make `run` return."""
         self._stopping.set()
 
+    def renew(self, tls: Tls | None, secret: NetworkSecret | None, tokens: Tokens | None) -> None:
+        """From now on these decide who may come in; clients whose token is gone are hung up on.
+
+        Raises NetworkDescriptionError, and nothing has changed then.
+        """
+        config = replace(self.config, tls=tls, secret=secret, tokens=tokens)
+        if (tls is None) != (self.config.tls is None):
+            raise NetworkDescriptionError("E132", "tls: it begins or ends with a restart of all nodes")
+        self._check_security(config)
+        self.config = config
+        self._door.renew(config)
+        self.links.renew(config)
+        self.bulk.renew(config)
+        self.sessions.renew(tokens)
+
+    def _check_security(self, config: NodeConfig) -> None:
+        """See that brokers and clients can prove who they are. Raises NetworkDescriptionError."""
+        check_links(config.network, config.tls, config.secret, config.tokens)
+        if config.tls is not None:
+            self.certificate_expires = check_files(config.tls, config.broker)
+            if days_left(self.certificate_expires) < CERTIFICATE_DAYS_MIN:
+                days = round(days_left(self.certificate_expires), 1)
+                log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
+
+    def _descriptors(self) -> Descriptors:
+        """How many files this node may open, and what for."""
+        return Descriptors(
+            limit=limit(),
+            links=len(self._network.neighbours(self.config.broker)),
+            logs=lambda: len(self.storage.logs),
+            has_http=self.config.http is not None,
+        )
+
     def status(self) -> str:
         """What the node tells of itself, as JSON; docs/operating.md describes it."""
         return told(self.report())
@@ -284,6 +337,7 @@ class Node:
             "http": None if http is None else f"http://{http}",
             "bulk": self.bulk.address,
             "time_us": now.clock,
+            "clock": clock_status(self._host.clock),
             "uptime_s": round(self.uptime_s, 3),
             "ready": not waiting_for,
             "waiting_for": waiting_for,
@@ -305,7 +359,7 @@ class Node:
                 for each in self.links.figures()
             ],
             "pubends": pubends_status(self.broker, self.storage.figures(), now.clock),
-            "clients": clients_status(self.sessions, config.limits.clients_max),
+            "clients": clients_status(self.sessions, self._door.clients_max),
             "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
@@ -355,7 +409,20 @@ class Node:
         if self.storage.is_dead:
             raise AssertionError("the thread that flushes the logs has ended")
         self._rates = self._rates.tick(self.counters, loop.time())
-        self.storage.tick(self._host.now().clock)
+        now = self._host.now().clock
+        self.storage.tick(now)
+        far_ahead = ahead(self.broker, now)
+        if far_ahead:
+            # What the clock cannot bound has to be known should the log be lost.
+            self._remember_ends(self.storage.logs)
+        for each in far_ahead:
+            log.repeated(
+                "ticks_ahead",
+                by=each.pubend,
+                pubend=each.pubend,
+                ahead_s=each.ahead_s,
+                asked_beyond_s=each.asked_beyond_s,
+            )
         self._look_at_disk()
         self.sessions.sweep()
         REPEATS.sweep()
@@ -386,7 +453,11 @@ class Node:
         if config.folder is not None:
             self._folder = Folder(config.folder, config.broker, config.accept_loss)
             try:
-                config.folder.mkdir(parents=True, exist_ok=True)
+                DiskFiles().make_folder(config.folder)
+                keep_private(config.folder)
+            except PermissionError as error:
+                # It may be another user's, who lets us in.
+                log.warning("readable_folder", folder=str(config.folder), reason=error.strerror)
             except OSError as error:
                 raise failure(error, config.folder) from error
             self._folder.check_database()
@@ -403,7 +474,9 @@ class Node:
             check_accepted(config.accept_loss, [place.pubend for place in places])
             for place in places:
                 logs[place.pubend] = self._open_log(place, self._network)
-            self._remember_at_start(logs)
+            floors = {pubend: each.recover().floor for pubend, each in logs.items()}
+            check_ahead(floors, time.time_ns() // 1_000, config.network.parameters.ticks_ahead_ms)
+            self._remember_ends(logs)
         except BaseException:
             for each in logs.values():
                 each.close()
@@ -436,14 +509,14 @@ class Node:
             raise
         return KeyedLog(disk) if is_keyed else disk
 
-    def _remember_at_start(self, logs: Mapping[PubendId, RecordLog]) -> None:
-        """So that a log which is lost at once is missed, too. On a full disk, that has to wait."""
+    def _remember_ends(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """So that a log which is lost later is missed, with its promises. On a full disk, that waits."""
         try:
             self._remember_logs(logs)
         except StoreError as error:
             if error.code != "E302":
                 raise
-            log.warning("disk_full", code=error.code, reason=error.message)
+            log.repeated("disk_full", by=error.code, code=error.code, reason=error.message)
 
     def _remember_logs(self, logs: Mapping[PubendId, RecordLog]) -> None:
         """Write down how far the logs have come. Raises StoreError."""
@@ -506,13 +579,31 @@ class Node:
         lost = {pubend: self._folder.lost_before(self._database, pubend) for pubend in found}
         return {pubend: replace(each, lost_before=lost[pubend]) for pubend, each in found.items()}
 
+    def _recover_publishers(self, logs: Mapping[PubendId, RecordLog]) -> None:
+        """Who published what, and whose the identities are."""
+        self._identities = Identities(
+            publishers_max=self.config.limits.principal_publishers_max,
+            publisher_days_min=self.config.limits.publisher_days_min,
+            clock=lambda: self._host.now().clock,
+            is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
+        )
+        self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
+        self._identities.sort()
+        if self._folder is not None and self._folder.database_accepted:
+            # What is in doubt must stay so, and the next start does not know of the loss.
+            self._remember()
+
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
         if self._database is None:
-            return Publishers(pubend)
+            return Publishers(pubend, self._identities)
         told = self._database.meta(f"notes:{pubend}")
         start = int.from_bytes(told, "big") if told else 0
-        return Publishers.recover(pubend, log, self._database.publishers(pubend), start)
+        found = Publishers.recover(pubend, log, self._database.publishers(pubend), start, self._identities)
+        assert self._folder is not None
+        is_lost = self._folder.database_accepted
+        found.doubt(TICK_MAX if is_lost else self._folder.lost_before(self._database, pubend))
+        return found
 
     def _remember(self) -> dict[PubendId, Tick]:
         """Write down who published what; up to which tick of each pubend the log may forget it after this."""
@@ -520,9 +611,12 @@ class Node:
             return {}
         with self._database.transaction():
             for pubend, publishers in self._publishers.items():
+                self._database.drop_publishers(pubend, publishers.forgotten())
                 self._database.put_publishers(publishers.positions())
                 self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
             self._remember_logs(self.storage.logs)
+        for publishers in self._publishers.values():
+            publishers.written()
         return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
 
     def _broken(self, error: StoreError) -> None:

@@ -22,7 +22,7 @@ from gapless.model.budget import EVENT_BYTES_MAX, TOGETHER_BYTES_MAX, event_size
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.packed import PackedRows, as_columns, put_together
 from gapless.node.guard import Guard
-from gapless.node.publishers import Publishers, note
+from gapless.node.publishers import TOLD_BYTES_MAX, HoleError, NoteValue, Publishers, note
 from gapless.node.security import Rights
 from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
 from gapless.protocol.events import Event, PublishRequested
@@ -53,6 +53,8 @@ class _Request:
     publisher: str
     first: int
     last: int
+    #: What the note of the rows says of the publisher.
+    told: NoteValue
     #: None when they were handed over.
     rows: pa.RecordBatch | PackedRows | None
     #: The rows as they came, when they can be passed on like that.
@@ -110,12 +112,11 @@ class Publishing:
                 raise UsageError("E111", f"the rows are not of the schema of topic '{message.topic}'")
             if message.nbytes > EVENT_BYTES_MAX:
                 _check_sizes(message.topic, message.rows)
+            principal = client.rights.principal
+            publishers.check_owner(message.publisher, principal)
             if message.given_up is not None:
                 publishers.given_up(message.publisher, message.given_up)
-            awaited = publishers.awaited(message.publisher, message.first_catenation)
-            if awaited is not None:
-                # What comes later would make the refused events pass for known ones.
-                raise UsageError("E182", f"event {awaited} was refused and has to come first", retry=True)
+            publishers.check_before(message.publisher, message.before, message.first_catenation, last)
             known = publishers.fresh(message.publisher, message.first_catenation, rows_count)
             if known == rows_count:
                 self._repeat(client, message, pubend, last)
@@ -127,12 +128,25 @@ class Publishing:
             if not isinstance(rows, PackedRows):
                 rows = schema.checked(rows)
             first = message.first_catenation + known
-            publishers.accept(message.publisher, last)
+            told = publishers.accept(
+                message.publisher, first, last, principal, is_temporary=message.is_temporary
+            )
             encoded = None if known else message.encoded
-            nbytes = message.nbytes + len(message.publisher)
-            self._take(_Request(client, pubend, message.publisher, first, last, rows, encoded, nbytes))
+            nbytes = (
+                message.nbytes + len(message.publisher) + (0 if isinstance(told, int) else TOLD_BYTES_MAX)
+            )
+            self._take(_Request(client, pubend, message.publisher, first, last, told, rows, encoded, nbytes))
         except UsageError as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
+
+    def release(self, publisher: str) -> None:
+        """An identity belongs to whoever uses it next. Raises UsageError when it is not known here."""
+        released = [each.release(publisher) for each in self._publishers.values()]
+        if not any(released):
+            raise UsageError(
+                "E103",
+                f"publisher '{publisher}' is not known here: connect to the node that stores its events",
+            )
 
     def hand_over(self) -> None:
         """Give the broker what came in this turn of the loop."""
@@ -151,12 +165,13 @@ class Publishing:
             self._store(pubend, together)
 
     def _store(self, pubend: PubendId, requests: list[_Request]) -> None:
+        requests = self._standing(pubend, requests)
         if not requests:
             return
         rows = put_together([request.rows for request in requests if request.rows is not None])
         encoded = requests[0].encoded if len(requests) == 1 else None
         # The step that stores the rows asks for their note before it is over.
-        self._note = note({request.publisher: request.last for request in requests})
+        self._note = note({request.publisher: request.told for request in requests})
         token = next(self._tokens)
         self._requests[token] = requests
         for request in requests:
@@ -165,9 +180,33 @@ class Publishing:
             self._feed(PublishRequested(pubend=pubend, token=token, rows=rows, encoded=encoded))
         except UsageError as error:
             for request in self._requests.pop(token):
-                if error.retry:
-                    self._publishers[pubend].failed(request.publisher, request.first)
-                self._refuse_all(request, error)
+                self._failed(request, error)
+
+    def _standing(self, pubend: PubendId, requests: list[_Request]) -> list[_Request]:
+        """The requests without those that came after something that has failed since: they are refused."""
+        accepted = self._publishers[pubend].accepted
+        if all(request.last <= accepted(request.publisher) for request in requests):
+            return requests
+        standing: list[_Request] = []
+        for request in requests:
+            had = accepted(request.publisher)
+            if request.last <= had:
+                standing.append(request)
+            else:
+                self._refuse_all(request, HoleError(request.publisher, had))
+        return standing
+
+    def _failed(self, request: _Request, error: UsageError) -> None:
+        """A request was not stored: nothing of its publisher that came later may be."""
+        self._publishers[request.pubend].failed(request.publisher, request.first)
+        self._refuse_all(request, error)
+        coming = self._coming.get(request.pubend)
+        if coming:
+            standing = self._standing(request.pubend, coming)
+            self._coming[request.pubend] = standing
+            left = [each for requests in self._coming.values() for each in requests]
+            self._coming_rows = sum(each.last + 1 - each.first for each in left)
+            self._coming_bytes = sum(each.nbytes for each in left)
 
     def _take(self, request: _Request) -> None:
         rows = request.last + 1 - request.first
@@ -176,6 +215,8 @@ class Publishing:
             or self._coming_bytes + request.nbytes > TOGETHER_BYTES_MAX
         ):
             self.hand_over()
+            if not self._standing(request.pubend, [request]):
+                return
         if not self._coming:
             self._loop.call_soon(self._hand_over)
         self._coming.setdefault(request.pubend, []).append(request)
@@ -192,6 +233,7 @@ class Publishing:
                 code=error.code,
                 message=error.message,
                 retry=error.retry,
+                had=error.had if isinstance(error, HoleError) else None,
             )
         )
 
@@ -226,8 +268,7 @@ class Publishing:
         """Rows were not stored: the client hears why."""
         error = UsageError("E182", effect.reason, retry=True)
         for request in self._requests.pop(effect.token):
-            self._publishers[request.pubend].failed(request.publisher, request.first)
-            self._refuse_all(request, error)
+            self._failed(request, error)
 
     def _check_topic(self, client: Speaker, topic: TopicId, pubend: PubendId | None) -> None:
         """Whether a pubend is the topic's, as far as is known here. Raises UsageError.
@@ -243,8 +284,7 @@ class Publishing:
 
     def _pubend_for(self, client: Speaker, message: Publish) -> PubendId:
         if message.topic not in self.network.topics:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{message.topic}': there is {known}")
+            raise client.rights.no_topic(message.topic, self.network.topics)
         for named in (message.pubend, None if message.after is None else message.after[0]):
             self._check_topic(client, message.topic, named)
         if message.pubend is not None:
@@ -261,25 +301,39 @@ class Publishing:
         return here[0]
 
     def _repeat(self, client: Speaker, message: Publish, pubend: PubendId, last: int) -> None:
-        """Everything up to `last` was accepted before: receipts, now or when it is durable."""
-        stored = min(self._publishers[pubend].durable(message.publisher), last)
-        if stored >= message.first_catenation:
-            client.send(
-                Receipt(
-                    publisher=message.publisher,
-                    first_catenation=message.first_catenation,
-                    last_catenation=stored,
-                    pubend=pubend,
-                    runs=(),
+        """Everything up to `last` came before, or was given up: receipts, now or when it is durable."""
+        publisher, publishers = message.publisher, self._publishers[pubend]
+        durable = publishers.durable(publisher)
+        for first, until, is_accepted in publishers.pieces(publisher, message.first_catenation, last):
+            if not is_accepted:
+                error = UsageError(
+                    "E102",
+                    f"events {first} to {until} of publisher '{publisher}' were given up, or are not known "
+                    "to be stored: publish them under new numbers if they are missing",
                 )
-            )
-        if stored == last:
-            return
+                self._refuse(client, publisher, first, until, error)
+                continue
+            stored = min(durable, until)
+            if stored >= first:
+                client.send(
+                    Receipt(
+                        publisher=publisher,
+                        first_catenation=first,
+                        last_catenation=stored,
+                        pubend=pubend,
+                        runs=(),
+                    )
+                )
+            if stored < until:
+                self._tell_later(client, publisher, pubend, max(first, stored + 1), until)
+
+    def _tell_later(self, client: Speaker, publisher: str, pubend: PubendId, first: int, last: int) -> None:
+        """These events are on their way: their receipts are for this client, too."""
         for requests in (*self._requests.values(), *self._coming.values()):
             for request in requests:
-                first, until = max(request.first, message.first_catenation), min(request.last, last)
-                if request.publisher == message.publisher and request.pubend == pubend and first <= until:
-                    request.again.append((client, first, until))
+                low, high = max(request.first, first), min(request.last, last)
+                if request.publisher == publisher and request.pubend == pubend and low <= high:
+                    request.again.append((client, low, high))
 
 
 def _check_sizes(topic: TopicId, rows: pa.RecordBatch | PackedRows) -> None:

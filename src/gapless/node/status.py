@@ -12,17 +12,19 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICKS_PER_MS, Tick
-from gapless.protocol.figures import laggards, stream_figures
+from gapless.node.folder import usually_ahead
+from gapless.protocol.figures import hosted, laggards, stream_figures
 from gapless.protocol.network import Network
 
 if TYPE_CHECKING:
+    from gapless.node.clock import WallClock
     from gapless.node.sessions import Sessions
     from gapless.node.storage import LogFigures
-    from gapless.node.subscriptions import Subscription
+    from gapless.node.subscription import Subscription
     from gapless.protocol.broker import Broker
 
 #: The states of a subscription, in the order in which they are listed.
@@ -80,7 +82,7 @@ def upstream_missing(network: Network, broker: BrokerId, up: Iterable[BrokerId])
 
 def process_status() -> dict[str, int]:
     """What the system says of this process."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     return {"id": os.getpid(), "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
 
 
@@ -115,11 +117,42 @@ def pubends_status(
                 "durable": source.durable,
                 "released": source.released,
                 "pending": source.pending,
+                "ticks_ahead_ms": _lag_ms(source.next_tick, clock),
+                "asked_beyond": source.asked_beyond,
                 "log_bytes": log.log_bytes,
                 "oldest_tick": log.oldest_tick,
                 "retention": log.retention,
             }
         found.append(entry)
+    return found
+
+
+def clock_status(clock: WallClock) -> dict[str, object]:
+    """The leaps of the wall clock."""
+    return {
+        "leaps": clock.leaps,
+        "last_leap_s": clock.last_leap / (1_000 * TICKS_PER_MS),
+        "held_s": clock.held / (1_000 * TICKS_PER_MS),
+    }
+
+
+class Ahead(NamedTuple):
+    """A pubend whose ticks are ahead of the clock, or would be if it had done as it was asked."""
+
+    pubend: PubendId
+    ahead_s: float
+    #: How far ahead the highest tick is that was asked for and was too far; 0 for none.
+    asked_beyond_s: float
+
+
+def ahead(broker: Broker, clock: Tick) -> list[Ahead]:
+    """The pubends here whose ticks are ahead of the clock by more than is usual after a restart."""
+    found: list[Ahead] = []
+    usual = usually_ahead(broker.network.parameters)
+    for each in hosted(broker):
+        beyond = max(0, each.asked_beyond - clock)
+        if beyond or max(each.next_tick, each.reserved) > clock + usual:
+            found.append(Ahead(each.pubend, _seconds(each.next_tick - clock), _seconds(beyond)))
     return found
 
 
@@ -216,6 +249,10 @@ def _state(subscription: Subscription, behind: Mapping[SubscriptionId, object]) 
 def told(report: Mapping[str, object]) -> str:
     """A status as text."""
     return json.dumps(report, separators=(",", ":"))
+
+
+def _seconds(ticks: Tick) -> float:
+    return round(max(0, ticks) / (1_000 * TICKS_PER_MS), 1)
 
 
 def _lag_ms(ahead: Tick | None, behind: Tick | None) -> float | None:

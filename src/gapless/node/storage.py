@@ -131,7 +131,8 @@ class Storage:
         self._now = now
         for pubend, each in self._logs.items():
             kept_from = each.kept_from(now)
-            if kept_from > self._kept_from[pubend]:
+            # Each move costs a record: one that frees less than a hundredth of what is kept can wait.
+            if kept_from >= self._kept_from[pubend] + each.retention.step:
                 self._kept_from[pubend] = kept_from
                 self._feed(RetentionMoved(pubend=pubend, kept_from=kept_from))
         if self._archives and not self._archiving:

@@ -9,16 +9,14 @@ that principal that comes with its name goes on where it was acknowledged last; 
 Everybody else is refused, and the owner notices nothing. It is restored when the node starts, before anything
 is acknowledged upwards, and confirmed to its client only when the disk has it.
 
-A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are parked,
-and ended later, `LEAVING_MAX` in a turn of the event loop.
+A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are
+parked, and ended later, a few in a turn of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -26,14 +24,16 @@ from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import TICK_MIN, Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
 from gapless.node.guard import Guard
+from gapless.node.leaving import FewAtATime
 from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.node.principals import Principal, Principals
 from gapless.node.security import NOBODY
+from gapless.node.subscription import EARLIEST, Change, Subscription, answer, check_pubends, id_of, start_of
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
 from gapless.protocol.events import (
@@ -54,70 +54,10 @@ log = event_log("gapless.subscriptions")
 
 #: How long the subscriptions of a lost connection are kept as they are.
 PARKED_SECONDS = 30.0
-#: Maximum number of subscriptions that are parked, or ended after that, in one turn of the event loop.
-LEAVING_MAX = 10
 #: What the disk has refused is tried again after this time.
 RETRY_SECONDS = 1.0
 #: A node keeps no more named subscriptions than this; another one is refused (E135).
 NAMED_MAX = 100_000
-#: The start of a pubend that came after the subscription: everything.
-_EARLIEST = TICK_MIN + 1
-
-
-@dataclass(slots=True)
-class _Change:
-    """A change of a condition that not all pubends have confirmed."""
-
-    #: The client's number for it; None when coming back with another condition is what asked for it.
-    request: int | None
-    where: str
-    session: Session | None
-    since: dict[PubendId, Tick] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Subscription:
-    """One subscription of a client."""
-
-    name: SubscriptionId
-    number: int
-    asked: Subscribe
-    #: None when the client is gone and the subscription is parked.
-    session: Session | None
-    #: The pubends of its topic when it began.
-    pubends: tuple[PubendId, ...]
-    #: Whose it is.
-    principal: Principal
-    #: The characters of its conditions, as they are counted there.
-    condition_bytes: int = 0
-    #: Its conditions that are counted there because events cost more with them, oldest first.
-    matched: list[Condition] = field(default_factory=list)
-    #: Where it starts at each pubend that has confirmed it.
-    starts: dict[PubendId, Tick] = field(default_factory=dict)
-    #: What it is to deliveries, once a pubend has confirmed it.
-    reader: Reader | None = None
-    #: Changes of its condition that are under way, in order.
-    changing: list[_Change] = field(default_factory=list)
-    #: Of a named one: its conditions, each with the ticks from which on it decides; the last is the newest.
-    conditions: list[tuple[str, dict[PubendId, Tick]]] = field(default_factory=list)
-    #: Of a named one that goes on from earlier: the positions it had.
-    resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
-    #: Of a named one: whether the disk has it, so that its client may hear of it.
-    is_kept: bool = False
-    #: Of a named one: whether it goes on from an earlier life of the node.
-    is_restored: bool = False
-    #: The one that it stands for, which holds what both need until this one is confirmed.
-    before: Subscription | None = None
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether nothing is delivered: its client reads in bulk, and only keeps the log from going."""
-        return self.asked.mode == "holding"
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether all pubends have said from which tick on it is gapless."""
-        return len(self.starts) == len(self.pubends)
 
 
 class Subscriptions:
@@ -129,9 +69,9 @@ class Subscriptions:
         delivery: Delivery,
         sources: Mapping[PubendId, int],
         feed: Feed,
+        *,
         principals: Principals,
         database: RecoveryDatabase | None = None,
-        *,
         losses: Losses | None = None,
         guard: Guard | None = None,
         reach: Callable[[PubendId], Tick],
@@ -139,8 +79,8 @@ class Subscriptions:
     ) -> None:
         """Without a database there are no named subscriptions. `guard` hears of mistakes of our own.
 
-        `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a principal
-        cannot come any more, such as one whose token was removed from the network file.
+        `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a
+        principal cannot come any more, such as one whose token was removed from the network file.
         """
         self._losses = losses or Losses()
         self._principals = principals
@@ -157,10 +97,12 @@ class Subscriptions:
         #: The named ones, by the name that clients use.
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
+        #: Names on the disk that could not be restored, with their owners.
+        self._unrestored: dict[str, str] = {}
         #: Those whose client is gone and that are not parked yet, with the session that they had.
-        self._leaving: deque[tuple[Session, Subscription]] = deque()
-        #: Those that are parked for a while, and until when: these ascend.
-        self._parked: deque[tuple[float, Subscription]] = deque()
+        self._leaving: FewAtATime[tuple[Session, Subscription]] = FewAtATime(self._park_gone, guard=guard)
+        #: Those that are parked for a while.
+        self._parked: FewAtATime[Subscription] = FewAtATime(self.end, PARKED_SECONDS, guard)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -183,18 +125,22 @@ class Subscriptions:
 
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
+        if asked.topic not in self.network.topics:
+            raise session.rights.no_topic(asked.topic, self.network.topics)
         found = None if asked.name is None else self._named.get(asked.name)
         # Before anything is done for it: reading a condition may take long.
         if found is None:
+            if asked.name is not None and asked.name in self._unrestored:
+                self._check_owner(self._unrestored[asked.name], session, asked)
             self._principals.check_subscription(
                 session.principal, len(session.subscriptions), asked.where, named=asked.name is not None
             )
         else:
-            self._check_owner(found, session, asked)
+            self._check_owner(found.principal.name, session, asked)
         condition = self._condition(asked.topic, asked.where)
         self._principals.check_matching(session.principal, asked.topic, condition)
         if isinstance(asked.start, Mapping):
-            self._check_pubends(session, asked.topic, asked.start)
+            check_pubends(self.network, session.rights, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
             raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
@@ -202,7 +148,7 @@ class Subscriptions:
             return
         number = next(self._numbers)
         made = self._made(f"{session.name}#{number}", number, asked, session, session.principal)
-        self._begin(made, condition, _start(asked))
+        self._begin(made, condition, start_of(asked))
 
     def confirmed(self, effect: ConfirmSubscription) -> None:
         """A subscription is gapless from a tick on: the client hears of it."""
@@ -236,12 +182,12 @@ class Subscriptions:
             session.send(Done(request=request))
             return
         assert self._book is not None
-        self._losses.forget(name)
 
         def dropped(error: StoreError | None) -> None:
             session.end_request()
-            _answer(session, request, error)
+            answer(session, request, error)
 
+        self._losses.forget(name)
         self._book.drop(name, dropped)
 
     def end(self, subscription: Subscription) -> None:
@@ -257,20 +203,15 @@ class Subscriptions:
 
     def left(self, session: Session) -> None:
         """A client is gone: its subscriptions are parked, a few at a time."""
-        is_called = bool(self._leaving)
-        self._leaving.extend((session, each) for each in session.subscriptions.values())
+        gone = [(session, each) for each in session.subscriptions.values()]
         session.subscriptions.clear()
-        if not is_called:
-            self._park_some()
+        self._leaving.extend(gone)
 
-    def _park_some(self) -> None:
-        for _ in range(min(LEAVING_MAX, len(self._leaving))):
-            session, subscription = self._leaving.popleft()
-            # Meanwhile it may have ended, or its name have been taken over.
-            if subscription.session is session and self._by_name.get(subscription.name) is subscription:
-                self.park(subscription)
-        if self._leaving:
-            self._loop.call_soon(self._park_some)
+    def _park_gone(self, gone: tuple[Session, Subscription]) -> None:
+        session, subscription = gone
+        # Meanwhile it may have ended, or its name have been taken over.
+        if subscription.session is session and self._by_name.get(subscription.name) is subscription:
+            self.park(subscription)
 
     def park(self, subscription: Subscription) -> None:
         """The client is gone: nothing is sent, and what it lacks stays wanted, for a while or for ever."""
@@ -286,19 +227,7 @@ class Subscriptions:
         reader.connection = None
         self._delivery.report_slow(reader, away=True)
         if not is_named:
-            if not self._parked:
-                self._loop.call_later(PARKED_SECONDS, self._end_parked)
-            self._parked.append((self._loop.time() + PARKED_SECONDS, subscription))
-
-    def _end_parked(self) -> None:
-        """End those that were parked for long enough, a few at a time."""
-        now = self._loop.time()
-        for _ in range(LEAVING_MAX):
-            if not self._parked or self._parked[0][0] > now:
-                break
-            self.end(self._parked.popleft()[1])
-        if self._parked:
-            self._loop.call_later(max(self._parked[0][0] - now, 0.0), self._end_parked)
+            self._parked.extend([subscription])
 
     # Other conditions.
 
@@ -308,7 +237,7 @@ class Subscriptions:
         self._principals.check_condition(subscription.principal, asked.where)
         condition = self._condition(subscription.asked.topic, asked.where)
         self._principals.check_matching(subscription.principal, subscription.asked.topic, condition)
-        self._change(subscription, _Change(asked.request, asked.where, session), condition)
+        self._change(subscription, Change(asked.request, asked.where, session), condition)
 
     def changed(self, effect: ConfirmChange) -> None:
         """Another condition decides from a tick on: the client hears of it."""
@@ -320,8 +249,8 @@ class Subscriptions:
             change.since[effect.pubend] = effect.since
             if len(change.since) == len(subscription.pubends):
                 subscription.changing.remove(change)
-                self._charge(subscription, sum(len(each.where) for each in (change, *subscription.changing)))
-                self._match(subscription, subscription.matched[-1 - len(subscription.changing) :])
+                left = (change, *subscription.changing)
+                subscription.charge(sum(len(each.where) for each in left), subscription.matched[-len(left) :])
         else:
             # A change of an earlier life that this pubend had not confirmed then.
             since = next(since for _, since in subscription.conditions[1:] if effect.pubend not in since)
@@ -344,15 +273,15 @@ class Subscriptions:
         elif subscription.is_kept:
             self._put(subscription, told)
 
-    def _change(self, subscription: Subscription, change: _Change, condition: Condition) -> None:
+    def _change(self, subscription: Subscription, change: Change, condition: Condition) -> None:
         subscription.changing.append(change)
         try:
             self._feed(FilterChangeRequested(subscription=subscription.name, condition=condition))
         except UsageError:
             subscription.changing.remove(change)
             raise
-        self._charge(subscription, subscription.condition_bytes + len(change.where))
-        self._match(subscription, [*subscription.matched, condition])
+        matched = [*subscription.matched, condition]
+        subscription.charge(subscription.condition_bytes + len(change.where), matched)
         if subscription.asked.name is not None:
             subscription.conditions.append((change.where, change.since))
             # The edge has no more phases than this, so what came before them is over.
@@ -368,6 +297,7 @@ class Subscriptions:
                 request = self._restored(record)
             except UsageError as error:
                 # It stays on the disk: the description of the network may come back to what it was.
+                self._unrestored[record.name] = record.owner or NOBODY
                 log.warning("not_restored", name=record.name, code=error.code, reason=error.message)
                 continue
             requests.append(request)
@@ -400,11 +330,14 @@ class Subscriptions:
             )
             wheres.append((where, dict(since) if is_whole else {}))
         conditions = [(self._condition(record.topic, where, is_kept=True), since) for where, since in wheres]
+        if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
+            # Acknowledgements were not cut off once. The others must not stay away because of it.
+            raise UsageError("E145", "it has acknowledged what is outside all time: forget it, make it anew")
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
         principal = self._principals.of(NOBODY if record.owner is None else record.owner)
-        subscription = self._made(_id_of(record.name), 0, asked, None, principal)
+        subscription = self._made(id_of(record.name), 0, asked, None, principal)
         subscription.conditions = wheres
         subscription.resumed = record.positions
         subscription.is_kept = subscription.is_restored = True
@@ -415,7 +348,7 @@ class Subscriptions:
             topic=record.topic,
             condition=conditions[0][0],
             order=record.order,
-            start={pubend: record.positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+            start={pubend: record.positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
             changes=tuple(conditions[1:]),
         )
 
@@ -425,7 +358,7 @@ class Subscriptions:
         Raises UsageError when it names a pubend of another topic, and nothing has changed then.
         """
         assert subscription.session is not None, "nobody is there to acknowledge"
-        self._check_pubends(subscription.session, subscription.asked.topic, positions)
+        check_pubends(self.network, subscription.session.rights, subscription.asked.topic, positions)
         if subscription.reader is not None:
             if subscription.is_holding:
                 could = {p: min(positions[p], self._reach(p)) for p in subscription.pubends if p in positions}
@@ -455,15 +388,18 @@ class Subscriptions:
                     "E135", f"this node keeps {NAMED_MAX:,} named subscriptions: forget some first"
                 )
             number = next(self._numbers)
-            subscription = self._made(_id_of(name), number, asked, session, session.principal)
+            subscription = self._made(id_of(name), number, asked, session, session.principal)
             subscription.conditions = [(asked.where, {})]
-            self._begin(subscription, condition, _start(asked))
+            self._begin(subscription, condition, start_of(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
+            known = session.rights.may_see(found.asked.topic)
+            of_topic = (
+                f"topic '{found.asked.topic}', {found.asked.order.value} order" if known else "another topic"
+            )
             raise UsageError(
                 "E138",
-                f"subscription '{name}' is of topic '{found.asked.topic}', {found.asked.order.value} order: "
-                "choose another name, or forget that one first",
+                f"subscription '{name}' is of {of_topic}: choose another name, or forget that one first",
             )
         last = self._condition(asked.topic, found.conditions[-1][0], is_kept=True)
         is_wider = found.pubends != self.network.pubends_of(asked.topic)
@@ -474,24 +410,24 @@ class Subscriptions:
         if last != condition:
             # What it has not acknowledged is judged by the old condition, as when a client changes its mind.
             self._principals.check_condition(found.principal, asked.where)
-            self._change(found, _Change(None, asked.where, None), condition)
+            self._change(found, Change(None, asked.where, None), condition)
         self._take_over(found, session, asked)
         if found.principal is not session.principal:
             self._adopt(found, session.principal)
         if found.is_kept and found.is_confirmed:
             self._resume(found)
 
-    def _check_owner(self, found: Subscription, session: Session, asked: Subscribe) -> None:
-        """Raise UsageError unless a name is the client's, or its owner is gone and the client may adopt it."""
+    def _check_owner(self, owner: str, session: Session, asked: Subscribe) -> None:
+        """Raise UsageError unless a name is the client's, or its owner is gone and it may adopt it."""
         name, own = asked.name, session.principal
         assert name is not None
-        if found.principal is own:
+        if owner == own.name:
             return
-        if not (self._is_gone(found.principal.name) and session.rights.may_adopt(name)):
+        if not (self._is_gone(owner) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
-                f"there is a subscription '{name}' of somebody else at this node: choose another name, or use the "
-                "token or certificate that it was made with",
+                f"there is a subscription '{name}' of somebody else here: choose another name, or use "
+                "the token or certificate that it was made with",
             )
         self._principals.check_subscription(own, len(session.subscriptions), asked.where, named=True)
 
@@ -499,9 +435,9 @@ class Subscriptions:
         """A subscription whose owner is gone belongs to somebody else now."""
         former = subscription.principal
         log.info("name_adopted", name=subscription.asked.name, former_owner=former.name, owner=principal.name)
-        self._count(subscription, -1)
+        subscription.count(-1)
         subscription.principal = principal
-        self._count(subscription, 1)
+        subscription.count(1)
         self._principals.left(former)
 
         def written(error: StoreError | None) -> None:
@@ -545,7 +481,7 @@ class Subscriptions:
         name = asked.name
         assert name is not None
         number = next(self._numbers)
-        subscription = self._made(f"{_id_of(name)}#{number}", number, asked, session, session.principal)
+        subscription = self._made(f"{id_of(name)}#{number}", number, asked, session, session.principal)
         subscription.before = found
         subscription.resumed = positions = self._positions(found)
         subscription.conditions = [(where, dict(since)) for where, since in found.conditions]
@@ -553,10 +489,8 @@ class Subscriptions:
             own = asked.start if isinstance(asked.start, Mapping) else {}
             since = {pubend: max(own.get(pubend, at), at) for pubend, at in positions.items()}
             subscription.conditions = [*subscription.conditions, (asked.where, since)][-PHASES_MAX:]
-        phases = [
-            (self._condition(asked.topic, where, is_kept=True), since)
-            for where, since in subscription.conditions
-        ]
+        before = subscription.conditions
+        phases = [(self._condition(asked.topic, where, is_kept=True), since) for where, since in before]
         subscription.matched = [phase for phase, _ in phases]
         self._add(subscription)
         self._feed(
@@ -565,7 +499,7 @@ class Subscriptions:
                 topic=asked.topic,
                 condition=phases[0][0],
                 order=asked.order,
-                start={pubend: positions.get(pubend, _EARLIEST) for pubend in subscription.pubends},
+                start={pubend: positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
                 changes=tuple(phases[1:]),
             )
         )
@@ -578,11 +512,12 @@ class Subscriptions:
                 return
             if error is not None:
                 if subscription.session is not None:
-                    _answer(subscription.session, subscription.asked.request, error)
+                    answer(subscription.session, subscription.asked.request, error)
                 if not subscription.is_kept:
                     self.end(subscription)
                 return
             subscription.is_kept = True
+            self._unrestored.pop(subscription.asked.name or "", None)
             if subscription.before is not None:
                 self.end(subscription.before)
                 subscription.before = None
@@ -606,7 +541,8 @@ class Subscriptions:
         if self._losses.moved(asked.name, positions):
             self._write_losses()
         for pubend, position in positions.items():
-            start, lost_from = max(position, min(own.get(pubend, position), self._reach(pubend))), None
+            own_start = min(own.get(pubend, position), self._reach(pubend))
+            start, lost_from = max(position, own_start), None
             lost = self._losses.of(asked.name, pubend)
             if lost is not None and start < lost[1]:
                 start, lost_from = lost[1], max(start, lost[0])
@@ -662,26 +598,11 @@ class Subscriptions:
 
     # Small parts.
 
-    def _check_pubends(self, session: Session, topic: TopicId, pubends: Iterable[PubendId]) -> None:
-        """Whether pubends that a client names are its topic's, as far as is known here. Raises UsageError.
-
-        A client that comes from another edge may know some that this one has not heard of yet. One of a topic
-        that it may not see is as unknown: nothing is done with either.
-        """
-        known = self.network.pubends
-        for pubend in pubends:
-            place = known.get(pubend)
-            if place is not None and place.topic != topic and session.rights.may_see(place.topic):
-                raise UsageError(
-                    "E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'"
-                )
-
     def _condition(self, topic: TopicId, where: str, *, is_kept: bool = False) -> Condition:
         """Read a condition; one that `is_kept` was accepted before, perhaps by an earlier version."""
         schema = self.network.topics.get(topic)
         if schema is None:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
+            raise UsageError("E141", f"there is no topic '{topic}'")
         try:
             return parse_condition(where, schema, is_written=is_kept)
         except GaplessError:
@@ -705,26 +626,7 @@ class Subscriptions:
         if session is not None:
             session.subscriptions[subscription.number] = subscription
         subscription.condition_bytes = len(subscription.asked.where)
-        self._count(subscription, 1)
-
-    def _count(self, subscription: Subscription, sign: int) -> None:
-        principal = subscription.principal
-        principal.subscriptions += sign
-        principal.names += sign * (subscription.asked.name is not None)
-        principal.condition_bytes += sign * subscription.condition_bytes
-        for condition in subscription.matched:
-            principal.match((subscription.asked.topic, condition), sign)
-
-    def _match(self, subscription: Subscription, conditions: list[Condition]) -> None:
-        """These are its conditions now."""
-        for sign, each in ((1, conditions), (-1, subscription.matched)):
-            for condition in each:
-                subscription.principal.match((subscription.asked.topic, condition), sign)
-        subscription.matched = conditions
-
-    def _charge(self, subscription: Subscription, condition_bytes: int) -> None:
-        subscription.principal.condition_bytes += condition_bytes - subscription.condition_bytes
-        subscription.condition_bytes = condition_bytes
+        subscription.count(1)
 
     def _begin(
         self, subscription: Subscription, condition: Condition, start: Tick | Mapping[PubendId, Tick] | None
@@ -787,34 +689,10 @@ class Subscriptions:
 
     def _forget(self, subscription: Subscription) -> None:
         if self._by_name.pop(subscription.name, None) is not None:
-            self._count(subscription, -1)
+            subscription.count(-1)
             self._principals.left(subscription.principal)
         name = subscription.asked.name
         if name is not None and self._named.get(name) is subscription:
             del self._named[name]
         if subscription.session is not None:
             subscription.session.subscriptions.pop(subscription.number, None)
-
-
-def _id_of(name: str) -> SubscriptionId:
-    """What the broker calls a named subscription. No client has a name like this."""
-    return SubscriptionId(f"named {name}")
-
-
-def _answer(session: Session, request: int, error: StoreError | None) -> None:
-    if error is None:
-        session.send(Done(request=request))
-    else:
-        session.send(
-            RequestRefused(request=request, code=error.code, message=error.message, retry=error.retry)
-        )
-
-
-def _start(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
-    match asked.start:
-        case "now":
-            return None
-        case "earliest":
-            return _EARLIEST
-        case start:
-            return start

@@ -13,6 +13,7 @@ from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.protocol.broker import Broker
 from gapless.protocol.edge import Edge
+from gapless.protocol.pubend import Pubend
 
 #: No broker's clock, and no pubend, is taken to be further ahead than this.
 AHEAD_MS_MAX = 60_000
@@ -32,6 +33,10 @@ class SourceFigures:
     released: Tick
     #: Records that wait for the disk.
     pending: int
+    #: The next event gets no earlier tick than this.
+    next_tick: Tick
+    #: The highest tick that was asked for and was too far ahead of the clock to be followed; None for none.
+    asked_beyond: Tick | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,11 @@ def stream_figures(broker: Broker) -> list[StreamFigures]:
     return [_stream(broker, pubend) for pubend in sorted(broker.network.pubends)]
 
 
+def hosted(broker: Broker) -> list[Pubend]:
+    """The pubends that live here."""
+    return [path.pubend for path in broker._paths.values() if path.pubend is not None]
+
+
 def laggards(broker: Broker) -> dict[SubscriptionId, Mapping[PubendId, Tick]]:
     """The subscriptions that do not stand with the others, and what each was handed, per pubend."""
     found: dict[SubscriptionId, dict[PubendId, Tick]] = {}
@@ -90,8 +100,8 @@ def known_horizon(broker: Broker, pubend: PubendId) -> tuple[Tick, Tick]:
 def stream_reach(broker: Broker, pubend: PubendId, clock: Tick) -> Tick:
     """The tick of a pubend beyond which nobody can have read anything, here or elsewhere.
 
-    What is known here, and as much as the clock of another broker, or a pubend that gives out ticks faster than
-    they pass, may be ahead.
+    What is known here, and as much as the clock of another broker may be ahead, or a pubend that gives out
+    ticks faster than they pass.
     """
     return max(broker._paths[pubend].istream.frontier, clock) + AHEAD_MS_MAX * TICKS_PER_MS
 
@@ -121,6 +131,8 @@ def _stream(broker: Broker, pubend: PubendId) -> StreamFigures:
             acked=source.releasable,
             released=source.released,
             pending=len(source.pending),
+            next_tick=source.next_tick,
+            asked_beyond=_told(source.asked_beyond),
         ),
     )
 

@@ -37,6 +37,10 @@ class Parameters:
     idle_silence_ms: int = 1_000
     #: How many milliseconds of ticks a pubend reserves in its log ahead of its silence.
     reserve_ms: int = 1_000
+    #: How far publishing may run ahead of time, at more than one event per tick, before it is refused.
+    publish_ahead_ms: int = 1_000
+    #: How far beyond its clock a pubend follows the ticks of others; no longer leap of a clock is believed.
+    ticks_ahead_ms: int = 86_400_000
     #: Acks are not sent more often than this.
     ack_delay_ms: int = 50
     #: How often brokers tell their neighbours which cells they reach.

@@ -50,6 +50,7 @@ from gapless.protocol.parameters import Parameters
 UNWANTED_MAX = 2
 IDLE_SILENCE = mark("idle_silence", "a pubend turned idle time into silence")
 CLOCK_HELD = mark("clock_held", "the clock was behind the last tick, and ticks went on ascending")
+TIME_FOLLOWED = mark("time_followed", "a pubend was asked for ticks beyond its time, and its time followed")
 GRANT_REPEATED = mark("grant_repeated", "a start request was repeated and got the same answer")
 GRANT_EARLY = mark("grant_early", "a start request came before the advertisement it speaks of, and waited")
 GRANT_IN_PAST = mark("grant_in_past", "a start tick in the past was granted")
@@ -69,6 +70,9 @@ TELL_ROWS_WORTH = 512
 TELL_BYTES_WORTH = 2**20
 #: Start requests that wait for their advertisement; beyond, they are dropped and the edge repeats them.
 EARLY_MAX = 256
+#: Each reservation of a pubend that stays idle covers twice the time of the one before, up to so many times
+#: `reserve_ms`: what a crash skips stays in proportion to how long nothing was published.
+RESERVE_GROWTH_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,14 @@ class Recovered:
     kept_from: Tick = TICK_MAX
     #: Of the events below, the host knows that some are lost which not everybody had acked.
     lost_before: Tick = TICK_MIN
+
+    @property
+    def floor(self) -> Tick:
+        """No new event gets a tick below this one."""
+        # A start in the future that somebody wished for binds nobody else; one that was given "from now on"
+        # was the next tick then, and what is published now comes after it.
+        given = [record.start for record in self.starts if record.wanted is None]
+        return max([self.next_tick, self.reserved, self.released, *given])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +146,9 @@ class Pubend:
     parameters: Parameters
     #: Every tick below is known: an event in the log, or silence for ever. Only grows.
     told: Tick = 0
+    #: What is told next begins here: at `told`, but for the first time after a restart. What an earlier life
+    #: said above its last event may not have reached everybody, and is silence.
+    tell_from: Tick = 0
     #: The next event gets this tick or a later one. Invariant: never below `told`.
     next_tick: Tick = 0
     #: Silence may be told up to here without further logging. Durable.
@@ -170,23 +185,28 @@ class Pubend:
     token: int = 0
     #: The pubend's own time: never behind the clock, never running backwards.
     time_tick: Tick = 0
+    #: The same, had nobody asked for later ticks: what bounds how far `time_tick` may follow such wishes.
+    clock_tick: Tick = 0
     time_ms: int = 0
+    #: How many times `reserve_ms` the next reservation covers.
+    reserve_growth: int = 1
+    #: The highest tick that was asked for and lay too far beyond the clock to be followed.
+    asked_beyond: Tick = TICK_MIN
 
     @staticmethod
     def recover(pubend: PubendId, parameters: Parameters, log: Recovered, now: Now) -> Pubend:
         """A pubend that goes on where its log ends."""
-        # A start in the future that somebody wished for binds nobody else; one that was given "from now on"
-        # was the next tick then, and what is published now comes after it.
-        given = [record.start for record in log.starts if record.wanted is None]
-        floor = max([log.next_tick, log.reserved, log.released, *given])
+        floor = log.floor
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
         self.released = self.releasing = self.releasable = log.released
         self.kept_from, self.lost_before = log.kept_from, log.lost_before
         self.events_stop = log.next_tick
+        # Not of what was lost: somebody may hold those events, and they were no silence.
+        self.tell_from = min(max(log.next_tick, log.released, log.lost_before), floor)
         for record in log.starts:
             self._promise(record)
             self._remember_grant(record)
-        self.time_tick, self.time_ms = max(floor, now.clock), now.ms
+        self.time_tick, self.clock_tick, self.time_ms = max(floor, now.clock), now.clock, now.ms
         # Whatever was told before the crash is as old as AET: ask for its acks at once.
         self.milestones.append((now.ms - parameters.ack_expected_ms, floor))
         self.ack_expected_at_ms = now.ms
@@ -206,13 +226,20 @@ class Pubend:
         """Give the rows their ticks and log them. Nobody hears of them before they are durable.
 
         `encoded` are the rows as an Arrow message, when they came as one. Refused while the log is too far
-        behind: what waits for the disk is held in memory.
+        behind: what waits for the disk is held in memory. Refused also while ticks are too far ahead of time:
+        every other pubend in a total order has to follow them.
         """
         waiting = sum(p.record.batch.nbytes for p in self.pending if isinstance(p.record, BatchRecord))
         if waiting > self.parameters.stream_bytes_max:
             reason = f"the log is behind by {waiting} bytes: try again when it has caught up"
             return [RefusePublish(pubend=self.pubend, token=publish_token, reason=reason)]
-        first = max(self.next_tick, self._time(now))
+        time = self._time(now)
+        ahead_ms = (self.next_tick - time) // TICKS_PER_MS
+        if ahead_ms > self.parameters.publish_ahead_ms:
+            reason = f"more than one event a microsecond: ticks are {ahead_ms} ms ahead: try again later"
+            return [RefusePublish(pubend=self.pubend, token=publish_token, reason=reason)]
+        self.reserve_growth = 1
+        first = max(self.next_tick, time)
         if now.clock < self.next_tick:
             reached(CLOCK_HELD)
         ticks = np.arange(first, first + rows.num_rows, dtype=np.int64)
@@ -225,7 +252,7 @@ class Pubend:
     ) -> tuple[list[Effect], list[KnowledgeMessage], list[StartGrantMessage]]:
         """All records up to `token` are flushed: now, and only now, tell."""
         effects: list[Effect] = []
-        released = self.released
+        released, reserved = self.released, self.reserved
         batches: list[EventBatch] = []
         grants: list[StartGrantMessage] = []
         while self.pending and self.pending[0].token <= token:
@@ -251,6 +278,9 @@ class Pubend:
         knowledge = [self._first_time(batch, now) for batch in _told_together(batches)]
         if self.curious_until > self.told:
             knowledge += self._silence(now)
+            if self.reserved > reserved:
+                # What was asked for while this reservation was on its way may lie beyond it.
+                effects += self._reserve(now)
         if self.released > released:
             knowledge.append(self.final())
         return effects, knowledge, grants
@@ -280,6 +310,7 @@ class Pubend:
         effects = self._read_next()
         if ticks.stop > self.told:
             self.curious_until = max(self.curious_until, ticks.stop)
+            self._follow(ticks.stop, now)
             knowledge += self._silence(now)
             effects += self._reserve(now)
         return effects, knowledge
@@ -374,7 +405,7 @@ class Pubend:
 
     def check(self) -> None:
         """Raise if an invariant is broken."""
-        assert self.told <= self.next_tick, f"told {self.told} beyond next tick {self.next_tick}"
+        assert self.tell_from <= self.told <= self.next_tick, (self.tell_from, self.told, self.next_tick)
         ascending = [self.released, self.releasing, self.releasable, self.told]
         assert ascending == sorted(ascending), f"released, releasing, releasable, told: {ascending}"
         tokens = [pending.token for pending in self.pending]
@@ -382,8 +413,8 @@ class Pubend:
 
     def _first_time(self, batch: EventBatch, now: Now) -> KnowledgeMessage:
         stop = batch.last + 1
-        message = self._knowledge(((self.told, stop, ALWAYS),), batch, first_time=True)
-        self.told = stop
+        message = self._knowledge(((self.tell_from, stop, ALWAYS),), batch, first_time=True)
+        self.told = self.tell_from = stop
         self.events_stop = stop
         self.idle_at_ms = now.ms + self.parameters.idle_silence_ms
         return message
@@ -396,8 +427,8 @@ class Pubend:
                 break
         if stop <= self.told:
             return []
-        message = self._knowledge(((self.told, stop, ALWAYS),), None, first_time=True)
-        self.told = stop
+        message = self._knowledge(((self.tell_from, stop, ALWAYS),), None, first_time=True)
+        self.told = self.tell_from = stop
         self.next_tick = max(self.next_tick, stop)
         return [message]
 
@@ -405,7 +436,8 @@ class Pubend:
         time = self._time(now)
         if time < self.reserved or any(isinstance(p.record, ReserveRecord) for p in self.pending):
             return []
-        before = max(time, self.told) + self.parameters.reserve_ms * TICKS_PER_MS
+        before = max(time, self.told) + self.parameters.reserve_ms * self.reserve_growth * TICKS_PER_MS
+        self.reserve_growth = min(2 * self.reserve_growth, RESERVE_GROWTH_MAX)
         return [self._append(ReserveRecord(before=before))]
 
     def _retransmission(self, ticks: TickSet, batch: EventBatch | None) -> KnowledgeMessage:
@@ -436,9 +468,10 @@ class Pubend:
         return [ReadRecords(pubend=self.pubend, ticks=first, rows_max=self.parameters.message_rows_max)]
 
     def _release(self) -> list[Effect]:
-        # One at a time: acks that come while it is under way are released together by the next.
+        # One at a time: acks that come while it is under way are released together by the next. Silence alone
+        # is not worth a record: it frees nothing.
         before = min(self.releasable, self.kept_from)
-        if before <= self.releasing or self.releasing > self.released:
+        if before <= self.releasing or self.releasing > self.released or self.events_stop <= self.released:
             return []
         self.releasing = before
         return [self._append(ReleaseRecord(before=self.releasing))]
@@ -503,9 +536,25 @@ class Pubend:
 
     def _time(self, now: Now) -> Tick:
         # While it is ahead of the clock, time goes on at half the pace until the clock has caught up.
-        self.time_tick = max(now.clock, self.time_tick + (now.ms - self.time_ms) * TICKS_PER_MS // 2)
+        passed = (now.ms - self.time_ms) * TICKS_PER_MS // 2
+        self.clock_tick = max(now.clock, self.clock_tick + passed)
+        self.time_tick = max(self.clock_tick, self.time_tick + passed)
         self.time_ms = now.ms
         return self.time_tick
+
+    def _follow(self, wanted: Tick, now: Now) -> None:
+        """Somebody waits for silence up to a tick that has not come here: let it be that late here, too.
+
+        In total order an event that ran ahead holds back those of all other pubends until they have come to
+        its tick. The clock bounds this, not the time, so that no number of wishes adds up.
+        """
+        if wanted <= self._time(now):
+            return
+        if wanted > self.clock_tick + self.parameters.ticks_ahead_ms * TICKS_PER_MS:
+            self.asked_beyond = max(self.asked_beyond, wanted)
+            return
+        reached(TIME_FOLLOWED)
+        self.time_tick = wanted
 
 
 def _key(record: StartRecord) -> tuple[BrokerId, Epoch, Tick | None]:

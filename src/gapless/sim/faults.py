@@ -39,11 +39,14 @@ _WEATHER_ODDS: Mapping[str, tuple[float, ...]] = {
     "reordering": (0.02, 0.2),
 }
 #: Counted when they happen, as a consequence of the kinds above.
-CONSEQUENCES = ("unsynced_loss", "torn_write", "queue_overflow")
+CONSEQUENCES = ("unsynced_loss", "torn_write", "queue_overflow", "clock_leap")
 KINDS = (*_WEATHER_ODDS, *STRIKES_US, *CONSEQUENCES)
 
-#: No clock is ever further off than this.
+#: No clock is ever further off than this, ...
 CLOCK_OFFSET_MAX = 3 * SECOND_US
+#: ... but for that of a repository, now and then: what it publishes then is far ahead of everybody, also when
+#: its clock is right again.
+CLOCK_LEAP = 3_600 * SECOND_US
 #: How far clocks are off that nobody has tampered with.
 CLOCK_SKEW = 20_000
 
@@ -266,8 +269,13 @@ class Faults:
         return self._jump(self._world.nodes[self._random.choice(list(self._world.nodes))], direction)
 
     def _jump(self, node: Node, direction: int) -> bool:
-        jump = direction * self._random.choice((1_000, 100_000, SECOND_US, 3 * SECOND_US))
-        node.clock_offset = max(-CLOCK_OFFSET_MAX, min(CLOCK_OFFSET_MAX, node.clock_offset + jump))
+        size = self._random.choice((1_000, 100_000, SECOND_US, 3 * SECOND_US))
+        node.clock_offset = max(
+            -CLOCK_OFFSET_MAX, min(CLOCK_OFFSET_MAX, node.clock_offset + direction * size)
+        )
+        if direction > 0 and size == SECOND_US and node.logs:
+            node.clock_offset = CLOCK_LEAP
+            self._world.faults["clock_leap"] += 1
         # Somebody sets the clock right after a while, which is a jump the other way.
         self._later(0.3, 3.0, partial(setattr, node, "clock_offset", 0))
         return True

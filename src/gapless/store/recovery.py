@@ -10,6 +10,7 @@ All calls may wait for the disk: they belong in a thread. Threads that use it at
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,19 +24,22 @@ from gapless.errors import StoreError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
-from gapless.store.files import DiskFiles, File, Files, failure
+from gapless.store.files import PRIVATE, DiskFiles, File, Files, failure
 
 DATABASE_NAME = "node.sqlite"
 LOCK_NAME = "node.lock"
 
 _APPLICATION = 0x47504C53
-_VERSION = 3
+_VERSION = 4
 _TABLES = """
 create table publishers (
     publisher text not null,
     pubend text not null,
     catenation integer not null,
     tick integer not null,
+    owner text,
+    is_temporary integer not null default 0,
+    holes blob not null default x'90',
     primary key (publisher, pubend)
 ) without rowid;
 create table subscriptions (
@@ -52,22 +56,35 @@ create table meta (
     value blob not null
 ) without rowid;
 """
+#: What makes a database of each earlier version one of the next.
+_UPGRADES = {
+    2: "alter table subscriptions add column owner text;",
+    3: """
+    alter table publishers add column owner text;
+    alter table publishers add column is_temporary integer not null default 0;
+    alter table publishers add column holes blob not null default x'90';
+    """,
+}
 
-#: What makes a database of a version one of the next.
-_UPGRADES = {2: "alter table subscriptions add column owner text;"}
-
+_holes_decoder = msgspec.msgpack.Decoder(tuple[tuple[int, int], ...])
 _positions_decoder = msgspec.msgpack.Decoder(dict[str, int])
 _changes_decoder = msgspec.msgpack.Decoder(list[tuple[str, dict[str, int]]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherPosition:
-    """Everything that `publisher` numbered up to `catenation` is in the log of `pubend`, up to `tick`."""
+    """What `publisher` numbered up to `catenation` is in the log of `pubend`, up to `tick`, but for holes."""
 
     publisher: str
     pubend: PubendId
     catenation: int
     tick: Tick
+    #: The principal that it belongs to; None for nobody.
+    owner: str | None = None
+    #: Whether its client made it up, and never comes back to it once it has ended.
+    is_temporary: bool = False
+    #: Numbers that are not known to be in the log, from the first to the last of each hole, ascending.
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +127,7 @@ class RecoveryDatabase:
         except OSError as error:
             raise failure(error, folder) from error
         try:
+            _make_private(path)
             with _explained(path):
                 # Calls come from a pool of threads, one at a time.
                 connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -178,43 +196,58 @@ class RecoveryDatabase:
 
     def publisher(self, publisher: str, pubend: PubendId) -> PublisherPosition | None:
         """How far a publisher has come at a pubend; None when it is not known."""
-        with _explained(self.path):
-            row = self._connection.execute(
-                "select catenation, tick from publishers where publisher = ? and pubend = ?",
-                (publisher, pubend),
-            ).fetchone()
-        if row is None:
-            return None
-        return PublisherPosition(publisher=publisher, pubend=pubend, catenation=row[0], tick=row[1])
+        return next(self._publishers("where publisher = ? and pubend = ?", (publisher, pubend)), None)
 
     def publishers(self, pubend: PubendId) -> Iterator[PublisherPosition]:
         """How far all publishers of a pubend have come, by name."""
+        return self._publishers("where pubend = ? order by publisher", (pubend,))
+
+    def _publishers(self, rest: str, values: tuple[str, ...]) -> Iterator[PublisherPosition]:
+        columns = "select publisher, pubend, catenation, tick, owner, is_temporary, holes from publishers "
         with _explained(self.path):
-            rows = self._connection.execute(
-                "select publisher, catenation, tick from publishers where pubend = ? order by publisher",
-                (pubend,),
-            )
-            for publisher, catenation, tick in rows:
-                yield PublisherPosition(publisher=publisher, pubend=pubend, catenation=catenation, tick=tick)
+            for row in self._connection.execute(columns + rest, values):
+                publisher, pubend, catenation, tick, owner, is_temporary, holes = row
+                yield PublisherPosition(
+                    publisher=publisher,
+                    pubend=PubendId(pubend),
+                    catenation=catenation,
+                    tick=tick,
+                    owner=owner,
+                    is_temporary=bool(is_temporary),
+                    holes=_holes_decoder.decode(holes),
+                )
 
     def put_publishers(self, positions: Iterable[PublisherPosition]) -> None:
         """Remember how far publishers have come. A position never goes back."""
-        rows = [(each.publisher, each.pubend, each.catenation, each.tick) for each in positions]
+        rows = [
+            (
+                each.publisher,
+                each.pubend,
+                each.catenation,
+                each.tick,
+                each.owner,
+                each.is_temporary,
+                msgspec.msgpack.encode(each.holes),
+            )
+            for each in positions
+        ]
         with self.transaction():
             self._connection.executemany(
-                "insert into publishers values (?, ?, ?, ?) on conflict do update set "
-                "catenation = excluded.catenation, tick = excluded.tick "
-                "where excluded.catenation > publishers.catenation",
+                "insert into publishers (publisher, pubend, catenation, tick, owner, is_temporary, holes) "
+                "values (?, ?, ?, ?, ?, ?, ?) on conflict do update set "
+                "catenation = excluded.catenation, tick = excluded.tick, owner = excluded.owner, "
+                "is_temporary = excluded.is_temporary, holes = excluded.holes "
+                "where excluded.catenation >= publishers.catenation",
                 rows,
             )
 
-    def forget_publishers(self, pubend: PubendId, before: Tick) -> int:
-        """Forget those of a pubend whose last event has a tick below `before`; how many there were."""
+    def drop_publishers(self, pubend: PubendId, names: Iterable[str]) -> None:
+        """Forget publishers of a pubend."""
         with self.transaction():
-            done = self._connection.execute(
-                "delete from publishers where pubend = ? and tick < ?", (pubend, before)
+            self._connection.executemany(
+                "delete from publishers where pubend = ? and publisher = ?",
+                [(pubend, name) for name in names],
             )
-            return done.rowcount
 
     # ---- subscriptions -------------------------------------------------------------------------------
 
@@ -281,12 +314,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("pragma application_id").fetchone()[0]
     version = connection.execute("pragma user_version").fetchone()[0]
     tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
-    is_older = application == _APPLICATION and version in _UPGRADES
-    if (
-        (application, version) != (_APPLICATION, _VERSION)
-        and not is_older
-        and (application or version or tables)
-    ):
+    is_ours = application == _APPLICATION and (version == _VERSION or version in _UPGRADES)
+    if not is_ours and (application or version or tables):
         raise StoreError(
             "E305",
             f"{path} is not a node's database of version {_VERSION}: use the program that wrote it, "
@@ -296,14 +325,22 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     # What a transaction says is on the disk when it returns.
     connection.execute("pragma synchronous = full")
     connection.execute("pragma journal_size_limit = 4194304")
-    while is_older and version < _VERSION:
-        connection.executescript(f"begin; {_UPGRADES[version]} pragma user_version = {version + 1}; commit;")
-        version += 1
     if not tables:
         connection.executescript(
             f"begin; {_TABLES} pragma application_id = {_APPLICATION}; "
             f"pragma user_version = {_VERSION}; commit;"
         )
+        return
+    for earlier in range(version, _VERSION):
+        connection.executescript(f"begin; {_UPGRADES[earlier]} pragma user_version = {earlier + 1}; commit;")
+
+
+def _make_private(path: Path) -> None:
+    """SQLite would let everybody read what it makes; what it makes beside a file is like that file."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+    except OSError as error:
+        raise failure(error, path) from error
 
 
 @contextmanager

@@ -26,6 +26,8 @@ class Keep(Enum):
     RELATION = "relation"
 
 
+#: Retention by time lets go of events at least once in so many ticks.
+STEP_TICKS_MAX = 60_000 * TICKS_PER_MS
 #: What keeps the newest event of each key.
 KEYED = frozenset({Keep.NEWEST, Keep.RELATION})
 
@@ -99,6 +101,17 @@ class Retention:
                 return now - self.keep_ms * TICKS_PER_MS
             case Keep.SIZE | Keep.FOREVER | Keep.NEWEST | Keep.RELATION:
                 return TICK_MIN
+
+    @property
+    def step(self) -> int:
+        """How many ticks are worth a move of `kept_from`: a hundredth of what is kept, and a minute at most.
+
+        >>> Retention(keep=Keep.TIME, keep_ms=60_000).step, Retention(keep=Keep.FOREVER).step
+        (600000, 1)
+        """
+        if self.keep is not Keep.TIME:
+            return 1
+        return max(1, min(self.keep_ms * TICKS_PER_MS // 100, STEP_TICKS_MAX))
 
     def fits(self, log_bytes: int) -> bool:
         """Whether a log of this size may stay as it is."""

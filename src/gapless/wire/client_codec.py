@@ -40,6 +40,7 @@ from gapless.wire.client_messages import (
     Publish,
     PublishRefused,
     Receipt,
+    ReleasePublisher,
     RequestRefused,
     RowsDelivery,
     StatusReport,
@@ -82,6 +83,8 @@ _Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
 #: So many rows may be granted at once.
 CREDIT_ROWS_MAX: Final = 2**40
 _CreditRows = Annotated[int, Meta(ge=0, le=CREDIT_ROWS_MAX)]
+#: A catenation number, or -1 for none.
+_Before = Annotated[int, Meta(ge=-1, le=2**62)]
 
 
 class _Publish(Head, frozen=True):
@@ -92,6 +95,8 @@ class _Publish(Head, frozen=True):
     schema: Number
     after: tuple[Name, TickNumber] | None
     given_up: Counter | None = None
+    before: _Before | None = None
+    is_temporary: bool = False
 
 
 class _Subscribe(Head, frozen=True):
@@ -142,6 +147,11 @@ class _AskStatus(Head, frozen=True):
     subscription: Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARACTERS_MAX)] | None = None
 
 
+class _ReleasePublisher(Head, frozen=True):
+    request: Number
+    publisher: Name
+
+
 class _CreateTopic(Head, frozen=True):
     request: Number
     topic: Name
@@ -164,6 +174,7 @@ class _PublishRefused(Head, frozen=True):
     code: _Code
     message: Text
     retry: bool
+    had: _Before | None = None
 
 
 class _Confirmed(Head, frozen=True):
@@ -214,6 +225,7 @@ _acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
 _request = msgspec.msgpack.Decoder(_Request)
 _ask_status = msgspec.msgpack.Decoder(_AskStatus)
 _list_topics = msgspec.msgpack.Decoder(_ListTopics)
+_release_publisher = msgspec.msgpack.Decoder(_ReleasePublisher)
 _create_topic = msgspec.msgpack.Decoder(_CreateTopic)
 _receipt = msgspec.msgpack.Decoder(_Receipt)
 _publish_refused = msgspec.msgpack.Decoder(_PublishRefused)
@@ -232,7 +244,15 @@ def encode_client(message: ClientMessage) -> list[Part]:
         case Publish(topic=topic, pubend=pubend, publisher=publisher, first_catenation=first):
             assert message.rows is not None, f"a Publish to '{topic}' without rows"
             published = _Publish(
-                topic, pubend, publisher, first, message.schema, message.after, message.given_up
+                topic,
+                pubend,
+                publisher,
+                first,
+                message.schema,
+                message.after,
+                message.given_up,
+                message.before,
+                message.is_temporary,
             )
             if isinstance(message.rows, PackedRows):
                 return encode_frame(Kind.PUBLISH_ROWS, encode_head(published), encode_packed(message.rows))
@@ -258,6 +278,8 @@ def encode_client(message: ClientMessage) -> list[Part]:
             kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns), retention)
         case AskStatus(request=request, event=event, subscription=name):
             kind, head = Kind.ASK_STATUS, _AskStatus(request, event, name)
+        case ReleasePublisher(request=request, publisher=publisher):
+            kind, head = Kind.RELEASE_PUBLISHER, _ReleasePublisher(request, publisher)
         case _:
             assert_never(message)
     return encode_frame(kind, encode_head(head))
@@ -311,12 +333,17 @@ class ClientDecoder:
                 )
             case Kind.ASK_STATUS:
                 return _decode_ask_status(frame)
+            case Kind.RELEASE_PUBLISHER:
+                release = decode_head(_release_publisher, frame)
+                return ReleasePublisher(request=release.request, publisher=release.publisher)
             case _:
                 raise PeerError("E213", f"a {frame.kind.name} frame may not come from a client")
 
     def _publish(self, frame: Frame) -> Publish:
         is_packed = frame.kind is Kind.PUBLISH_ROWS
         head = decode_head(_publish, frame, parts=2 if is_packed else 1)
+        if head.before is not None and head.before >= head.first_catenation:
+            raise unreadable(frame, f"number {head.before} is not before {head.first_catenation}")
         topic = TopicId(head.topic)
         rows: pa.RecordBatch | PackedRows | None = None
         encoded: memoryview | None = None
@@ -337,6 +364,8 @@ class ClientDecoder:
             rows=rows,
             after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
             given_up=head.given_up,
+            before=head.before,
+            is_temporary=head.is_temporary,
             encoded=encoded,
             nbytes=len(frame.parts[-1]),
         )
@@ -392,7 +421,7 @@ def encode_node(message: NodeMessage) -> list[Part]:
         case PublishRefused(publisher=publisher, first_catenation=first, last_catenation=last):
             kind = Kind.PUBLISH_REFUSED
             head = _PublishRefused(
-                publisher, first, last, message.code, shortened(message.message), message.retry
+                publisher, first, last, message.code, shortened(message.message), message.retry, message.had
             )
         case Confirmed(request=request, schema=schema):
             kind = Kind.CONFIRMED

@@ -36,6 +36,10 @@ Start: TypeAlias = Literal["now", "earliest"] | Tick | Mapping[PubendId, Tick]
 #: acknowledged is kept.
 Mode: TypeAlias = Literal["guaranteed", "best-effort", "holding"]
 
+#: A client sends an event again for at most so long after it has sent it first: a node may have forgotten the
+#: publisher after that, and would store the event twice.
+RESEND_HOURS_MAX = 24
+
 
 # ---- from the client ---------------------------------------------------------------------------------
 
@@ -58,6 +62,11 @@ class Publish:
     after: tuple[PubendId, Tick] | None = None
     #: The publisher was refused events for the time being and has given them up: those up to this number.
     given_up: int | None = None
+    #: The number before the first: the last below it that the publisher counts on, stored or still to come.
+    #: What is between the two will not come. -1 when it counts on nothing; None from clients that do not say.
+    before: int | None = None
+    #: Whether the client made the publisher's name up, and will never use it again once it has ended.
+    is_temporary: bool = False
     #: What the rows were read from, when it can be passed on as it is; see `ColumnsFormat.decode_kept`.
     encoded: memoryview | None = field(default=None, compare=False)
     #: How many bytes the rows came in: no row has more.
@@ -147,6 +156,14 @@ class AskStatus:
     subscription: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePublisher:
+    """The identity shall belong to whoever publishes under it next. Answered by Done."""
+
+    request: int
+    publisher: str
+
+
 ClientMessage: TypeAlias = (
     Publish
     | Subscribe
@@ -157,6 +174,7 @@ ClientMessage: TypeAlias = (
     | ListTopics
     | CreateTopic
     | AskStatus
+    | ReleasePublisher
 )
 
 
@@ -214,6 +232,8 @@ class PublishRefused:
     message: str
     #: Whether sending the very same again may help.
     retry: bool
+    #: When events are missing that the publisher counts on: the last number that is there, -1 for none.
+    had: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

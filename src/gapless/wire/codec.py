@@ -2,9 +2,9 @@
 
 A head is MessagePack, laid out and bounded by a `msgspec` type: a field that is missing, of another type
 or out of its bounds is found while it is decoded. Columns are Arrow record batches without their schema,
-which both sides know. Arrow checks that every buffer lies inside the part, and a full validation that every
-offset, text and number in it can be read; compression is refused, so what a peer sends takes no more memory
-than it has sent.
+which both sides know. `arrow` sees that a message is plain and its buffers are of the right lengths, so what
+a peer sends takes no more memory than it has sent; a full validation, that every offset, text and number in
+it can be read.
 
 Whatever the bytes are, decoding gives a value or raises PeerError.
 
@@ -13,7 +13,6 @@ Implements docs/wire.md, section 2.
 
 from __future__ import annotations
 
-import struct
 import zlib
 from typing import Annotated, Final, TypeVar
 
@@ -25,9 +24,9 @@ from msgspec import Meta
 from gapless.content.language import WRITTEN_CHARACTERS_MAX
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
-from gapless.model.budget import EVENT_BYTES_MAX, HOP_BYTES
 from gapless.model.schema import COLUMNS_MAX, Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray
+from gapless.wire.arrow import Layout, slimmed
 from gapless.wire.frames import Frame
 
 #: Characters of any name: brokers, cells, pubends, topics, publishers, subscriptions.
@@ -122,11 +121,12 @@ def encode_batch(batch: EventBatch) -> memoryview:
 class ColumnsFormat:
     """How the rows of one topic are read from an Arrow message."""
 
-    __slots__ = ("_arrow", "_required", "schema")
+    __slots__ = ("_arrow", "_layout", "_required", "schema")
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._arrow = schema.arrow()
+        self._layout = Layout(schema, ROWS_MAX)
         #: The columns that may have no null.
         self._required = [at for at, column in enumerate(schema.columns) if not column.nullable]
 
@@ -137,29 +137,22 @@ class ColumnsFormat:
     def decode_kept(self, part: memoryview) -> tuple[pa.RecordBatch, memoryview | None]:
         """As `decode`, and the bytes that the rows were read from, when there are many and all are needed.
 
-        Whoever passes the rows on may pass on these bytes, and need not make them again. They must have the
-        size that we would give them, so that nothing can hide in them that is no value of these rows.
+        Whoever passes the rows on may pass on these bytes, and need not make them again. They must be the
+        bytes that we would write, so that nothing can hide in them that is no value of these rows.
         """
-        if _is_compressed(part):
-            raise self._damaged("it is compressed, or no record batch")
-        owned = _owned(part)
         try:
+            snug, ours = self._layout.look(part, wholly=len(part) >= KEPT_BYTES_MIN)
+            owned = _owned(part)
             columns = pa.ipc.read_record_batch(owned, self._arrow)
             columns.validate(full=True)
         except Exception as error:  # whatever a library finds wrong, the peer sent it
             raise self._damaged((str(error).splitlines() or [""])[0]) from error
-        if columns.num_rows > ROWS_MAX:
-            raise self._damaged(f"{columns.num_rows} rows, at most {ROWS_MAX} may come")
         for at in self._required:
             if columns.column(at).null_count:
                 raise self._damaged(f"column '{self.schema.columns[at].name}' has a null")
-        if owned.size < KEPT_BYTES_MIN and owned.size * len(self.schema.columns) <= EVENT_BYTES_MAX:
-            return columns, None
-        size = pa.ipc.get_record_batch_size(columns)
-        if size > owned.size + HOP_BYTES:
-            # Then no bound on what comes would be one on what is kept.
-            raise self._damaged(f"{owned.size} bytes that are used several times, for {size}")
-        return columns, memoryview(owned) if owned.size == size and size >= KEPT_BYTES_MIN else None
+        if not snug:
+            return slimmed(columns), None
+        return columns, memoryview(owned) if ours else None
 
     def _damaged(self, reason: str) -> PeerError:
         return PeerError(
@@ -188,47 +181,6 @@ def _owned(part: memoryview) -> pa.Buffer:
     if buffer.address % 8 or 2 * len(part) < memoryview(part.obj).nbytes:
         return pa.py_buffer(bytes(part))
     return buffer
-
-
-_CONTINUATION = 0xFFFFFFFF
-_START = struct.Struct("<III")
-_VTABLE = struct.Struct("<i")
-_OFFSET = struct.Struct("<H")
-_REFERENCE = struct.Struct("<I")
-#: Where the vtable of a FlatBuffers table has the place of its n-th field.
-_MESSAGE_HEADER = 4 + 2 * 2
-_BATCH_COMPRESSION = 4 + 2 * 3
-
-
-def _is_compressed(part: memoryview) -> bool:
-    """Whether an Arrow message is a compressed batch; also true of what is no message at all.
-
-    Arrow would unpack it into as much memory as the sender likes, and has no option not to. So the two
-    FlatBuffers tables that lead to the field are walked here; Arrow verifies them afterwards.
-    """
-    try:
-        continuation, _, root = _START.unpack_from(part)
-        if continuation != _CONTINUATION:
-            return True
-        message = 8 + root
-        header = _field(part, message, _MESSAGE_HEADER)
-        if header is None:
-            return True
-        batch = header + _REFERENCE.unpack_from(part, header)[0]
-        return _field(part, batch, _BATCH_COMPRESSION) is not None
-    except struct.error:
-        return True
-
-
-def _field(part: memoryview, table: int, entry: int) -> int | None:
-    """Where a field of a FlatBuffers table is, None when the table has none."""
-    vtable = table - _VTABLE.unpack_from(part, table)[0]
-    if vtable < 0:
-        raise struct.error
-    if entry >= _OFFSET.unpack_from(part, vtable)[0]:
-        return None
-    offset: int = _OFFSET.unpack_from(part, vtable + entry)[0]
-    return table + offset if offset else None
 
 
 # ---- schemas -----------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def test_whoever_shows_a_token_has_all_options_of_the_door_in_one_order() -> Non
             wanted = BULK.get(name, list(OPTIONS[1:]))
             assert [each for each in options if each in wanted] == wanted, name
             dialling += 1
-    assert dialling == len([*BULK, "pub", "sub", "status", "top", "why", "bench"]) + 3 + 6
+    assert dialling == len([*BULK, "pub", "sub", "status", "top", "why", "bench"]) + 4 + 6
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from gapless.client import Options, Receipt
-from gapless.client.publisher import SENDS_MAX
+from gapless.client.publisher import RESEND_SECONDS_MAX, SENDS_MAX, uptime_s
 from gapless.errors import LinkError, SchemaError, StoreError, UsageError
-from gapless.wire.client_messages import Publish
+from gapless.wire.client_messages import Publish, PublishRefused
 from gapless.wire.client_messages import Receipt as WireReceipt
 from gapless.wire.handshake import Refuse
 from tests.unit.client.fake_node import PUBEND, QUICK, FakeNode, Peer, connected, event, run
@@ -197,6 +197,104 @@ def test_a_refusal_for_now_is_tried_again_and_then_given_up() -> None:
             await client.publish("trades", event(2))
             heard = [await node.hear(Publish) for _ in range(5)]
             assert [each.given_up for each in heard] == [None] * 4 + [0]
+
+    run(story())
+
+
+def test_every_frame_names_the_number_before_it() -> None:
+    async def story() -> None:
+        async with connected() as (node, client):
+            await client.publish("trades", event(1))
+            await client.publish_batch("trades", [event(2), event(3)])
+            await client.publish("trades", event(4))
+            heard = await _publishes(node, 3)
+            assert [each.before for each in heard] == [-1, 0, 2]
+            assert all(each.is_temporary for each in heard)
+            await client.publisher("trades", identity="me", first_catenation=7).publish(event(5))
+            [chosen] = await _publishes(node, 1)
+            assert (chosen.before, chosen.is_temporary) == (-1, False)
+
+    run(story())
+
+
+def test_a_node_that_lacks_what_came_before_gets_it_again_in_order() -> None:
+    async def story() -> None:
+        async with connected() as (node, client):
+            await client.publish("trades", event(0))
+            await node.hear(Publish)
+            held: list[tuple[Peer, Publish]] = []
+            node.on_publish = lambda peer, message: held.append((peer, message))
+            sends = [
+                asyncio.create_task(client.publish_batch("trades", [event(price)] * 2)) for price in (1, 2)
+            ]
+            first, second = await _publishes(node, 2)
+            assert (first.before, second.before) == (0, 2)
+            node.on_publish = None
+            # The first is refused for good, so the second cannot come after it.
+            node.refuse(held[0][0], first, "E111", retry=False)
+            held[1][0].send(
+                PublishRefused(
+                    publisher=second.publisher,
+                    first_catenation=3,
+                    last_catenation=4,
+                    code="E182",
+                    message="events are missing",
+                    retry=True,
+                    had=0,
+                )
+            )
+            [again] = await _publishes(node, 1)
+            assert (again.first_catenation, again.before) == (3, 0)
+            with pytest.raises(SchemaError):
+                await sends[0]
+            assert len(await sends[1]) == 2
+
+    run(story())
+
+
+def test_a_node_that_has_forgotten_a_publisher_is_told_where_it_begins() -> None:
+    async def story() -> None:
+        async with connected() as (node, client):
+            await client.publish("trades", event(0))
+
+            def forgot(peer: Peer, message: Publish) -> None:
+                node.on_publish = None
+                peer.send(
+                    PublishRefused(
+                        publisher=message.publisher,
+                        first_catenation=1,
+                        last_catenation=1,
+                        code="E182",
+                        message="events are missing",
+                        retry=True,
+                        had=-1,
+                    )
+                )
+
+            node.on_publish = forgot
+            assert (await client.publish("trades", event(1))).tick == 1_001
+            assert [each.before for each in await _publishes(node, 3)] == [-1, 0, -1]
+
+    run(story())
+
+
+def test_what_was_first_sent_a_day_ago_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with connected() as (node, client):
+            late_s = RESEND_SECONDS_MAX + 1
+
+            def drop(peer: Peer, message: Publish) -> None:
+                node.on_publish = None
+                monkeypatch.setattr("gapless.client.publisher.uptime_s", lambda: uptime_s() + late_s)
+                peer.drop()
+
+            node.on_publish = drop
+            with pytest.raises(
+                UsageError, match=r"^E102 events 0 to 0 of publisher .* were sent 24 hours ago"
+            ):
+                await client.publish("trades", event(1))
+            await client.publish("trades", event(2))
+            assert node.prices == [2.0]
 
     run(story())
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from gapless.node.clock import WallClock
 from gapless.node.host import Host
 from gapless.protocol.effects import Effect, StartTimer
 from gapless.protocol.events import Event, Now, TimerFired
@@ -28,7 +29,7 @@ class _Broker:
 
 
 def _hosted(step: Step, failures: list[Exception]) -> tuple[Host, _Broker]:
-    host, broker = Host(failures.append), _Broker(step)
+    host, broker = Host(failures.append, WallClock(ticks_ahead_ms=1_000)), _Broker(step)
     nothing = cast("Any", None)
     host.run(cast("Any", broker), *[cast("Any", object())] * 3, nothing)
     return host, broker

@@ -184,7 +184,7 @@ def test_a_client_that_reads_nothing_for_long_is_cut_off(monkeypatch: pytest.Mon
         running = asyncio.get_running_loop()
         with far:
             await running.sock_sendall(far, frames(100))
-            while owner._connection.is_open:
+            while owner._connection.is_open:  # noqa: ASYNC110  # nothing tells of it
                 await asyncio.sleep(0)
             assert len(owner.came) < 100
             assert owner._connection._reason.startswith("E107")
@@ -225,13 +225,13 @@ def test_unfinished_frames_of_a_principal_are_bounded() -> None:
         running = asyncio.get_running_loop()
         for _, far in owners:
             await running.sock_sendall(far, bytes(large)[:-8])
-        while all(owner._connection.is_open for owner, _ in owners):
+        while all(owner._connection.is_open for owner, _ in owners):  # noqa: ASYNC110  # nothing tells of it
             await asyncio.sleep(0)
         assert share.held_bytes <= 2 * 2**16
         for owner, far in owners:
             owner._connection.abort("done")
             far.close()
-        while any(owner._connection.is_open for owner, _ in owners):
+        while any(owner._connection.is_open for owner, _ in owners):  # noqa: ASYNC110  # nothing tells of it
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert share.held_bytes == 0

@@ -47,8 +47,41 @@ def test_publishers_are_remembered_and_never_go_back(tmp_path: Path) -> None:
         assert database.publisher("ann", P1) == position("ann", 5, 100)
         assert list(database.publishers(P1)) == [position("ann", 5, 100), position("bob", 3, 110)]
         assert list(database.publishers(P2)) == [position("ann", 1, 7, P2)]
-        assert database.forget_publishers(P1, before=105) == 1
+        database.drop_publishers(P1, ["ann", "nobody"])
         assert list(database.publishers(P1)) == [position("bob", 3, 110)]
+
+
+def test_owners_and_holes_of_publishers_are_remembered(tmp_path: Path) -> None:
+    told = replace(position("ann", 9, 100), owner="token feed", is_temporary=True, holes=((1, 3), (7, 7)))
+    with RecoveryDatabase.open(tmp_path) as database:
+        database.put_publishers([told])
+    with RecoveryDatabase.open(tmp_path) as database:
+        assert list(database.publishers(P1)) == [told]
+        # Released by an operator, without another event.
+        database.put_publishers([replace(told, owner=None)])
+        assert database.publisher("ann", P1) == replace(told, owner=None)
+
+
+def test_a_database_of_version_2_is_brought_up_to_date(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / DATABASE_NAME)
+    old.executescript(
+        """
+        create table publishers (publisher text not null, pubend text not null, catenation integer not null,
+            tick integer not null, primary key (publisher, pubend)) without rowid;
+        create table subscriptions (name text not null primary key, topic text not null,
+            condition text not null, ordering text not null, positions blob not null, changes blob not null
+        ) without rowid;
+        create table meta (key text not null primary key, value blob not null) without rowid;
+        insert into publishers values ('ann', 'trades@p1', 5, 100);
+        pragma application_id = 1196444755;
+        pragma user_version = 2;
+        """
+    )
+    old.close()
+    for _ in range(2):
+        with RecoveryDatabase.open(tmp_path) as database:
+            assert list(database.publishers(P1)) == [position("ann", 5, 100)]
+            assert list(database.subscriptions()) == []
 
 
 def test_subscriptions_are_remembered_with_their_positions(tmp_path: Path) -> None:
@@ -142,7 +175,7 @@ def test_files_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("create table customers (name)")
     other.close()
-    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 3: use the program"):
+    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 4: use the program"):
         RecoveryDatabase.open(tmp_path)
     path.unlink()
     RecoveryDatabase.open(tmp_path).close()

@@ -217,7 +217,8 @@ def text_codes(texts: pa.Array) -> CodeArray:
     if data_buffer is None or not len(data_buffer) or not count:
         codes = np.zeros(count, np.int64)
     else:
-        offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + count + 1]
+        # Just the rows: a buffer may be longer than they need, by any number of bytes.
+        offsets = np.frombuffer(offset_buffer, np.int32, count + 1, 4 * texts.offset)
         data = np.frombuffer(data_buffer, np.uint8)
         steps = np.arange(ORDER_BYTES)
         at = np.minimum(offsets[:-1, None] + steps, len(data) - 1)

@@ -2,8 +2,11 @@
 
 lxml parses, with everything off that reaches beyond the bytes: no network, no DTD, no entities but the five
 that XML itself has. A document type declaration is refused before the parser sees it, so that no entity is
-ever declared, let alone expanded. Size, depth, number of nodes and length of attributes have limits. Whatever
-is wrong, the error is a `ContentError`:
+ever declared, let alone expanded. Size, depth, number of nodes, number and length of attributes have limits.
+Time and memory of the parser grow with the number of nodes, and with the square of the attributes of an
+element, so these are counted before it begins, by searches that run once over the bytes. For that, the bytes
+must mean what they look like: encodings that can write `<` or `=` in another way are refused. Whatever is
+wrong, the error is a `ContentError`:
 
     E175  not well-formed
     E176  over a limit
@@ -40,12 +43,37 @@ DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
 NODES_MAX = 100_000
 #: How deep elements may nest. It is the limit of libxml2 itself, which keeps it while it parses.
 DEPTH_MAX = 256
-#: The longest value of an attribute, and the most attributes of one element.
+#: The longest value of an attribute, and the most attributes of an element, declared namespaces included.
 ATTRIBUTE_CHARS_MAX = 65_536
 ATTRIBUTES_MAX = 1_000
 
+#: Nothing in a document of so few bytes can be over a limit of nodes or attributes.
+_SMALL_BYTES = 4 * ATTRIBUTES_MAX
+
 #: What may stand before a document type declaration: white space, comments, processing instructions.
 _PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]+|<\?.*?\?>|<!--.*?-->)*+", re.DOTALL)
+
+#: A declared encoding, and those in which the signs of the markup are ASCII and nothing else looks like them.
+_ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml[^>]*?[ \t\r\n]encoding\s*=\s*["']([^"'>]*)""")
+_PLAIN_ENCODING = re.compile(
+    rb"utf-?8|(us-)?ascii|iso-?8859-\d+|iso_8859-\d+|latin-?1|(windows-|cp)125\d|koi8-[ru]"
+    rb"|shift_jis|euc-(jp|kr)|gb(k|2312|18030)|big5",
+    re.IGNORECASE,
+)
+#: What may hold a `<` that is no markup: comments and instructions, which are nodes, and sections of text.
+_OPAQUE = re.compile(
+    rb"(<)(?:!--.*?(?:-->|\Z)|\?.*?(?:\?>|\Z))|<!\[CDATA\[.*?(?:\]\]>|\Z)",
+    re.DOTALL,
+)
+#: A tag, with text behind it, that has more equals signs than an element may have attributes.
+_CROWDED = re.compile(rb"<[^<=!?/](?:[^<=]*+=){%d}+" % (ATTRIBUTES_MAX + 1))
+#: All attributes of a tag, and each of them.
+_TAG = re.compile(rb"""<(?:[^<>"']++|"[^<"]*+"|'[^<']*+')*+""")
+_ATTRIBUTE = re.compile(rb"""=[ \t\r\n]*+(?:"[^"]*+"|'[^']*+')""")
+#: What may be the value of an attribute and too long; it has no more characters than bytes.
+_LONG_VALUE = re.compile(
+    rb"""=[ \t\r\n]*+(?:"[^"<]{%d}|'[^'<]{%d})""" % (ATTRIBUTE_CHARS_MAX + 1, ATTRIBUTE_CHARS_MAX + 1)
+)
 
 #: libxml2's codes for what we tell apart from a plain mistake.
 _LIMIT_CODES = frozenset({etree.ErrorTypes.ERR_RESOURCE_LIMIT, etree.ErrorTypes.ERR_NAME_TOO_LONG})
@@ -79,18 +107,22 @@ def parse_root(data: bytes | str) -> etree._Element:
         parser = _TEXT_PARSER
     elif data[:2] in {b"\xff\xfe", b"\xfe\xff"} or b"\0" in data[:4]:
         return parse_root(_decoded(data))
+    else:
+        _refuse_odd_encoding(data)
     if len(data) > DOCUMENT_BYTES_MAX:
         raise _too_large(f"{len(data)} bytes")
     if b"<!DOCTYPE" in data:
         _refuse_doctype(data)
+    if len(data) > _SMALL_BYTES:
+        _refuse_crowds(data)
     try:
         root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
         raise _translated(error) from None
     except (etree.LxmlError, ValueError, LookupError) as error:
         raise ContentError("E175", f"not well-formed: {error}") from error
-    if len(data) > ATTRIBUTE_CHARS_MAX or data.count(b"=") > ATTRIBUTES_MAX:
-        _check_large(root)
+    if len(data) > ATTRIBUTE_CHARS_MAX and _LONG_VALUE.search(data):
+        _check_values(root)
     if root.getroottree().docinfo.internalDTD is not None:
         raise _doctype()
     return root
@@ -132,14 +164,37 @@ def _translated(error: etree.XMLSyntaxError) -> ContentError:
     return ContentError("E175", f"not well-formed: {text}")
 
 
-def _check_large(root: etree._Element) -> None:
-    """The limits that a document with few bytes and few equals signs cannot break."""
-    for count, element in enumerate(root.iter(), start=1):
-        if count > NODES_MAX:
-            raise ContentError("E176", f"a document has at most {NODES_MAX} nodes")
-        values: list[Any] = list(element.values())
-        if len(values) > ATTRIBUTES_MAX:
+def _refuse_odd_encoding(data: bytes) -> None:
+    """Refuse bytes that do not mean what they look like, UTF-7 for example."""
+    declared = _ENCODING.match(data)
+    if declared is not None and not _PLAIN_ENCODING.fullmatch(declared[1]):
+        name = declared[1][:40].decode("ascii", "replace")
+        raise ContentError("E175", f"not well-formed: encoding {name!r} is not read here: send UTF-8")
+
+
+def _refuse_crowds(data: bytes) -> None:
+    """Refuse too many nodes, and too many attributes of an element, in a few searches.
+
+    The text is looked at just as far as a parser would get: what is misread behind a mistake in it is never
+    parsed.
+    """
+    many = data.count(b"<") > NODES_MAX
+    crowded = data.count(b"=") > ATTRIBUTES_MAX and _CROWDED.search(data) is not None
+    if not many and not crowded:
+        return
+    markup = _OPAQUE.sub(rb"\1!", data)
+    if markup.count(b"<") - markup.count(b"</") > NODES_MAX:
+        raise ContentError("E176", f"a document has at most {NODES_MAX} nodes")
+    for found in _CROWDED.finditer(markup):
+        tag = _TAG.match(markup, found.start())
+        if tag is not None and len(_ATTRIBUTE.findall(tag[0])) > ATTRIBUTES_MAX:
             raise ContentError("E176", f"an element has at most {ATTRIBUTES_MAX} attributes")
+
+
+def _check_values(root: etree._Element) -> None:
+    """The length of attributes."""
+    for element in root.iter():
+        values: list[Any] = list(element.values())
         if any(len(value) > ATTRIBUTE_CHARS_MAX for value in values):
             raise ContentError("E176", f"an attribute has at most {ATTRIBUTE_CHARS_MAX} characters")
 

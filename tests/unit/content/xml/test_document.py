@@ -1,6 +1,7 @@
 """Documents are read without trusting them: what is refused, and what the rest means."""
 
 import pytest
+from lxml import etree
 
 from gapless.content.xml import PatternIndex, evaluate, parse_document, parse_pattern
 from gapless.content.xml.document import (
@@ -9,6 +10,7 @@ from gapless.content.xml.document import (
     DEPTH_MAX,
     DOCUMENT_BYTES_MAX,
     NODES_MAX,
+    parse_root,
 )
 from gapless.errors import ContentError
 
@@ -135,3 +137,89 @@ def test_too_many_attributes_are_refused_however_short_they_are() -> None:
     attributes = " ".join(f'a{at}=""' for at in range(ATTRIBUTES_MAX + 1))
     with pytest.raises(ContentError, match="E176"):
         parse_document(f"<a {attributes}/>")
+
+
+@pytest.fixture
+def parser_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes the parser was given, each time."""
+    calls: list[int] = []
+    parse = etree.fromstring
+
+    def counted(data: bytes, parser: etree.XMLParser) -> etree._Element:
+        calls.append(len(data))
+        return parse(data, parser)
+
+    monkeypatch.setattr("gapless.content.xml.document.etree.fromstring", counted)
+    return calls
+
+
+def attributes(count: int, name: str = "a") -> bytes:
+    return b" ".join(b"%s%d='%d'" % (name.encode(), at, at) for at in range(count))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"<a " + attributes(80_000) + b"/>",
+        b"<a " + attributes(80_000),
+        b"<a " + attributes(2_000, "xmlns:n") + b"/>",
+        b"<r>" + b"<!-- < -->" * 2_000 + b"<b\n" + attributes(1_001).replace(b"=", b" = ") + b"></b></r>",
+        b"<r x='>'><![CDATA[<!--]]><b c='>>>' " + attributes(1_000) + b"/></r>",
+        ("<a " + attributes(80_000).decode() + "/>").encode("utf-16"),
+        b"<a>" + b"<b/>" * NODES_MAX + b"</a>",
+        b"<a><!--" + b"<![CDATA[" * 99_999 + b"-->" + b"<b/>" * NODES_MAX + b"</a>",
+        b"<a>" + b"<!---->" * NODES_MAX + b"</a>",
+        b"<a>" + b"<?p?>" * NODES_MAX + b"</a>",
+    ],
+    ids=[
+        "attributes",
+        "open tag",
+        "namespaces",
+        "later",
+        "signs",
+        "utf-16",
+        "nodes",
+        "hidden",
+        "comments",
+        "pis",
+    ],
+)
+def test_what_is_over_a_limit_never_reaches_the_parser(document: bytes, parser_calls: list[int]) -> None:
+    with pytest.raises(ContentError, match="E176"):
+        parse_root(document)
+    assert not parser_calls
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"<a " + attributes(1_000) + b"/>",
+        b"<a>" + b"x='y' " * 5_000 + b"</a>",
+        b"<a b='" + b"=" * 5_000 + b"'>" + b"=" * 5_000 + b"</a>",
+        b"<a><![CDATA[<b " + attributes(5_000) + b"/>]]></a>",
+        b"<a><!-- <b " + attributes(5_000) + b"/> --></a>",
+        b"<a>" + b"<![CDATA[<]]>" * (NODES_MAX + 1) + b"</a>",
+        b"<a><!--" + b"<b/>" * NODES_MAX + b"--></a>",
+        b"<?xml version='1.0' encoding='ISO-8859-1'?><a>\xe9</a>",
+        b"<?xml version='1.0' encoding=\"utf-8\"?><a>\xc3\xa9</a>",
+    ],
+)
+def test_what_only_looks_like_too_much_is_read(document: bytes) -> None:
+    assert parse_root(document).tag == "a"
+
+
+@pytest.mark.parametrize("name", ["utf-7", "UTF-7", "utf-16", "UCS-4", "hz", "iso-2022-jp", "IBM037"])
+def test_encodings_in_which_markup_can_hide_are_refused(name: str) -> None:
+    document = f"<?xml version='1.0' encoding='{name}'?><a>+ADw-b/+AD4-</a>".encode()
+    with pytest.raises(ContentError, match=r"E175.*encoding"):
+        parse_root(document)
+
+
+@pytest.mark.parametrize(
+    "piece", [b"<!--", b"<?", b"<![CDATA[", b"='", b"<a =\"'", b"<a ='", b'="', b"<a b='", b"]]>", b"<a\t"]
+)
+def test_a_document_of_one_piece_many_times_is_no_document_and_soon_found_out(piece: bytes) -> None:
+    """A search that began anew at each of these would run for hours, until the suite's limit of time."""
+    for document in (piece * 200_000, b"<r>" + piece * 200_000 + b"<r>"):
+        with pytest.raises(ContentError, match=r"E17[567]"):
+            parse_root(document)

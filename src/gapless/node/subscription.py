@@ -1,0 +1,132 @@
+"""What is one subscription at a node? What its client asked for, whose it is, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gapless.content.condition import Condition
+from gapless.errors import StoreError, UsageError
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import TICK_MIN, Tick
+from gapless.node.delivery import Reader
+from gapless.node.principals import Principal
+from gapless.node.security import Rights
+from gapless.protocol.network import Network
+from gapless.wire.client_messages import Done, RequestRefused, Subscribe
+
+if TYPE_CHECKING:
+    from gapless.node.sessions import Session
+
+#: The start of a pubend that came after the subscription: everything.
+EARLIEST = TICK_MIN + 1
+
+
+@dataclass(slots=True)
+class Change:
+    """A change of a condition that not all pubends have confirmed."""
+
+    #: The client's number for it; None when coming back with another condition is what asked for it.
+    request: int | None
+    where: str
+    session: Session | None
+    since: dict[PubendId, Tick] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One subscription of a client."""
+
+    name: SubscriptionId
+    number: int
+    asked: Subscribe
+    #: None when the client is gone and the subscription is parked.
+    session: Session | None
+    #: The pubends of its topic when it began.
+    pubends: tuple[PubendId, ...]
+    #: Whose it is.
+    principal: Principal
+    #: The characters of its conditions, as they are counted there.
+    condition_bytes: int = 0
+    #: Its conditions, oldest first, as they are counted there because events cost more with them.
+    matched: list[Condition] = field(default_factory=list)
+    #: Where it starts at each pubend that has confirmed it.
+    starts: dict[PubendId, Tick] = field(default_factory=dict)
+    #: What it is to deliveries, once a pubend has confirmed it.
+    reader: Reader | None = None
+    #: Changes of its condition that are under way, in order.
+    changing: list[Change] = field(default_factory=list)
+    #: Of a named one: its conditions, each with the ticks from which on it decides; the last is the newest.
+    conditions: list[tuple[str, dict[PubendId, Tick]]] = field(default_factory=list)
+    #: Of a named one that goes on from earlier: the positions it had.
+    resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
+    #: Of a named one: whether the disk has it, so that its client may hear of it.
+    is_kept: bool = False
+    #: Of a named one: whether it goes on from an earlier life of the node.
+    is_restored: bool = False
+    #: The one that it stands for, which holds what both need until this one is confirmed.
+    before: Subscription | None = None
+
+    def count(self, sign: int) -> None:
+        """Count it as its principal's, or no longer."""
+        principal = self.principal
+        principal.subscriptions += sign
+        principal.names += sign * (self.asked.name is not None)
+        principal.condition_bytes += sign * self.condition_bytes
+        for condition in self.matched:
+            principal.match((self.asked.topic, condition), sign)
+
+    def charge(self, condition_bytes: int, matched: list[Condition]) -> None:
+        """These are its conditions now, of so many characters."""
+        self.count(-1)
+        self.condition_bytes, self.matched = condition_bytes, matched
+        self.count(1)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether nothing is delivered: its client reads in bulk, and only keeps the log from going."""
+        return self.asked.mode == "holding"
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether all pubends have said from which tick on it is gapless."""
+        return len(self.starts) == len(self.pubends)
+
+
+def id_of(name: str) -> SubscriptionId:
+    """What the broker calls a named subscription. No client has a name like this."""
+    return SubscriptionId(f"named {name}")
+
+
+def answer(session: Session, request: int, error: StoreError | None) -> None:
+    """Tell a client that its request was carried out, or that the disk refused it."""
+    if error is None:
+        session.send(Done(request=request))
+    else:
+        session.send(
+            RequestRefused(request=request, code=error.code, message=error.message, retry=error.retry)
+        )
+
+
+def start_of(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
+    """Where a subscription begins, as the broker is told."""
+    match asked.start:
+        case "now":
+            return None
+        case "earliest":
+            return EARLIEST
+        case start:
+            return start
+
+
+def check_pubends(network: Network, rights: Rights, topic: TopicId, pubends: Iterable[PubendId]) -> None:
+    """Whether pubends that a client names are its topic's, as far as is known here. Raises UsageError.
+
+    A client that comes from another edge may know some that this one has not heard of yet. One of a topic
+    that it may not see is as unknown: nothing is done with either.
+    """
+    for pubend in pubends:
+        place = network.pubends.get(pubend)
+        if place is not None and place.topic != topic and rights.may_see(place.topic):
+            raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")

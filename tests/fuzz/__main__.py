@@ -1,0 +1,79 @@
+"""`python -m tests.fuzz`: millions of mutated frames and payloads against a running node.
+
+All inputs are drawn from the seed. The exit status is 0 when the node lived through it and served everybody
+else as it should, 1 when not (the last inputs are kept then), and 2 when the arguments make no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.fuzz.campaign import Campaign, Result
+
+
+def main(arguments: list[str]) -> int:
+    """Run one campaign; gives the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=(__doc__ or "").split("\n", 1)[0]
+    )
+    parser.add_argument("--inputs", type=int, default=100_000, help="how many")
+    parser.add_argument("--seed", type=int, default=1, help="decides all inputs")
+    parser.add_argument("--lanes", type=int, default=3, help="connections at a time")
+    parser.add_argument("--json", action="store_true", help="the account as JSON on standard output")
+    chosen = parser.parse_args(arguments)
+    if chosen.inputs < 1 or chosen.seed < 0 or chosen.lanes < 1:
+        parser.error("--inputs and --lanes take a number from 1 on, --seed one from 0 on")
+    began = time.monotonic()
+    progress = Console(stderr=True, highlight=False)
+
+    def say(text: str) -> None:
+        progress.print(f"{time.monotonic() - began:6.1f} s  {text}", soft_wrap=True)
+
+    with tempfile.TemporaryDirectory(prefix="gapless-fuzz-") as folder:
+        result = Campaign(Path(folder), chosen.inputs, chosen.seed, chosen.lanes, say).play()
+    if chosen.json:
+        Console(soft_wrap=True, highlight=False).print_json(json.dumps(result.figures()))
+    else:
+        _show(result, Console(highlight=False))
+    if result.wrong:
+        kept = Path(f"fuzz-{chosen.seed}.txt").resolve()
+        kept.write_text(result.evidence)
+        again = f"python -m tests.fuzz --inputs {chosen.inputs} --seed {chosen.seed} --lanes {chosen.lanes}"
+        progress.print(f"reproduce: {again}\nthe last inputs of each lane are in {kept}", soft_wrap=True)
+    return 1 if result.wrong else 0
+
+
+def _show(result: Result, console: Console) -> None:
+    figures = result.figures()
+    console.print(f"\n{'input':24}{'sent':>12}{'went on':>12}  ended the connection")
+    for kind, row in figures["kinds"].items():
+        ended = ", ".join(f"{code} {number:,}" for code, number in row["ended"].items())
+        console.print(f"{kind:24}{row['sent']:>12,}{row['went_on']:>12,}  {ended}", soft_wrap=True)
+    console.print(
+        "\nanswers: " + ", ".join(f"{k} {n:,}" for k, n in figures["answers"].items()), soft_wrap=True
+    )
+    memory, stalls, calm = figures["memory_mb"], figures["stalls_ms"], figures["before_ms"]
+    rate, work = figures["inputs_per_second"], figures["node_cpu_us_per_input"]
+    told = f"\n{figures['inputs']:,} inputs in {figures['minutes']:.1f} minutes ({rate:,}/s), "
+    told += f"{figures['connections']:,} connections, {work} us of the node's processor each, "
+    told += f"seed {figures['seed']}\nanother client: {figures['witness_events']:,} events, "
+    told += f"each came once and in order: {'no' if figures['wrong'] else 'yes'}; they took "
+    told += f"p50 {stalls['p50']} ms, p99 {stalls['p99']} ms, max {stalls['max']} ms, "
+    told += f"{figures['stalls_above_100_ms']:,} of them more than 100 ms "
+    told += f"(before the attack: p50 {calm['p50']}, p99 {calm['p99']}, max {calm['max']})\n"
+    told += f"memory of the node: {memory['start']} MB at first, {memory['max']} MB at most, "
+    told += f"{memory['end']} MB at the end"
+    for wrong in figures["wrong"]:
+        told += f"\nWRONG: {wrong}"
+    console.print(told, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,205 @@
+"""What must hold of a node that was attacked? It lives, is ready, and has served its other client.
+
+A campaign starts a node and a witness, lets the witness run alone for a while, attacks, and puts everything
+together that was seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from tests.fuzz.inputs import TOPICS
+from tests.fuzz.run import Lane, Tally, attack
+from tests.fuzz.witness import COLUMNS as CALM
+from tests.hostile.victim import Victim
+
+#: So long the witness has the node for itself.
+ALONE_SECONDS = 2.0
+#: More memory than this is a leak, whatever was sent.
+MEMORY_BYTES_MAX = 2**30
+
+
+def network() -> str:
+    """The network file: one node, with a topic of each kind, and the witness's own."""
+    lines = ['cells = {all = ["n1"]}', 'edges = ["n1"]']
+    for topic, columns in {**TOPICS, "calm": CALM}.items():
+        told = ", ".join(f'{name} = "{kind}"' for name, kind in columns.items())
+        lines += [f"topics.{topic} = {{{told}}}", f'pubends.{topic}-1 = {{topic = "{topic}", broker = "n1"}}']
+    # Each of them is a principal of its own, with quotas and a share of the node.
+    for token in ("attackers", "readers", "witness"):
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        rights = 'publish = ["*"], subscribe = ["*"], admin = true'
+        lines.append(f'tokens.{token} = {{sha256 = "{digest}", {rights}}}')
+    return "\n".join(lines) + "\n"
+
+
+@dataclass
+class Result:
+    """What was seen."""
+
+    seed: int
+    tally: Tally
+    seconds: float
+    #: Time of the processor that the node took during the attack.
+    cpu_seconds: float
+    #: Bytes that the node took, in time.
+    memory: list[int]
+    events: int
+    #: How long each event of the witness took, before and during the attack.
+    before: list[float]
+    during: list[float]
+    wrong: list[str]
+    evidence: str = ""
+
+    def figures(self) -> dict[str, Any]:
+        """All of it, to be read by people and programs."""
+        kinds: dict[str, Any] = {}
+        for kind, sent in sorted(self.tally.sent.items()):
+            ended = {code: n for (each, code), n in self.tally.cut.most_common() if each == kind}
+            kinds[kind] = {"sent": sent, "went_on": sent - sum(ended.values()), "ended": ended}
+        return {
+            "inputs": self.tally.inputs,
+            "seed": self.seed,
+            "minutes": round(self.seconds / 60, 2),
+            "inputs_per_second": round(self.tally.inputs / max(self.seconds, 1e-9)),
+            "connections": self.tally.connections,
+            "node_cpu_us_per_input": round(1e6 * self.cpu_seconds / max(self.tally.inputs, 1)),
+            "kinds": kinds,
+            "answers": dict(self.tally.answers.most_common()),
+            "reasons": self.tally.examples,
+            "witness_events": self.events,
+            "before_ms": _percentiles(self.before),
+            "stalls_ms": _percentiles(self.during),
+            "stalls_above_100_ms": sum(each > 0.1 for each in self.during),
+            "memory_mb": {
+                "start": self.memory[0] >> 20, "max": max(self.memory) >> 20, "end": self.memory[-1] >> 20,
+            },
+            "wrong": self.wrong,
+        }  # fmt: skip
+
+
+def _percentiles(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    ordered = sorted(values)
+    at = [len(ordered) // 2, len(ordered) * 99 // 100, len(ordered) - 1]
+    return dict(zip(("p50", "p99", "max"), [round(1000 * ordered[each], 1) for each in at], strict=True))
+
+
+@dataclass
+class Campaign:
+    """One attack."""
+
+    folder: Path
+    inputs: int
+    seed: int
+    lanes: int
+    say: Callable[[str], None]
+    _wrong: list[str] = field(default_factory=list)
+
+    def play(self) -> Result:
+        """Attack a node."""
+        with Victim(self.folder, network()) as victim:
+            return self._played(victim)
+
+    def _played(self, victim: Victim) -> Result:
+        command = [sys.executable, "-m", "tests.fuzz.witness", str(victim.port)]
+        witness = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert witness.stdout is not None
+        assert witness.stdout.readline() == "ready\n"
+        self.say("the witness runs alone")
+        time.sleep(ALONE_SECONDS)
+        tally = Tally(self.inputs)
+        first = victim.resident_bytes
+        began, cpu = time.monotonic(), _cpu_seconds(victim)
+        watched, lanes, wrong = uvloop.run(
+            attack(victim.port, self.seed, self.lanes, tally, look=lambda: _resident(victim), say=self.say)
+        )
+        ended, cpu = time.monotonic(), _cpu_seconds(victim) - cpu
+        self.say(f"{tally.inputs:,} inputs were sent")
+        if wrong is not None:
+            self._wrong.append(f"after {tally.inputs:,} inputs: {wrong}")
+        account = self._ended(witness)
+        self._wrong += account["wrong"]
+        took = account["took"]
+        memory = [first, *(size for _, size in watched.samples if size)]
+        if max(memory) > MEMORY_BYTES_MAX:
+            self._wrong.append(f"the node took {max(memory) >> 20} MB of memory")
+        self._check(victim)
+        return Result(
+            seed=self.seed,
+            tally=tally,
+            seconds=ended - began,
+            cpu_seconds=cpu,
+            memory=memory,
+            events=account["events"],
+            before=[each for at, each in took if at < began],
+            during=[each for at, each in took if at >= began],
+            wrong=self._wrong,
+            evidence=_evidence(lanes, victim) if self._wrong else "",
+        )
+
+    def _ended(self, witness: subprocess.Popen[str]) -> dict[str, Any]:
+        try:
+            output, _ = witness.communicate(timeout=90)
+            account: dict[str, Any] = json.loads(output)
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            witness.kill()
+            return {"wrong": [f"the witness did not end well: {error!r}"], "took": [], "events": 0}
+        return account
+
+    def _check(self, victim: Victim) -> None:
+        """Whether the node lives, is ready, and stops in order."""
+        if not victim.is_alive:
+            self._wrong.append(f"the node died: {victim.log.read_text()[-1500:]}")
+            return
+        try:
+            status, text = victim.page("/readyz")
+            if status != 200:
+                self._wrong.append(f"/readyz says {status}: {text.strip()}")
+        except OSError as error:
+            self._wrong.append(f"/readyz does not answer: {error}")
+        code = victim.stop()
+        if code:
+            self._wrong.append(f"the node ended with status {code}")
+        bad = [
+            line for line in victim.log.read_text().splitlines() if "Traceback" in line or '"error"' in line
+        ]
+        if bad:
+            self._wrong.append(f"the log of the node has {len(bad)} errors, such as {bad[0][:400]}")
+
+
+def _resident(victim: Victim) -> int:
+    try:
+        return victim.resident_bytes
+    except OSError:
+        return 0
+
+
+def _cpu_seconds(victim: Victim) -> float:
+    assert victim.process is not None
+    try:
+        fields = Path(f"/proc/{victim.process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _evidence(lanes: list[Lane], victim: Victim) -> str:
+    lines = [
+        f"lane {number}: {kind} {data.hex()}"
+        for number, lane in enumerate(lanes)
+        for kind, data, _ in lane.last
+    ]
+    return "\n".join([*lines, "", victim.log.read_text()[-20_000:]])

@@ -1,0 +1,151 @@
+"""How is a well-behaved client served meanwhile? A process that publishes and reads, and looks at its clock.
+
+`python -m tests.fuzz.witness PORT`: it publishes an event every 10 milliseconds and subscribes to them,
+until its standard input ends. Then it says as JSON how long the events took, and which did not come exactly
+once.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import struct
+import sys
+import time
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tests.hostile.raw import KINDS, Raw, frame, publish_rows
+
+TOPIC, PUBEND = "calm", "calm-1"
+COLUMNS = {"n": "int"}
+PERIOD_SECONDS = 0.010
+#: How long the last events may take to come.
+PATIENCE_SECONDS = 30.0
+_SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+class Witness:
+    """One client that behaves."""
+
+    def __init__(self, port: int) -> None:
+        self.raw = Raw.welcomed(port, "witness", token="witness")
+        self.raw.send(frame("SUBSCRIBE", [1, TOPIC, "", None, "publisher", "now", "guaranteed", None]))
+        self.subscription = self.raw.hear_kind("CONFIRMED").head[1]
+        self.raw.socket.setblocking(False)
+        self._buffer = bytearray()
+        self.sent: list[float] = []
+        self.came: list[float | None] = []
+        self.order: list[int] = []
+        self.wrong: list[str] = []
+        self._tick: int | None = None
+
+    def play(self) -> None:
+        """Publish and read until standard input ends, and then until all has come."""
+        due = time.monotonic()
+        acknowledged = due
+        ended: float | None = None
+        while True:
+            now = time.monotonic()
+            if ended is None and now >= due:
+                self._publish(now)
+                # What is late is not made up for: after a pause of this process the pace is as before.
+                due = max(due + PERIOD_SECONDS, now - PERIOD_SECONDS)
+            if now - acknowledged > 1 and self._tick is not None:
+                acknowledged = now
+                self._write(frame("ACKNOWLEDGE", [self.subscription, {PUBEND: self._tick}]))
+            if ended is not None and (len(self.order) >= len(self.sent) or now - ended > PATIENCE_SECONDS):
+                return
+            inputs: list[Any] = [self.raw.socket] + ([sys.stdin] if ended is None else [])
+            ready, _, _ = select.select(inputs, [], [], max(0.0, due - now) if ended is None else 0.1)
+            if sys.stdin in ready and not sys.stdin.readline():
+                ended = now
+            if self.raw.socket in ready and not self._read():
+                self.wrong.append("the node hung up")
+                return
+
+    def _publish(self, now: float) -> None:
+        self.sent.append(now)
+        self.came.append(None)
+        number = len(self.sent) - 1
+        self._write(publish_rows(TOPIC, COLUMNS, [[number]], first=number, publisher="witness"))
+
+    def _write(self, data: bytes) -> None:
+        self.raw.socket.setblocking(True)
+        self.raw.socket.sendall(data)
+        self.raw.socket.setblocking(False)
+
+    def _read(self) -> bool:
+        try:
+            data = self.raw.socket.recv(2**18)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        now = time.monotonic()
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= 16:
+            _, _, kind, length, head, count, _ = struct.unpack_from("<2sBBIIHH", buffer, at)
+            if len(buffer) - at < 16 + length:
+                break
+            self._take(kind, bytes(buffer[at + 16 : at + 16 + length]), head, count, now)
+            at += 16 + length
+        del buffer[:at]
+        return bool(data)
+
+    def _take(self, kind: int, body: bytes, head_bytes: int, count: int, now: float) -> None:
+        start = (count + count % 2) * 4
+        if kind == KINDS["ROWS"]:
+            _, rows = struct.unpack_from("<II", body, start)
+            at = start + 8 + 8 * struct.unpack_from("<I", body, start)[0]
+            for _ in range(rows):
+                tick, _, size = struct.unpack_from("<qII", body, at)
+                self._arrived(msgspec.msgpack.decode(body[at + 16 : at + 16 + size])[0], tick, now)
+                at += 16 + size + -size % 8
+        elif kind == KINDS["COLUMNS"]:
+            sizes = struct.unpack_from(f"<{count}I", body)
+            at = start + head_bytes + -head_bytes % 8
+            ticks = struct.unpack_from(f"<{sizes[0] // 8}q", body, at)
+            at += sizes[0]
+            rows = pa.ipc.read_record_batch(pa.py_buffer(body[at : at + sizes[1]]), _SCHEMA)
+            for number, tick in zip(rows.column(0).to_pylist(), ticks, strict=True):
+                self._arrived(number, tick, now)
+        elif kind in (KINDS["PUBLISH_REFUSED"], KINDS["REQUEST_REFUSED"], KINDS["REFUSE"]):
+            self.wrong.append(f"refused: {msgspec.msgpack.decode(body[start : start + head_bytes])}")
+
+    def _arrived(self, number: int, tick: int, now: float) -> None:
+        if self.order and number <= self.order[-1]:
+            self.wrong.append(f"event {number} came after {self.order[-1]}")
+        if not 0 <= number < len(self.came) or self.came[number] is not None:
+            self.wrong.append(f"event {number} came twice, or was never sent")
+            return
+        self.came[number] = now
+        self.order.append(number)
+        self._tick = tick
+
+    def account(self) -> dict[str, Any]:
+        """What was seen."""
+        missing = [number for number, came in enumerate(self.came) if came is None]
+        if missing:
+            self.wrong.append(f"{len(missing)} events did not come, the first is {missing[0]}")
+        took = [
+            [sent, came - sent] for sent, came in zip(self.sent, self.came, strict=True) if came is not None
+        ]
+        return {"events": len(self.sent), "took": took, "wrong": self.wrong[:20]}
+
+
+def main() -> None:
+    """Witness until standard input ends."""
+    witness = Witness(int(sys.argv[1]))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    witness.play()
+    json.dump(witness.account(), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
