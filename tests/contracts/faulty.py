@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from gapless.store.files import Data, File, in_use
+from gapless.store.files import PRIVATE, Data, File, in_use
 
 #: Smaller than any real one, so that even short records tear.
 SECTOR = 16
@@ -99,7 +99,7 @@ class FaultyFiles:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return FaultyFile(self, path, self.names[path])
 
-    def create(self, path: Path) -> File:
+    def create(self, path: Path, mode: int = PRIVATE) -> File:  # nobody else is here
         self.call("create", path)
         inode = Inode()
         self._rename(path, inode)

@@ -21,6 +21,7 @@ PATIENCE_SECONDS = 30
 
 KINDS = {
     "HELLO": 0x01, "WELCOME": 0x02, "REFUSE": 0x03, "PING": 0x04, "PONG": 0x05,
+    "CHALLENGE": 0x06, "PROOF": 0x07,
     "KNOWLEDGE": 0x10, "ACK": 0x11, "NACK": 0x12, "ACK_EXPECTED": 0x13, "START_REQUEST": 0x14,
     "START_GRANT": 0x15, "ADVERTISEMENT": 0x16, "ADVERTISEMENT_ACK": 0x17, "LINK_STATUS": 0x18,
     "SIDEWAYS": 0x19, "TOPICS_CREATED": 0x1A,
@@ -44,7 +45,7 @@ def frame_bytes(kind: str, head: bytes, parts: Sequence[bytes] = ()) -> bytes:
     """A frame whose head is these very bytes."""
     table = padded(b"".join(struct.pack("<I", len(part)) for part in parts))
     body = table + padded(head) + b"".join(map(padded, parts))
-    version = 0 if kind in ("HELLO", "WELCOME", "REFUSE") else 1
+    version = 0 if kind in ("HELLO", "WELCOME", "REFUSE", "CHALLENGE", "PROOF") else 1
     header = struct.pack("<2sBBIIHH", b"G\xa7", version, KINDS[kind], len(body), len(head), len(parts), 0)
     return header + body
 
@@ -132,6 +133,15 @@ class Raw:
 
     def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, port), timeout=PATIENCE_SECONDS)
+
+    @staticmethod
+    def accepted(listening: socket.socket) -> Raw:
+        """A connection that a node makes to a socket of ours."""
+        raw = Raw.__new__(Raw)
+        listening.settimeout(PATIENCE_SECONDS)
+        raw.socket, _ = listening.accept()
+        raw.socket.settimeout(PATIENCE_SECONDS)
+        return raw
 
     @staticmethod
     def welcomed(port: int, name: str = "mallory", **fields: object) -> Raw:

@@ -122,6 +122,34 @@ def test_an_acknowledgement_of_the_future_loses_nothing(tmp_path: Path) -> None:
             assert prices(raw, 3) == [2.0, 3.0, 4.0]
 
 
+def test_a_position_outside_all_time_stops_no_node_and_its_name_stays_its_owners(tmp_path: Path) -> None:
+    with Victim(tmp_path, GUARDED) as victim:
+        with victim.dial("owner", token=SECRETS["owner"]) as raw:
+            raw.send(desk(1), desk(2, name="poisoned"))
+            confirmed(raw)
+            confirmed(raw)
+        victim.stop()
+        with closing(sqlite3.connect(next(tmp_path.rglob("node.sqlite")))) as database:
+            poison = msgspec.msgpack.encode({"mine-1": 2**62})
+            database.execute("update subscriptions set positions = ? where name = 'poisoned'", (poison,))
+            database.commit()
+        victim.start()
+        assert '"event": "not_restored"' in victim.log.read_text()
+        with (
+            victim.dial("owner", token=SECRETS["owner"]) as owner,
+            victim.dial("thief", token=SECRETS["thief"]) as thief,
+        ):
+            thief.send(desk(1, name="poisoned"))
+            assert refused(thief) == ("E105", False)
+            owner.send(desk(1))
+            confirmed(owner)
+            owner.send(rows(1, 0))
+            assert prices(owner, 1) == [0.0]
+            owner.send(desk(2, name="poisoned"))
+            confirmed(owner)
+            assert prices(owner, 1) == [0.0], "it is made anew"
+
+
 def test_a_hold_cannot_let_go_of_the_future(tmp_path: Path) -> None:
     with Victim(tmp_path) as victim, victim.dial() as raw:
         raw.send(desk(1, mode="holding"))

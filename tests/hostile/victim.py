@@ -33,13 +33,23 @@ class Victim:
     """A running node. Use it as a context manager; `kill` and `start` in between as often as you like."""
 
     def __init__(
-        self, folder: Path, network: str = TWO_TOPICS, *, broker: str = "n1", brokers: Sequence[str] = ()
+        self,
+        folder: Path,
+        network: str = TWO_TOPICS,
+        *,
+        broker: str = "n1",
+        brokers: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "gapless"),
+        prefix: Sequence[str] = (),
     ) -> None:
+        """`program` is what Python runs as `gapless`, and `prefix` a command that runs all of it."""
         names = [BrokerId(name) for name in (brokers or (broker,))]
         http, *listening = free_addresses([BrokerId("http"), *names]).values()
         listed = ", ".join(f'{name} = "{at}"' for name, at in zip(names, listening, strict=True))
+        self._command = [*prefix, sys.executable, *program]
         self.broker = broker
         self.folder = folder
+        #: Where each broker of the network listens; only this one does.
         self.ports = {str(name): at.port for name, at in zip(names, listening, strict=True)}
         self.port = self.ports[broker]
         self._http = http
@@ -67,7 +77,7 @@ class Victim:
     def start(self) -> None:
         """Start the node, and return when it listens."""
         command = [
-            *(sys.executable, "-m", "gapless", "up", str(self.file), "--broker", self.broker),
+            *(*self._command, "up", str(self.file), "--broker", self.broker),
             *("--data", str(self.folder / "data"), "--log", "json"),
         ]
         with self.log.open("a") as log:

@@ -26,6 +26,12 @@ def run(story: Coroutine[Any, Any, None], loop: Loop = uvloop.new_event_loop) ->
         runner.run(asyncio.wait_for(story, 2 * PATIENCE_SECONDS))
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the nodes run until this is so; `run` bounds for how long."""
+    while not condition():  # noqa: ASYNC110  # what nodes do to themselves has no event to wait for
+        await asyncio.sleep(0)
+
+
 class Network:
     """Running nodes of one file."""
 

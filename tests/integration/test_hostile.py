@@ -11,6 +11,7 @@ import pytest
 
 from gapless.client import Options, connect
 from gapless.errors import GaplessError
+from gapless.node import descriptors as descriptors_module
 from gapless.node import door as door_module
 from gapless.node.logs import REPEATS
 from gapless.node.node import Node
@@ -144,20 +145,25 @@ def test_there_is_room_for_so_many_clients_and_no_more(tmp_path: Path) -> None:
     run(story())
 
 
-def test_strangers_cannot_take_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "STRANGERS_MAX", 5)
+def test_the_oldest_stranger_makes_room_for_whoever_says_who_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptors_module, "STRANGERS_MAX", 5)
 
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network:
             node = network.nodes["n1"]
             waiting = [await asyncio.open_connection("127.0.0.1", node.address.port) for _ in range(5)]
-            assert await answer(node) == ["E219"]
-            for _, writer in waiting:
-                writer.close()
-            for reader, _ in waiting:
-                await reader.read()
             async with connect(network.address("n1")) as client:
                 assert "trades" in await client.topics()
+                heard = await asyncio.wait_for(waiting[0][0].read(), PATIENCE_SECONDS)
+                [frame] = FrameReader(FROM_DIALED_NODE).feed(heard)
+                told = decode_link(frame)
+                assert isinstance(told, Refuse)
+                assert (told.code, told.retry) == ("E219", True)
+                assert len(node._door.strangers) == 4
+            for _, writer in waiting:
+                writer.close()
 
     run(story())
 

@@ -8,9 +8,12 @@ import pytest
 from gapless.client import connect
 from gapless.errors import UsageError
 from gapless.node.connection import ANSWERS_BYTES_MAX
+from gapless.wire.client_messages import Receipt, RequestRefused, Unsubscribe
+from gapless.wire.handshake import Ping, Pong, encode_link
 from tests.hostile.raw import frame, hello
 from tests.integration.authority import Authority
 from tests.integration.files import LOOPS, Loop, run, running
+from tests.integration.nodes import ONE_NODE, Cluster
 
 NODE = """
 cells = {all = ["n1"]}
@@ -44,6 +47,41 @@ def test_the_name_of_one_certificate_is_refused_to_another_and_to_whoever_shows_
                                 await client.hold("trades", "desk", {}).__aenter__()
                     await owner.publish("trades", {"price": 1.0})
                     assert (await anext(trades))["price"] == 1.0
+
+    run(story())
+
+
+def test_pongs_receipts_and_refusals_count_as_answers_and_deliveries_do_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as client:
+            [session] = cluster.nodes["n1"].sessions.clients()
+            connection = session.connection
+
+            async def answered() -> int:
+                """How many bytes of answers were sent until a ping is answered, without its pong."""
+                before = connection._answers_after
+                client.connection.send(encode_link(Ping(number=1)))
+                while not isinstance(await client.hear(), Pong):
+                    pass
+                return connection._answers_after - before - pong
+
+            pong = 0
+            pong = await answered()
+            assert pong > 0
+            client.publish([1.0])
+            assert isinstance(await client.hear(), Receipt)
+            receipt = connection._answers_after - pong
+            assert receipt > 0
+            await client.subscribe(start="earliest")
+            assert await client.prices(1) == [1.0]
+            before = connection._answers_after
+            async with cluster.client("n1") as other:
+                other.publish([2.0], publisher="other")
+                assert await client.prices(1) == [2.0]
+            assert connection._answers_after == before
+            client.say(Unsubscribe(request=9, subscription=999))
+            assert isinstance(await client.hear(), RequestRefused)
+            assert connection._answers_after > before
 
     run(story())
 

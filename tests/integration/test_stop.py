@@ -102,10 +102,10 @@ def test_a_signal_stops_a_node_and_its_log_says_so(number: signal.Signals, tmp_p
     _, errors = node.communicate(timeout=PATIENCE_SECONDS)
     assert node.returncode == 0
     lines = [json.loads(line) for line in errors.splitlines()]
-    assert [line["event"] for line in lines] == ["listening", "stopping", "stopped"]
+    assert [line["event"] for line in lines] == ["descriptors", "listening", "stopping", "stopped"]
     assert {line["broker"] for line in lines} == {"node"}
     assert {line["level"] for line in lines} == {"info"}
-    assert lines[1]["signal"] == number.name
+    assert lines[2]["signal"] == number.name
 
 
 def test_a_second_signal_ends_a_node_that_waits_for_its_disk(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from gapless.errors import GaplessError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.config import load_network
 from gapless.node.node import Node
+from gapless.node.secret import write_secret
 from gapless.node.security import token_hash
 from gapless.wire.address import Address
-from tests.integration.files import run, running
+from tests.integration.files import LOOPS, Loop, run, running, until
+from tests.integration.nodes import free_addresses
 
 NODE = f"""
 cells = {{all = ["n1"]}}
@@ -99,3 +101,100 @@ def test_a_node_that_anybody_may_reach_says_so(
     run(story())
     lines = [record for record in caplog.records if record.getMessage() == "open_door"]
     assert [getattr(line, "gapless_fields", {})["missing"] for line in lines] == ["tls and tokens"] * told
+
+
+PAIR = f"""
+cells = {{p = ["p1"], s = ["s1"]}}
+links = ["p--s"]
+edges = ["s1"]
+topics.trades = {{price = "float"}}
+pubends.trades-1 = {{topic = "trades", broker = "p1"}}
+secret = {{file = "network.secret"}}
+
+[tokens]
+desk = {{ sha256 = "{token_hash("desk's secret")}", publish = ["trades"], subscribe = ["trades"] }}
+"""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_brokers_that_share_a_secret_serve_clients_with_tokens(loop: Loop, tmp_path: Path) -> None:
+    write_secret(tmp_path / "network.secret")
+
+    async def story() -> None:
+        async with (
+            running(PAIR, tmp_path, "p1", "s1") as network,
+            connect(network.address("s1"), token="desk's secret") as desk,
+            desk.subscribe("trades") as trades,
+        ):
+            await desk.publish("trades", {"price": 1.0})
+            assert (await anext(trades))["price"] == 1.0
+            assert [each.up for each in network.nodes["p1"].links.figures()] == [True]
+
+    run(story(), loop)
+
+
+def test_brokers_with_different_secrets_refuse_each_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_secret(tmp_path / "network.secret")
+    write_secret(tmp_path / "other.secret")
+
+    async def story() -> None:
+        file = load_network(f"{ADDRESSES}{PAIR}", "network.toml", tmp_path)
+        other = load_network(f"{ADDRESSES}{PAIR}".replace("network.secret", "other.secret"), "n", tmp_path)
+        addresses = free_addresses([BrokerId("p1"), BrokerId("s1")])
+        configs = [
+            replace(each.node(BrokerId(name), None, ""), addresses=addresses)
+            for each, name in ((file, "p1"), (other, "s1"))
+        ]
+        async with Node(configs[0]) as dialler, Node(configs[1]) as acceptor:
+            await until(lambda: any(each.getMessage() == "link_failed" for each in caplog.records))
+            assert dialler.links.up() == acceptor.links.up() == []
+            # The same secret everywhere, and the link comes up by itself.
+            acceptor.renew(None, configs[0].secret, configs[0].tokens)
+            await until(lambda: bool(dialler.links.up()))
+
+    run(story())
+    told = [getattr(each, "gapless_fields", {}) for each in caplog.records]
+    assert "E228 's1' does not know the network's secret" in str([each.get("reason") for each in told])
+    written = (tmp_path / "network.secret").read_text().strip()
+    assert written not in str([each.__dict__ for each in caplog.records])
+
+
+ADDRESSES = 'addresses = {p1 = "127.0.0.1:0", s1 = "127.0.0.1:0"}\n'
+
+
+@pytest.mark.parametrize("more", ["", '[tls]\ncertificate = "a"\nkey = "b"\nauthority = "c"\n'])
+def test_tokens_need_brokers_that_prove_who_they_are(more: str, tmp_path: Path) -> None:
+    text = f"{ADDRESSES}{PAIR}{more}".replace('secret = {file = "network.secret"}\n', "")
+    if more:
+        assert load_network(text, "network.toml", tmp_path).tls is not None
+        return
+    with pytest.raises(UsageError, match=r"E123 network.toml: tokens: .* add .tls., or a .secret. made with"):
+        load_network(text, "network.toml", tmp_path)
+    # Whoever makes the description in a program is told the same.
+    alone = load_network(f"{ADDRESSES}{PAIR.partition('secret')[0]}", "network.toml", tmp_path)
+    tokens = load_network(NODE, "network.toml").tokens
+    config = replace(alone.node(BrokerId("s1"), None, ""), tokens=tokens)
+
+    async def story() -> None:
+        assert await code(Node(config).__aenter__()) == "E123"
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "reason"),
+    [
+        (None, 0o600, "cannot be read: No such file or directory"),
+        ("short", 0o600, "holds no secret of at least 32 characters"),
+        ("x" * 40, 0o604, "may be read by every user of this machine: chmod 600"),
+    ],
+)
+def test_a_secret_that_is_none_is_refused(text: str | None, mode: int, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "network.secret"
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    with pytest.raises(UsageError, match=f"E123 network.toml: secret.file: .*{reason}"):
+        load_network(f"{ADDRESSES}{PAIR}", "network.toml", tmp_path)

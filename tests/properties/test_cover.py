@@ -9,7 +9,7 @@ import pytest
 
 from gapless.content import forest as forest_module
 from gapless.content.condition import NOTHING, Condition
-from gapless.content.cover import covers
+from gapless.content.cover import covers, surely_covers
 from gapless.content.domain import Domain
 from gapless.content.evaluate import mask
 from gapless.content.forest import Forest
@@ -18,6 +18,7 @@ from gapless.content.normal import both, within
 from gapless.content.rows import Rows
 from gapless.content.terms import Column
 from gapless.content.verdict import Cover
+from gapless.content.work import UNBOUNDED, Work
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from tests.properties.drawn import random_condition, random_rows
@@ -34,6 +35,20 @@ def test_what_is_covered_is_accepted(seed: int) -> None:
     for (wide, accepted), (narrow, wanted) in product(zip(conditions, masks, strict=True), repeat=2):
         if covers(wide, narrow) is Cover.YES:
             assert not np.any(wanted & ~accepted), f"seed {seed}: {wide} covers {narrow}"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_less_work_never_makes_an_answer_of_its_own(seed: int) -> None:
+    """What is answered with little work is what is answered with much, or UNKNOWN."""
+    random = Random(seed)
+    columns = "".join(random.sample("ijfsubdtx", 3))
+    conditions = [random_condition(random, random.choice([1, 2, 3]), columns) for _ in range(15)]
+    for wide, narrow in product(conditions, repeat=2):
+        sure = covers(wide, narrow, Work(UNBOUNDED))
+        for units in (0, 1, 2, 3, 5, 8, 20, 100):
+            answer = covers(wide, narrow, Work(units))
+            assert answer in (sure, Cover.UNKNOWN), f"seed {seed}: {wide} / {narrow} with {units}"
+            assert surely_covers(wide, narrow, Work(units)) == (answer is Cover.YES)
 
 
 #: Every value that a small integer column, a boolean and a text can have in the brute-force check.
@@ -108,6 +123,43 @@ def test_a_forest_knows_the_maximal_subscriptions(
     if asked == "all":
         forest.check()
     assert len(forest) == len(set(present))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_forest_without_enough_work_shows_too_much_and_never_too_little(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever work is left for each change, and whoever goes on when: all that is wanted is shown."""
+    random = Random(seed)
+    monkeypatch.setattr(forest_module, "MISSES_MAX", 10**9)
+    monkeypatch.setattr(forest_module, "PLACE_WORK_MAX", random.choice([30, 100, 4_000]))
+    forest = Forest()
+    present: list[Condition] = []
+    shown: set[Condition] = set()
+    columns = "".join(random.sample("ibsfx", 2))
+    for _ in range(100):
+        work = Work(random.choice([0, 0, 5, 50, 500]))
+        act = random.random()
+        if present and act < 0.35:
+            change = forest.remove(present.pop(random.randrange(len(present))), work)
+        elif act < 0.5:
+            change = forest.settle(work)
+        else:
+            present.append(random_condition(random, random.choice([0, 1, 1, 2]), columns))
+            change = forest.add(present[-1], work)
+        assert not set(change.maximal) & shown
+        assert set(change.covered) <= shown
+        shown = (shown - set(change.covered)) | set(change.maximal)
+        assert shown == set(forest.maximal)
+        for each in set(present):
+            assert any(surely_covers(other, each, Work(UNBOUNDED)) for other in shown), f"seed {seed}: {each}"
+    for _ in range(10_000):
+        if forest.is_settled:
+            break
+        forest.settle(Work(50))
+    assert forest.is_settled
+    assert len(forest) == len(set(present))
+    assert set(forest.maximal) <= set(present), f"seed {seed}: what nobody wants is not shown for ever"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ EDGES = ("s1", "s2")
 ABOVE = {"s1": ("b1", "b2"), "s2": ("b1", "b2"), "b1": ("p",), "b2": ("p",), "p": ()}
 
 
-def network(conditions_max: int) -> Network:
+def network(conditions_max: int, work: int) -> Network:
     return Network.parse(
         {
             "cells": {"P": ["p"], "B": ["b1", "b2"], "S1": ["s1"], "S2": ["s2"]},
@@ -79,7 +79,7 @@ def network(conditions_max: int) -> Network:
             "topics": {"trades": COLUMNS},
             "pubends": {"nyse": {"topic": "trades", "broker": "p"}},
             "edges": list(EDGES),
-            "parameters": {"message_conditions_max": conditions_max},
+            "parameters": {"message_conditions_max": conditions_max, "compare_work_max": work},
         }
     )
 
@@ -99,8 +99,8 @@ class World:
     ever: set[Condition] = field(default_factory=set)
 
     @staticmethod
-    def started(conditions_max: int) -> World:
-        world = World(network(conditions_max))
+    def started(conditions_max: int, work: int) -> World:
+        world = World(network(conditions_max, work))
         for name in ABOVE:
             world.start(name)
         for edge in EDGES:
@@ -202,8 +202,8 @@ acts = st.one_of(
 )
 
 
-def play(conditions_max: int, story: list[tuple]) -> None:
-    world = World.started(conditions_max)
+def play(conditions_max: int, story: list[tuple], work: int = 10_000) -> None:
+    world = World.started(conditions_max, work)
     for act in story:
         match act:
             case ("subscribe", edge, condition):
@@ -224,6 +224,13 @@ def play(conditions_max: int, story: list[tuple]) -> None:
 @given(st.sampled_from([1, 2, 3, 512]), st.lists(acts, max_size=60))
 def test_what_covers_the_rest_accepts_what_all_of_it_accepts(conditions_max: int, story: list[tuple]) -> None:
     play(conditions_max, story)
+
+
+@given(st.sampled_from([1, 512]), st.sampled_from([1, 5, 20]), st.lists(acts, max_size=60))
+def test_conditions_that_are_compared_later_are_advertised_meanwhile(
+    conditions_max: int, work: int, story: list[tuple]
+) -> None:
+    play(conditions_max, story, work)
 
 
 @given(st.sampled_from([1, 2, 3, 512]), st.lists(acts, max_size=60))

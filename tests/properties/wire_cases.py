@@ -52,7 +52,17 @@ from gapless.wire.client_messages import (
     tick_runs,
 )
 from gapless.wire.codec import schema_fingerprint
-from gapless.wire.handshake import Hello, Ping, Pong, Refuse, Role, Welcome
+from gapless.wire.handshake import (
+    NONCE_BYTES,
+    Challenge,
+    Hello,
+    Ping,
+    Pong,
+    Proof,
+    Refuse,
+    Role,
+    Welcome,
+)
 
 TRADES = Schema.parse(
     TopicId("trades"),
@@ -306,6 +316,7 @@ node_messages = st.one_of(
     st.builds(StatusReport, request=numbers, report=texts),
 )
 _versions = st.integers(1, 255)
+_secrets = st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES)
 link_messages = st.one_of(
     st.builds(
         lambda low, high, **rest: Hello(version_min=min(low, high), version_max=max(low, high), **rest),
@@ -316,7 +327,10 @@ link_messages = st.one_of(
         network=texts,
         software=texts,
         token=st.none() | texts,
+        nonce=st.just(b"") | _secrets,
     ),
+    st.builds(Challenge, name=names, nonce=_secrets, proof=_secrets),
+    st.builds(Proof, proof=_secrets),
     st.builds(Welcome, version=_versions, name=names, network=texts, software=texts),
     st.builds(Refuse, code=_codes, message=texts, retry=st.booleans()),
     st.builds(Ping, number=counters),

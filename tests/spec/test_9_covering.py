@@ -243,3 +243,24 @@ def test_who_advertises_more_than_anybody_may_want_is_cut_off(monkeypatch: pytes
         routing.received(S, part(1, 1, 5, 3, 4))
     assert len(routing.wants(ROOT, CELL_S, TOPIC).accepts.conditions) == 2
     assert routing.wants(ROOT, CELL_S, TOPIC).epochs == NEVER
+
+
+def test_conditions_that_there_is_no_work_for_are_advertised_and_compared_later() -> None:
+    """Clause 9.33."""
+    routing = Routing(network({"compare_work_max": 1}), S, 0)
+    wide = wanting(where("price >= 0"))
+    routing.wanted_here([*wide, *priced(1, 2)], [], Epochs({S: 1}))
+    (first,) = sent(routing)
+    held = set(first.added)
+    assert held == wide | priced(1, 2), "nothing was compared, so all of it is advertised"
+    at = 0
+    for ended, epoch, wanted in ((frozenset(), 1, wide), (wide, 2, priced(1, 2))):
+        routing.wanted_here([], ended, Epochs({S: epoch}))
+        for _ in range(10):
+            routing.acknowledged(B, AdvertisementAckMessage(root=ROOT, origin=S, version=first.version))
+            at += routing_module.SETTLE_MS
+            for first in sent(routing, ms=at):
+                held = (held - first.removed) | first.added
+                assert wide <= held or priced(1, 2) <= held, "what is wanted is advertised at all times"
+        assert held == wanted
+        assert routing.deadline_ms(frozenset({B})) is None, "there is nothing left to do"

@@ -16,6 +16,7 @@ import typer
 
 from gapless import __version__
 from gapless.cli.lazy import Entry, LazyGroup
+from gapless.cli.terminal import tame, tame_lines
 from gapless.errors import ContentError, GaplessError, UsageError
 
 #: Every command, in the order that the help lists them.
@@ -188,9 +189,9 @@ def main() -> None:
 
 def _refuse(error: GaplessError) -> None:
     text = " ".join(str(error).splitlines())
-    typer.echo(f"error: {text}", err=True)
+    typer.echo(f"error: {tame(text)}", err=True)
     if isinstance(error, ContentError) and (place := _pointer(error)):
-        typer.echo(place, err=True)
+        typer.echo(tame_lines(place), err=True)
     sys.exit(EXIT_REFUSED)
 
 

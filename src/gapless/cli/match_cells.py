@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -17,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from gapless.cli.terminal import CONTROLS
 from gapless.errors import UsageError
 from gapless.model.schema import COLUMN_TYPES
 
@@ -196,10 +196,6 @@ def row_text(row: Any) -> str:
     text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
     # JSON lets some of these pass, and a terminal obeys them.
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-#: What a terminal obeys instead of showing it, and what turns the direction of a text.
-CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def bytes_text(value: bytes) -> str:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from gapless.cli.loop import loop_factory
+from gapless.cli.terminal import tame
 from gapless.errors import UsageError
 
 if TYPE_CHECKING:
@@ -217,7 +218,9 @@ def _name() -> str:
 def run(story: Coroutine[Any, Any, Found]) -> Found:
     """Run a command to its end; Ctrl-C ends it without a traceback."""
     # What the client has to say, such as that a connection was lost, in the words of a command.
-    logging.basicConfig(format="notice: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Notices())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(story)
@@ -225,6 +228,14 @@ def run(story: Coroutine[Any, Any, Found]) -> Found:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
+class _Notices(logging.Formatter):
+    """A line for each record, which may quote what a node has said."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        return f"notice: {tame(record.getMessage())}"
+
+
 def notice(text: str) -> None:
     """Tell a person something beside the output."""
-    typer.echo(f"notice: {text}", err=True)
+    typer.echo(f"notice: {tame(text)}", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapless.cli.nodes import Json, Nodes, dials, run
+from gapless.cli.terminal import tame, tamed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,11 +56,11 @@ async def _shown(nodes: Nodes, *, as_json: bool) -> None:
             if as_json:
                 typer.echo(json.dumps({"address": answer.place.address, "error": answer.error}))
             else:
-                typer.echo(f"{answer.place.address} does not answer: {answer.error}", err=True)
+                typer.echo(f"{answer.place.address} does not answer: {tame(answer.error)}", err=True)
         elif as_json:
             typer.echo(json.dumps({**answer.report, "topics": topics[answer.place]}))
         else:
-            _tell(answer.report, topics[answer.place])
+            _tell(tamed(answer.report), tamed(topics[answer.place]))
 
 
 def _tell(report: dict[str, Any], topics: dict[str, dict[str, str]]) -> None:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.match_cells import CONTROLS, bytes_text, shown
+from gapless.cli.match_cells import bytes_text, shown
+from gapless.cli.terminal import tame
 
 #: Lines of the terminal that a table needs beside its rows.
 FRAME_LINES = 5
@@ -21,8 +22,9 @@ PLAIN_WIDTH = 120
 
 def table_console() -> Console:
     """Standard output, as wide as the terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    # Names are no markup, whatever brackets are in them.
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=PLAIN_WIDTH)
 
 
 def rows_that_fit(console: Console) -> int:
@@ -37,7 +39,7 @@ def empty_table(schema: pa.Schema, *before: str) -> Table:
         table.add_column(name, style="dim", no_wrap=True)
     for each in schema:
         is_number = any(test(each.type) for test in _NUMBERS)
-        table.add_column(each.name, justify="right" if is_number else "left", no_wrap=True)
+        table.add_column(tame(each.name), justify="right" if is_number else "left", no_wrap=True)
     return table
 
 
@@ -64,7 +66,7 @@ def cell(value: Any) -> str:
         case None:
             return ""
         case str():
-            return _tame(value)
+            return tame(value)
         case bytes():
             return _bytes(value)
         case _:
@@ -77,9 +79,4 @@ def _bytes(value: bytes) -> str:
         text = value.decode()
     except UnicodeDecodeError:
         return bytes_text(value)
-    return text if text.isprintable() else _tame(bytes_text(value))
-
-
-def _tame(text: str) -> str:
-    """A text with its control characters spelled out."""
-    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return text if text.isprintable() else tame(bytes_text(value))

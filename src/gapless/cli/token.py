@@ -1,14 +1,19 @@
-"""`gapless token`: make a secret that lets a client in, and the line that tells a network of it."""
+"""`gapless token`: make a secret that lets a client in, and the line that tells a network of it.
+
+With `--network-secret` it makes the one secret that the brokers of a network share.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gapless.errors import ParameterError
+from gapless.node.secret import write_secret
 from gapless.node.security import new_token, token_hash
 
 #: Names that TOML takes without quotes, and that look well in a status.
@@ -16,7 +21,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def token(
-    name: Annotated[str, typer.Argument(help="Who it is for; it stands in the status of nodes.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Who it is for; it stands in the status of nodes.")
+    ] = None,
     *,
     publish: Annotated[
         list[str] | None,
@@ -29,6 +36,14 @@ def token(
         typer.Option("--subscribe", metavar="PATTERN", help="A topic to subscribe to, or a pattern."),
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="See the status, and create topics.")] = False,
+    network_secret: Annotated[
+        Path | None,
+        typer.Option(
+            "--network-secret",
+            metavar="FILE",
+            help="Make a secret for the brokers of a network instead, in a new file.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Make a token for a client, and the line for the network's tokens.
@@ -36,8 +51,19 @@ def token(
     gapless token dashboard --subscribe 'trades*' --subscribe news
 
     The token is shown once; the network keeps only its hash. Give the token to the client (--token, or
-    GAPLESS_TOKEN), add the line to the [tokens] of the network file, and start the nodes again.
+    GAPLESS_TOKEN), add the line to the [tokens] of the network file, and send each node a SIGHUP.
+
+    gapless token --network-secret network.secret
+
+    The file is for the brokers alone: copy it to each of them, readable by the user that runs the node.
     """
+    if network_secret is not None:
+        if name is not None or publish or subscribe or admin:
+            raise ParameterError("E151", "--network-secret goes alone: it is for brokers, not for a client")
+        _make_secret(network_secret, as_json=as_json)
+        return
+    if name is None:
+        raise ParameterError("E151", "say who the token is for: gapless token NAME")
     if _NAME.fullmatch(name) is None:
         raise ParameterError("E150", f"NAME takes 1 to 64 letters, digits, '-' and '_', got {name!r:.80}")
     if not (publish or subscribe or admin):
@@ -53,6 +79,16 @@ def token(
         typer.echo(json.dumps({"token": secret, "entry": line}))
         return
     typer.echo(f"token  {secret}")
+    typer.echo(f"entry  {line}")
+
+
+def _make_secret(file: Path, *, as_json: bool) -> None:
+    write_secret(file)
+    line = f"secret = {{ file = {json.dumps(str(file))} }}"
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "entry": line}))
+        return
+    typer.echo(f"file   {file}")
     typer.echo(f"entry  {line}")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +13,10 @@ import typer
 
 from gapless.cli.nodes import Json, Nodes, dials, run
 from gapless.cli.readers import number
+from gapless.cli.terminal import tame, tamed
 
 if TYPE_CHECKING:
-    from gapless.cli.reports import Watch
+    from gapless.cli.reports import Answer, Watch
 
 
 @dials
@@ -75,15 +78,20 @@ async def _drawn(watch: Watch, every: float, *, once: bool, title: str) -> None:
     answers = await watch.ask()
     check_answered(answers)
     if once or not console.is_terminal:
-        console.print(frame(answers, title=title))
+        console.print(frame(_tame(answers), title=title))
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(frame(answers, title=title), refresh=True)
+                live.update(frame(_tame(answers), title=title), refresh=True)
                 await asyncio.sleep(every)
                 answers = await watch.ask()
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
+
+
+def _tame(answers: Sequence[Answer]) -> list[Answer]:
+    """The same, with no text in it that the terminal would obey."""
+    return [replace(each, report=tamed(each.report), error=tame(each.error)) for each in answers]

@@ -22,8 +22,9 @@ _BAD, _GOOD = "bold red", "green"
 
 def new_console() -> Console:
     """Standard output, as wide as the terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    # Names are no markup, whatever brackets are in them.
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=PLAIN_WIDTH)
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gapless.cli.nodes import Json, Node, dials, run
+from gapless.cli.terminal import tame
 from gapless.errors import GaplessError, ParameterError, UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def create(
         typer.echo(json.dumps({**told(topic), "created": is_new}))
     else:
         there = "created" if is_new else "was there already:"
-        typer.echo(f"{there} {name} ({_columns(topic)}) at {', '.join(sorted(set(topic.brokers.values())))}")
+        brokers = ", ".join(sorted(set(topic.brokers.values())))
+        typer.echo(tame(f"{there} {name} ({_columns(topic)}) at {brokers}"))
 
 
 @app.command("release")
@@ -209,4 +211,4 @@ def _print_table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Non
     widths = [max(len(line[at]) for line in [head, *lines]) for at in range(len(head) - 1)]
     for line in [head, *lines] if lines else []:
         cells = [f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)]
-        typer.echo("  ".join(cells).rstrip())
+        typer.echo(tame("  ".join(cells).rstrip()))

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ import typer
 from gapless import __version__
 from gapless.cli.loop import loop_factory
 from gapless.cli.up_pipeline import pipeline_of
-from gapless.errors import ParameterError, UsageError
+from gapless.errors import GaplessError, ParameterError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.config import (
     SOLE_BROKER,
@@ -31,6 +32,7 @@ from gapless.node.config import (
     parse_retention,
     sole_network,
 )
+from gapless.node.descriptors import raise_limit
 from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
 from gapless.node.pipeline import Spark
@@ -39,6 +41,10 @@ from gapless.store.retention import Retention
 from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
+
+#: What would be loaded when it is first needed, with everybody waiting, or fail to load with too many
+#: open files: the parser of conditions, what pyarrow asks numpy for, what looks up the host of a neighbour.
+LOADED_FIRST = ("gapless.content.sql", "numpy.ma", "encodings.idna")
 
 AcceptLoss = Annotated[
     list[str] | None,
@@ -115,20 +121,32 @@ def up(
 
     The node says on one line of standard output where it listens. At Ctrl-C or SIGTERM it takes nothing new,
     finishes what is on its way to the disk, tells its clients, and stops; a second one stops it at once.
+    At SIGHUP it reads tokens, certificates and the network's secret again.
     """
     if logs not in (None, "json", "text"):
         raise ParameterError("E150", f"--log takes json or text, got {logs!r}")
-    config = configured(network, broker, topic or [], data, listen, retention=retention)
-    config = replace(config, accept_loss=frozenset(accept_loss or ()))
+    # A terminal that is closed, or somebody who changed the tokens: neither ends a node, not even now.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def told() -> NodeConfig:
+        return configured(network, broker, topic or [], data, listen, retention=retention)
+
+    config = replace(told(), accept_loss=frozenset(accept_loss or ()))
     if in_memory:
         config = replace(config, folder=None)
     if http is not None:
         config = replace(config, http=Address.parse(http, "--http", port=None))
     configure(config.broker, form=logs, verbose=verbose)  # type: ignore[arg-type]  # checked above
-    # The first condition would load the parser, with everybody waiting.
-    import_module("gapless.content.sql")
+    _run(config, None if network is None else told)
+
+
+def _run(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> None:
+    """Serve until it is stopped; `told` reads the network file again, if there is one."""
+    raise_limit()
+    for name in LOADED_FIRST:
+        import_module(name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(config))
+        runner.run(_serve(config, told))
 
 
 def configured(
@@ -212,7 +230,21 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
     return BrokerId(broker)
 
 
-async def _serve(config: NodeConfig) -> None:
+def _reload(node: Node, told: Callable[[], NodeConfig] | None) -> None:
+    """Take the tokens, certificates and secret as the network file has them now."""
+    if told is None:
+        log.info("not_reloaded", reason="there is no network file")
+        return
+    try:
+        config = told()
+        node.renew(config.tls, config.secret, config.tokens)
+    except GaplessError as error:
+        log.error("reload_failed", code=error.code, reason=error.message)
+        return
+    log.info("reloaded", what="tokens, certificates and the network's secret")
+
+
+async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> None:
     async with Node(config) as node, pipeline_of(node, config):
         loop = asyncio.get_running_loop()
         node.guard.last_net(loop)
@@ -228,6 +260,7 @@ async def _serve(config: NodeConfig) -> None:
 
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, stop, each)
+        loop.add_signal_handler(signal.SIGHUP, _reload, node, told)
         line = {"broker": config.broker, "listens": f"{node.scheme}{node.address}"}
         if node.http_address is not None:
             line["http"] = f"http://{node.http_address}"

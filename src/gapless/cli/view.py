@@ -11,6 +11,7 @@ import typer
 
 from gapless.cli.nodes import Json, Node, dials, notice, run
 from gapless.cli.readers import seconds, whole_number
+from gapless.cli.terminal import tame
 from gapless.errors import PipelineError, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def create(
         typer.echo(json.dumps({**told, "state": None if status is None else status.state}))
     else:
         there = "created" if is_new else "was there already:"
-        typer.echo(f"{there} {name}{'' if status is None else f', {_state(status)}'}")
+        typer.echo(tame(f"{there} {name}{'' if status is None else f', {_state(status)}'}"))
 
 
 @app.command("list")
@@ -119,7 +120,7 @@ def list_views(
     lines += [(name, _state(view.status), " ".join(view.sql.split())) for name, view in views.items()]
     widths = [max(len(line[at]) for line in lines) for at in range(2)]
     for line in lines:
-        typer.echo(f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]}")
+        typer.echo(tame(f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]}"))
 
 
 @app.command("show")

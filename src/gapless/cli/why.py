@@ -11,6 +11,7 @@ import typer
 
 from gapless.cli.nodes import Door, Json, Nodes, dials, run
 from gapless.cli.readers import tick
+from gapless.cli.terminal import tame_lines
 from gapless.errors import GaplessError, ParameterError, UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ async def _answered(question: Question, network: Path | None, nodes: Nodes, *, a
         report = {"verdict": story.verdict, "sentence": story.sentence, "edge": edge, "brokers": answers}
         typer.echo(json.dumps(report))
     else:
-        typer.echo(str(story))
+        typer.echo(tame_lines(str(story)))
 
 
 async def _everybody(watch: Watch, door: Door) -> dict[str, Place]:

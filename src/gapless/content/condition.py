@@ -103,7 +103,7 @@ Atom: TypeAlias = Like | Compare | Matches | AnyOf
 class Conjunction:
     """What all must hold: a domain for each term that is restricted, and atoms."""
 
-    __slots__ = ("_hash", "_signature", "_text", "atoms", "within")
+    __slots__ = ("_hash", "_ordered", "_signature", "_text", "atoms", "within")
 
     def __init__(self, within: Mapping[Term, Domain], atoms: Iterable[Atom] = ()) -> None:
         #: In the order of the terms' text, so that equal conjunctions print alike.
@@ -111,9 +111,17 @@ class Conjunction:
             {term: within[term] for term in sorted(within, key=str)} if len(within) > 1 else dict(within)
         )
         self.atoms: frozenset[Atom] = frozenset(atoms)
+        self._ordered: tuple[Atom, ...] | None = None
         self._hash: int | None = None
         self._signature: int | None = None
         self._text: str | None = None
+
+    @property
+    def ordered_atoms(self) -> tuple[Atom, ...]:
+        """The atoms in the order of their text: a set has another one in every process."""
+        if self._ordered is None:
+            self._ordered = tuple(sorted(self.atoms, key=str) if len(self.atoms) > 1 else self.atoms)
+        return self._ordered
 
     @property
     def signature(self) -> int:

@@ -8,10 +8,15 @@ For conjunctions of comparisons of columns with constants the answer is never UN
 each column may have are exact sets, columns are independent, so a covers b just when each of a's sets
 includes b's; otherwise some event tells them apart.
 
+The work is counted, and an answer that takes more than `COVER_WORK_MAX` is UNKNOWN as well: two conditions
+of a thousand parts each have a million pairs.
+
 Implements docs/content.md, section 5.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -20,7 +25,8 @@ from gapless.content.domain import Domain
 from gapless.content.printing import prefix_interval
 from gapless.content.terms import Column, Term
 from gapless.content.verdict import Cover
-from gapless.content.xml.cover import covers_pattern
+from gapless.content.work import UNBOUNDED, OutOfWorkError, Work
+from gapless.content.xml.imply import Implication
 
 #: What a comparison of two terms implies about the same two.
 _IMPLIED: dict[str, frozenset[str]] = {
@@ -33,25 +39,39 @@ _IMPLIED: dict[str, frozenset[str]] = {
 _TRIED_KEYS_MAX = 1_000
 #: Disjunctions inside disjunctions are looked into so deep; each level at least doubles the work.
 _DEPTH_MAX = 3
+#: So much work is one answer worth, in units of about a microsecond.
+COVER_WORK_MAX = 4_000
+#: So many pairs of needs are looked at to compare two patterns, and so much work is one of them.
+PATTERN_STEPS_MAX = 500
+_STEP_WORK = 4
+#: So many intervals of a domain are compared for one unit of work.
+_UNIT_INTERVALS = 4
 
 
-def covers(first: Condition, second: Condition) -> Cover:
-    """Whether `first` accepts every event that `second` accepts."""
-    missed = _missed(first, second, 0)
+def covers(first: Condition, second: Condition, work: Work | None = None) -> Cover:
+    """Whether `first` accepts every event that `second` accepts; UNKNOWN when that takes too much work."""
+    try:
+        missed = _missed(first, second, 0, work or Work(COVER_WORK_MAX))
+    except OutOfWorkError:
+        return Cover.UNKNOWN
     if not missed:
         return Cover.YES
     decided = len(first.terms) <= 1 and all(_is_plain(term) for term in (*first.terms, *missed))
     return Cover.NO if decided else Cover.UNKNOWN
 
 
-def surely_covers(first: Condition, second: Condition) -> bool:
+def surely_covers(first: Condition, second: Condition, work: Work | None = None) -> bool:
     """Whether the answer of `covers` is YES, for those who need to know no more."""
-    return all(any(_implies(term, wider, 0) for wider in first.terms) for term in second.terms)
+    work = work or Work(COVER_WORK_MAX)
+    try:
+        return all(any(_implies(term, wider, 0, work) for wider in first.terms) for term in second.terms)
+    except OutOfWorkError:
+        return False
 
 
 def implies(narrow: Conjunction, wide: Conjunction) -> bool:
-    """Whether `wide` is surely true whenever `narrow` is."""
-    return _implies(narrow, wide, 0)
+    """Whether `wide` is surely true whenever `narrow` is. The caller knows that both are small."""
+    return _implies(narrow, wide, 0, Work(UNBOUNDED))
 
 
 def implied_domain(atom: Like | Compare | Matches, column: Column) -> Domain:
@@ -61,14 +81,29 @@ def implied_domain(atom: Like | Compare | Matches, column: Column) -> Domain:
     return Domain.all(column.kind)  # true of no null
 
 
-def _missed(first: Condition, second: Condition, depth: int) -> list[Conjunction]:
+def implied_domains(atoms: Iterable[Atom]) -> dict[Column, Domain]:
+    """The values that columns may have where all of these are true; of those that none reads, none."""
+    left: dict[Column, Domain] = {}
+    for atom in atoms:
+        if isinstance(atom, AnyOf):
+            continue  # says nothing about any one column
+        for column in sorted(atom.columns, key=str):
+            implied = implied_domain(atom, column)
+            left[column] = left[column] & implied if column in left else implied
+    return left
+
+
+def _missed(first: Condition, second: Condition, depth: int, work: Work) -> list[Conjunction]:
     """What `second` accepts and `first` perhaps not."""
-    return [term for term in second.terms if not any(_implies(term, wider, depth) for wider in first.terms)]
+    return [
+        term for term in second.terms if not any(_implies(term, wider, depth, work) for wider in first.terms)
+    ]
 
 
-def _implies(narrow: Conjunction, wide: Conjunction, depth: int) -> bool:
-    return all(_known(narrow, term, domain) for term, domain in wide.within.items()) and all(
-        _implies_atom(narrow, atom, depth) for atom in wide.atoms
+def _implies(narrow: Conjunction, wide: Conjunction, depth: int, work: Work) -> bool:
+    work.spend(1)
+    return all(_known(narrow, term, domain, work) for term, domain in wide.within.items()) and all(
+        _implies_atom(narrow, atom, depth, work) for atom in wide.ordered_atoms
     )
 
 
@@ -77,59 +112,68 @@ def _is_plain(conjunction: Conjunction) -> bool:
     return not conjunction.atoms and all(isinstance(term, Column) for term in conjunction.within)
 
 
-def _known(narrow: Conjunction, term: Term, wide: Domain) -> bool:
+def _known(narrow: Conjunction, term: Term, wide: Domain, work: Work) -> bool:
     domain = narrow.within.get(term)
-    if domain is not None and wide.includes(domain):
-        return True
-    for atom in narrow.atoms:
-        if not isinstance(atom, AnyOf) and isinstance(term, Column) and term in atom.columns:
-            implied = implied_domain(atom, term)
-            domain = implied if domain is None else domain & implied
+    if domain is not None:
+        work.spend(1 + (len(domain.intervals) + len(wide.intervals)) // _UNIT_INTERVALS)
+        if wide.includes(domain):
+            return True
+    if not narrow.atoms or not isinstance(term, Column):
+        return False
+    work.spend(4 * len(narrow.atoms))
+    implied = implied_domains(narrow.ordered_atoms).get(term)
+    if implied is not None:
+        domain = implied if domain is None else domain & implied
     return domain is not None and wide.includes(domain)
 
 
-def _implies_atom(narrow: Conjunction, wanted: Atom, depth: int) -> bool:
+def _implies_atom(narrow: Conjunction, wanted: Atom, depth: int, work: Work) -> bool:
     if wanted in narrow.atoms:
         return True
+    work.spend(1 + len(narrow.atoms))
     match wanted:
         case Like():
-            return _implies_like(narrow, wanted)
+            return _implies_like(narrow, wanted, work)
         case Compare():
             return any(
                 isinstance(atom, Compare)
                 and (atom.left, atom.right) == (wanted.left, wanted.right)
                 and wanted.operator in _IMPLIED[atom.operator]
-                for atom in narrow.atoms
+                for atom in narrow.ordered_atoms
             )
         case Matches():
             return any(
                 isinstance(atom, Matches)
                 and (atom.column, atom.negated) == (wanted.column, wanted.negated)
-                and _covers_matches(wanted, atom)
-                for atom in narrow.atoms
+                and _covers_matches(wanted, atom, work)
+                for atom in narrow.ordered_atoms
             )
         case AnyOf():
             if depth >= _DEPTH_MAX:
                 return False
-            if any(_implies(narrow, term, depth + 1) for term in wanted.condition.terms):
+            if any(_implies(narrow, term, depth + 1, work) for term in wanted.condition.terms):
                 return True
             return any(
-                isinstance(atom, AnyOf) and not _missed(wanted.condition, atom.condition, depth + 1)
-                for atom in narrow.atoms
+                isinstance(atom, AnyOf) and not _missed(wanted.condition, atom.condition, depth + 1, work)
+                for atom in narrow.ordered_atoms
             )
 
 
-def _covers_matches(wide: Matches, narrow: Matches) -> bool:
-    if wide.negated:
-        return covers_pattern(narrow.pattern, wide.pattern) is Cover.YES
-    return covers_pattern(wide.pattern, narrow.pattern) is Cover.YES
+def _covers_matches(wide: Matches, narrow: Matches, work: Work) -> bool:
+    """Whether there is a proof; a document that shows the opposite is not looked for."""
+    implication = Implication(PATTERN_STEPS_MAX)
+    weak, strong = (narrow, wide) if wide.negated else (wide, narrow)
+    found = implication.holds(strong.pattern.need, weak.pattern.need)
+    work.spend(2 * _STEP_WORK + _STEP_WORK * (PATTERN_STEPS_MAX - implication.steps_left))
+    return found
 
 
-def _implies_like(narrow: Conjunction, wanted: Like) -> bool:
+def _implies_like(narrow: Conjunction, wanted: Like, work: Work) -> bool:
     """Whether each of the few values that the column may have matches."""
     domain = narrow.within.get(wanted.column)
     if domain is None or domain.null or len(domain.intervals) > _TRIED_KEYS_MAX:
         return False
+    work.spend(20 + len(domain.intervals))
     keys = domain.keys()
     if keys is None:
         return False

@@ -10,8 +10,9 @@ Implements docs/content.md, section 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -34,6 +35,14 @@ class Domain:
     #: Ascending, disjoint and not touching: equal sets are equal domains.
     intervals: tuple[Interval, ...]
     null: bool = False
+    #: What whoever evaluates the domain has made of it, so that thousands of values are gone through once.
+    _form: Any = field(default=None, init=False, compare=False, repr=False)
+
+    def form(self, make: Callable[[Domain], Any]) -> Any:
+        """What `make` makes of the domain: the same function for all domains of a type."""
+        if self._form is None:
+            object.__setattr__(self, "_form", make(self))
+        return self._form
 
     @staticmethod
     def of(kind: str, intervals: Iterable[tuple[Key | None, Key | None]], *, null: bool = False) -> Domain:
@@ -58,6 +67,21 @@ class Domain:
         return Domain.of(kind, [(key, next_key(key)) for key in keys])
 
     @staticmethod
+    def points_of(kind: str, keys: Iterable[Key]) -> Domain:
+        """Just these keys, of which there may be very many, and all are keys of the type.
+
+        >>> Domain.points_of("int", [5, 3, 4, 9]) == Domain.points("int", [3, 4, 5, 9])
+        True
+        """
+        ordered: list[Any] = sorted(set(keys))
+        stops: list[Any] = list(map(next_key, ordered))
+        if any(map(operator.eq, stops, ordered[1:])):
+            starts = [key for key, before in zip(ordered, [None, *stops], strict=False) if key != before]
+            ends = [stop for stop, after in zip(stops, [*ordered[1:], None], strict=True) if stop != after]
+            ordered, stops = starts, ends
+        return Domain(kind, tuple(zip(ordered, stops, strict=True)))
+
+    @staticmethod
     def all(kind: str, *, null: bool = False) -> Domain:
         """Every key; and null, if asked for."""
         return Domain.of(kind, [(None, None)], null=null)
@@ -71,6 +95,9 @@ class Domain:
         return Domain.of(self.kind, (*self.intervals, *other.intervals), null=self.null or other.null)
 
     def __and__(self, other: Domain) -> Domain:
+        for whole, some in ((self, other), (other, self)):
+            if whole.is_whole:
+                return some if whole.null or not some.null else Domain(some.kind, some.intervals)
         pieces: list[Interval] = []
         left, right = 0, 0
         while left < len(self.intervals) and right < len(other.intervals):

@@ -8,6 +8,7 @@ Implements docs/content.md, section 3.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from decimal import Decimal
 from typing import Any
 
@@ -19,8 +20,13 @@ from gapless.content.condition import AnyOf, Atom, Compare, Condition, Conjuncti
 from gapless.content.domain import Domain, Interval
 from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Numbers, RowMask, Rows, float_codes
 from gapless.content.terms import Column, Term
-from gapless.content.values import NUMBERS
+from gapless.content.values import NUMBERS, Key
 from gapless.content.xml.evaluate import evaluate
+
+#: In so few rows, a text is looked up in a set; of more, Arrow does it for all.
+FEW_ROWS = 64
+#: Of so many intervals, texts are compared with each; of more, they are searched for.
+COMPARED_INTERVALS_MAX = 4
 
 
 def mask(condition: Condition, rows: Rows) -> RowMask:
@@ -47,7 +53,7 @@ def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
         assert isinstance(term, Column)
         return _mask_texts(rows.column(term), domain)
     codes = rows.codes(term)
-    bounds = code_bounds(domain) if codes.exact else None
+    bounds: CodeArray | None = domain.form(_code_form)[0] if codes.exact else None
     if bounds is None:
         return np.fromiter((domain.admits(key) for key in rows.keys(term)), dtype=np.bool_, count=len(rows))
     return mask_codes(codes.values, bounds, null=domain.null)
@@ -55,6 +61,15 @@ def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
 
 def code_bounds(domain: Domain) -> CodeArray | None:
     """The codes where the intervals begin and end, ascending; None where one has no code of its own."""
+    found: CodeArray | None = domain.form(_code_form)[0]
+    return found
+
+
+def _code_form(domain: Domain) -> tuple[CodeArray | None]:
+    return (_code_bounds(domain),)
+
+
+def _code_bounds(domain: Domain) -> CodeArray | None:
     if not _fits_codes(domain):
         return None
     bounds = [bound for interval in domain.intervals for bound in interval if isinstance(bound, int)]
@@ -109,14 +124,30 @@ def _is_code(bound: object) -> bool:
 
 
 def _mask_texts(texts: pa.Array, domain: Domain) -> RowMask:
-    keys = domain.keys()
-    if keys is not None:
+    keys, bounds = domain.form(_text_form)
+    if keys is not None and len(texts) > FEW_ROWS:
         found = _true(pc.is_in(texts, value_set=pa.array(keys, texts.type)))
-    else:
+    elif keys is not None:
+        found = np.fromiter((text in keys for text in texts.to_pylist()), np.bool_, len(texts))
+    elif len(domain.intervals) <= COMPARED_INTERVALS_MAX:
         found = np.zeros(len(texts), dtype=np.bool_)
         for interval in domain.intervals:
             found |= _true(_between(texts, interval))
+    else:
+        # A text lies inside an interval just when an odd number of bounds is not above it.
+        found = np.fromiter(
+            (text is not None and bisect_right(bounds, text) % 2 == 1 for text in texts.to_pylist()),
+            np.bool_,
+            len(texts),
+        )
     return found | _true(texts.is_null()) if domain.null else found
+
+
+def _text_form(domain: Domain) -> tuple[frozenset[Key] | None, list[Key]]:
+    """The only values, if there are no others; and where the intervals begin and end."""
+    keys = domain.keys()
+    bounds = [bound for interval in domain.intervals for bound in interval if bound is not None]
+    return None if keys is None else frozenset(keys), bounds
 
 
 def _between(texts: pa.Array, interval: Interval) -> pa.Array:

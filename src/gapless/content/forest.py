@@ -8,20 +8,28 @@ what it covered comes to light again.
 Equal subscriptions are one node with a count. `covers` must be sure: where it answers UNKNOWN, both stay
 roots, and a router passes on a little too much.
 
-Implements docs/content.md, section 5.
+What there is to compare is up to the subscribers, and may be very much. So a change does no more work than it
+is allowed to. A subscription for which none is left is a root, whoever covers it, until `settle` has looked.
+One that is removed stays a root until all that it covered has another place: what is passed on in the
+meantime is more than need be, and never less.
+
+Implements docs/content.md, sections 5 and 10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
+import numpy as np
+
 from gapless.content.condition import Condition
-from gapless.content.cover import surely_covers
+from gapless.content.cover import COVER_WORK_MAX, surely_covers
 from gapless.content.hulls import Hull, HullSet, HullTable, hull_of
+from gapless.content.rows import Positions
 from gapless.content.terms import Term
 from gapless.content.values import Key
+from gapless.content.work import UNBOUNDED, OutOfWorkError, Work
 
 #: While looking for the lowest node that covers a new one, so many children of a node are asked.
 CHILDREN_ASKED_MAX = 16
@@ -30,6 +38,13 @@ CHILDREN_ASKED_MAX = 16
 MISSES_MAX = 32
 #: An answer that has to compare patterns takes as long as so many others.
 ATOM_MISSES = 8
+#: So much work is it worth to find a place for one subscription, in units of about a microsecond.
+PLACE_WORK_MAX = 4_000
+#: To enter a conjunction of a root in the tables, or take it out, is so much work; so is to look at a table,
+#: and to look at so many of its entries is one unit more.
+_ENTRY_WORK, _TABLE_WORK, _ENTRIES_PER_WORK = 10, 10, 500
+#: So many conjunctions have a number among those of all roots.
+_NODE_BITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +91,16 @@ class Forest:
     ['price > 9.0']
     """
 
-    __slots__ = ("_nodes", "_numbers", "_roots")
+    __slots__ = ("_leaving", "_nodes", "_numbers", "_roots", "_waiting")
 
     def __init__(self) -> None:
         self._nodes: dict[Condition, _Node] = {}
         self._numbers = 0
         self._roots = _Roots()
+        #: Roots that nobody asks for any more, but whose children have no other place yet.
+        self._leaving: dict[int, _Node] = {}
+        #: Roots that were not compared with all others that they may cover, or be covered by.
+        self._waiting: dict[int, _Node] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -99,42 +118,64 @@ class Forest:
         """How many there are that no other covers."""
         return len(self._roots.nodes)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing left to do."""
+        return not self._leaving and not self._waiting
+
     def is_maximal(self, condition: Condition) -> bool:
         """Whether a subscription is there, and no other covers it."""
         node = self._nodes.get(condition)
         return node is not None and node.parent is None
 
-    def add(self, condition: Condition) -> Change:
-        """One more subscription."""
+    def add(self, condition: Condition, work: Work | None = None) -> Change:
+        """One more subscription. What there is no work left for is done by `settle`."""
         node = self._nodes.get(condition)
         if node is not None:
             node.count += 1
+            self._leaving.pop(node.number, None)
             return Change()
         has_atoms = any(term.atoms for term in condition.terms)
         node = _Node(self._numbers, condition, [hull_of(term) for term in condition.terms], has_atoms)
         self._numbers += 1
         self._nodes[condition] = node
-        return self._place([node])
+        result = _Result()
+        self._place(node, work or Work(UNBOUNDED), result)
+        return result.change()
 
-    def remove(self, condition: Condition) -> Change:
-        """One subscription less. It must be there."""
+    def remove(self, condition: Condition, work: Work | None = None) -> Change:
+        """One subscription less. It must be there. What there is no work left for is done by `settle`."""
         node = self._nodes[condition]
+        assert node.count, f"{condition} was removed before"
         node.count -= 1
         if node.count:
             return Change()
-        del self._nodes[condition]
-        children = list(node.children.values())
         if node.parent is not None:
+            del self._nodes[condition]
             # What it covered is covered by what covers it.
             del node.parent.children[node.number]
-            for child in children:
+            for child in node.children.values():
                 _hang(child, node.parent)
             return Change()
-        self._roots.remove(node)
-        for child in children:
-            child.parent = None
-        change = self._place(children)
-        return Change(change.maximal, (condition, *change.covered))
+        self._waiting.pop(node.number, None)
+        self._leaving[node.number] = node
+        result = _Result()
+        work = work or Work(UNBOUNDED)
+        if not (work.is_done and node.children):
+            self._leave(node, work, result)
+        return result.change()
+
+    def settle(self, work: Work) -> Change:
+        """Go on with what was left undone, at least a little."""
+        result = _Result()
+        while self._leaving or self._waiting:
+            if self._leaving:
+                self._leave(next(iter(self._leaving.values())), work, result)
+            else:
+                self._look_again(self._waiting.pop(next(iter(self._waiting))), work, result)
+            if work.is_done:
+                break
+        return result.change()
 
     def check(self) -> None:
         """Raise if a root is covered by another one, or a child is not covered by its parent.
@@ -142,31 +183,103 @@ class Forest:
         Among more than MISSES_MAX roots with like outlines, one may be covered and nobody knows.
         """
         for node in self._nodes.values():
+            assert node.count or node.number in self._leaving, f"{node.condition} is still there"
             if node.parent is not None:
-                assert _covers(node.parent, node), f"{node.parent.condition} / {node.condition}"
-            for other in self._roots.nodes.values():
-                if node.parent is None and other is not node:
-                    assert not _covers(other, node), f"{other.condition} covers {node.condition}"
+                is_covered = surely_covers(node.parent.condition, node.condition, Work(UNBOUNDED))
+                assert is_covered, f"{node.parent.condition} / {node.condition}"
+            elif self.is_settled:
+                for other in self._roots.nodes.values():
+                    covered = other is not node and _covers(other, node)
+                    assert not covered, f"{other.condition} covers {node.condition}"
 
-    def _place(self, nodes: Iterable[_Node]) -> Change:
-        """Hang nodes without a parent where they belong; some become roots."""
-        new: dict[int, _Node] = {}
-        covered: dict[int, _Node] = {}
-        for node in nodes:
-            parent = self._roots.covering(node)
-            if parent is not None:
-                _hang(node, _lowest(parent, node))
-                continue
-            for root in self._roots.covered_by(node):
+    def _leave(self, node: _Node, work: Work, result: _Result) -> None:
+        """Place the children of a root that leaves, as far as there is work for; one at least."""
+        while node.children:
+            number = next(iter(node.children))
+            child = node.children.pop(number)
+            child.parent = None
+            self._place(child, work, result)
+            if node.number not in self._leaving or (work.is_done and node.children):
+                return
+        self._drop(node, result)
+
+    def _drop(self, node: _Node, result: _Result) -> None:
+        """A root that leaves has no children any more."""
+        del self._leaving[node.number], self._nodes[node.condition]
+        self._roots.remove(node)
+        result.left(node)
+
+    def _place(self, node: _Node, work: Work, result: _Result) -> None:
+        """Hang a node without a parent where it belongs, or make it a root."""
+        mine = work.part(PLACE_WORK_MAX)
+        before = mine.left
+        parent = self._roots.covering(node, mine)
+        if parent is not None:
+            _hang(node, _lowest(parent, node, mine))
+            work.left -= before - mine.left
+            return
+        is_cut = self._cover(node, mine, result)
+        # What is too much work for one is given up; what there was too little left for is done later.
+        is_cut = is_cut or (mine.left < 0 and before < PLACE_WORK_MAX)
+        self._roots.add(node)
+        result.entered(node)
+        if is_cut:
+            self._waiting[node.number] = node
+        work.left -= before - mine.left + _ENTRY_WORK * (1 + len(node.hulls))
+
+    def _look_again(self, node: _Node, work: Work, result: _Result) -> None:
+        """The same for a root that was made one for want of work. There is always work for this one."""
+        mine = Work(PLACE_WORK_MAX)
+        parent = self._roots.covering(node, mine)
+        if parent is not None:
+            self._roots.remove(node)
+            result.left(node)
+            _hang(node, _lowest(parent, node, mine))
+        elif self._cover(node, mine, result):
+            self._waiting[node.number] = node
+        work.left -= PLACE_WORK_MAX - mine.left
+
+    def _cover(self, node: _Node, work: Work, result: _Result) -> bool:
+        """Hang below a node the roots that it covers; says whether it is worth to go on with that later."""
+        covered, is_cut = self._roots.covered_by(node, work)
+        for root in covered:
+            self._waiting.pop(root.number, None)
+            if root.count:
                 self._roots.remove(root)
+                result.left(root)
                 _hang(root, node)
-                if new.pop(root.number, None) is None:
-                    covered[root.number] = root
-            self._roots.add(node)
-            new[node.number] = node
+                continue
+            for child in root.children.values():
+                _hang(child, node)
+            root.children.clear()
+            self._drop(root, result)
+        return is_cut
+
+
+class _Result:
+    """What became maximal and what is so no more, while a change is made."""
+
+    __slots__ = ("_covered", "_new")
+
+    def __init__(self) -> None:
+        self._new: dict[int, _Node] = {}
+        self._covered: dict[int, _Node] = {}
+
+    def entered(self, node: _Node) -> None:
+        """It is a root now."""
+        if self._covered.pop(node.number, None) is None:
+            self._new[node.number] = node
+
+    def left(self, node: _Node) -> None:
+        """It is no root any more."""
+        if self._new.pop(node.number, None) is None:
+            self._covered[node.number] = node
+
+    def change(self) -> Change:
+        """All of it."""
         return Change(
-            tuple(node.condition for node in new.values()),
-            tuple(node.condition for node in covered.values()),
+            tuple(node.condition for node in self._new.values()),
+            tuple(node.condition for node in self._covered.values()),
         )
 
 
@@ -177,15 +290,13 @@ class _Roots:
     there is a table for each such (term, value), where few are found, and one for all others.
     """
 
-    __slots__ = ("_all", "_by_point", "_entries", "_nothing", "_owners", "_pointless", "nodes")
+    __slots__ = ("_all", "_by_point", "_nothing", "_pointless", "nodes")
 
     def __init__(self) -> None:
         self.nodes: dict[int, _Node] = {}
         #: The root that asks for nothing, if that is one.
         self._nothing: _Node | None = None
         #: Every conjunction of every root is an entry of the tables.
-        self._entries: dict[int, list[int]] = {}
-        self._owners: dict[int, _Node] = {}
         self._all = HullTable()
         self._pointless = HullTable()
         self._by_point: dict[tuple[Term, Key], HullSet] = {}
@@ -194,11 +305,7 @@ class _Roots:
         self.nodes[node.number] = node
         if not node.hulls:
             self._nothing = node
-        # Numbers are unique among all conjunctions: no node has this many.
-        entries = [(node.number << 20) + at for at in range(len(node.hulls))]
-        self._entries[node.number] = entries
-        for entry, hull in zip(entries, node.hulls, strict=True):
-            self._owners[entry] = node
+        for entry, hull in enumerate(node.hulls, node.number << _NODE_BITS):
             self._all.add(entry, hull)
             if not hull.points:
                 self._pointless.add(entry, hull)
@@ -212,8 +319,7 @@ class _Roots:
         del self.nodes[node.number]
         if self._nothing is node:
             self._nothing = None
-        for entry, hull in zip(self._entries.pop(node.number), node.hulls, strict=True):
-            del self._owners[entry]
+        for entry, hull in enumerate(node.hulls, node.number << _NODE_BITS):
             self._all.remove(entry, hull)
             if not hull.points:
                 self._pointless.remove(entry, hull)
@@ -223,61 +329,102 @@ class _Roots:
                 if not len(table):
                     del self._by_point[point]
 
-    def covering(self, node: _Node) -> _Node | None:
-        """The oldest root that covers a node."""
+    def covering(self, node: _Node, work: Work) -> _Node | None:
+        """The oldest other root that covers a node, and stays; None, too, when that takes too much work."""
         if not node.hulls:
             # It asks for nothing, which is covered by anything.
-            return min(self.nodes.values(), key=lambda root: root.number, default=None)
+            others = (root for root in self.nodes.values() if root is not node and root.count)
+            return min(others, key=lambda root: root.number, default=None)
         # Some conjunction of whoever covers it must cover its first one.
         hull = node.hulls[0]
         tables: list[HullTable | HullSet] = [
             self._pointless,
             *(self._by_point[point] for point in hull.points if point in self._by_point),
         ]
-        found = {self._owners[entry].number for table in tables for entry in table.around(hull)}
-        misses = 0
-        for each in sorted(found):
-            if _covers(self.nodes[each], node):
-                return self.nodes[each]
-            misses += ATOM_MISSES if node.has_atoms and self.nodes[each].has_atoms else 1
-            if misses >= MISSES_MAX:
-                break
+        try:
+            found = [_looked(table, hull, work).around(hull) for table in tables]
+            misses = 0
+            for each in _owners(found, MISSES_MAX + 1):
+                root = self.nodes[each]
+                if root is node or not root.count:
+                    continue
+                if _covers(root, node, work):
+                    return root
+                misses += ATOM_MISSES if node.has_atoms and root.has_atoms else 1
+                if misses >= MISSES_MAX:
+                    break
+        except OutOfWorkError:
+            pass
         return None
 
-    def covered_by(self, node: _Node) -> list[_Node]:
-        """The roots that a node covers."""
-        found: set[int] = set()
-        for hull in node.hulls:
-            tables = [self._by_point.get(point) for point in hull.points]
-            smallest: HullTable | HullSet = self._all
-            for table in tables:
-                if table is None or len(table) < len(smallest):
-                    smallest = table if table is not None else _NO_HULLS
-            found.update(self._owners[entry].number for entry in smallest.inside(hull))
-        if self._nothing is not None:
-            # It asks for nothing, is covered by anything, and has no conjunction to be found by.
-            found.add(self._nothing.number)
+    def covered_by(self, node: _Node, work: Work) -> tuple[list[_Node], bool]:
+        """The roots that a node covers, and whether there may be more that there was no work left for.
+
+        When not one was found with all that work, it is not worth to look for more.
+        """
         covered: list[_Node] = []
-        misses = 0
-        for each in sorted(found):
-            if _covers(node, self.nodes[each]):
-                covered.append(self.nodes[each])
-                continue
-            misses += ATOM_MISSES if node.has_atoms and self.nodes[each].has_atoms else 1
-            if misses >= MISSES_MAX:
-                break
-        return covered
+        try:
+            found: list[Positions] = []
+            for hull in node.hulls:
+                smallest: HullTable | HullSet = self._all
+                for table in [self._by_point.get(point) for point in hull.points]:
+                    if table is None or len(table) < len(smallest):
+                        smallest = table if table is not None else _NO_HULLS
+                found.append(_looked(smallest, hull, work).inside(hull))
+            if self._nothing is not None:
+                # It asks for nothing, is covered by anything, and has no conjunction to be found by.
+                found.append(np.asarray([self._nothing.number << _NODE_BITS]))
+            misses = 0
+            for each in _owners(found):
+                root = self.nodes[each]
+                if root is node:
+                    continue
+                if _covers(node, root, work):
+                    work.spend(_ENTRY_WORK * (1 + len(root.hulls)))
+                    covered.append(root)
+                    continue
+                misses += ATOM_MISSES if node.has_atoms and root.has_atoms else 1
+                if misses >= MISSES_MAX:
+                    break
+        except OutOfWorkError:
+            return covered, bool(covered)
+        return covered, False
 
 
 _NO_HULLS = HullTable()
+_NO_NUMBERS: Positions = np.zeros(0, np.int64)
 
 
-def _covers(wide: _Node, narrow: _Node) -> bool:
-    return surely_covers(wide.condition, narrow.condition)
+def _looked(table: HullTable | HullSet, hull: Hull, work: Work) -> HullTable | HullSet:
+    """The table, when there is work enough to look at it."""
+    work.spend(_TABLE_WORK + len(table) * (1 + len(hull.spans)) // _ENTRIES_PER_WORK)
+    return table
 
 
-def _may_cover(wide: _Node, narrow: _Node) -> bool:
+def _owners(found: list[Positions], most: int | None = None) -> list[int]:
+    """The nodes to which entries belong, the oldest first, and of very many only those."""
+    numbers = np.concatenate([_NO_NUMBERS, *found]) >> _NODE_BITS
+    if most is not None and len(numbers) > 2**12:
+        # A node has many entries, so there may be fewer of them in the end.
+        numbers = np.partition(numbers, 2**12)[: 2**12]
+    oldest: list[int] = np.unique(numbers)[:most].tolist()
+    return oldest
+
+
+def _covers(wide: _Node, narrow: _Node, work: Work | None = None) -> bool:
+    """Whether it surely does; one answer may take a part of the work, and all of them together all of it."""
+    if work is None:
+        return surely_covers(wide.condition, narrow.condition)
+    mine = work.part(COVER_WORK_MAX)
+    before = mine.left
+    found = surely_covers(wide.condition, narrow.condition, mine)
+    work.spend(1 + before - mine.left)
+    return found
+
+
+def _may_cover(wide: _Node, narrow: _Node, work: Work) -> bool:
     """Whether the outlines of two nodes allow it; that is a small part of the question, and cheap to ask."""
+    work.spend(1 + len(wide.hulls) * len(narrow.hulls) // 2)
     return all(any(other.holds(hull) for other in wide.hulls) for hull in narrow.hulls)
 
 
@@ -286,11 +433,15 @@ def _hang(node: _Node, parent: _Node) -> None:
     parent.children[node.number] = node
 
 
-def _lowest(parent: _Node, node: _Node) -> _Node:
+def _lowest(parent: _Node, node: _Node, work: Work) -> _Node:
     """Below a node that covers another, one as deep as possible that covers it, too."""
-    while True:
-        asked = islice(reversed(parent.children.values()), CHILDREN_ASKED_MAX)
-        below = next((child for child in asked if _may_cover(child, node) and _covers(child, node)), None)
-        if below is None:
-            return parent
-        parent = below
+    try:
+        while True:
+            asked = islice(reversed(parent.children.values()), CHILDREN_ASKED_MAX)
+            below = (each for each in asked if _may_cover(each, node, work) and _covers(each, node, work))
+            found = next(below, None)
+            if found is None:
+                return parent
+            parent = found
+    except OutOfWorkError:
+        return parent

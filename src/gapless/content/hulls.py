@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gapless.content.condition import AnyOf, Conjunction
-from gapless.content.cover import implied_domain
+from gapless.content.condition import Conjunction
+from gapless.content.cover import implied_domains
 from gapless.content.domain import Domain
 from gapless.content.index.features import is_text, text_code
 from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Positions
@@ -25,6 +25,9 @@ from gapless.content.values import Key
 
 #: More hulls than this are worth arrays.
 FEW_MAX = 16
+#: So many terms have arrays in a table; what it says of others is not looked at.
+TERMS_MAX = 64
+_NO_ENTRIES: Positions = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Hull:
 
     spans: Mapping[Term, tuple[int, int]]
     #: The terms that have just one value, and which.
-    points: frozenset[tuple[Term, Key]]
+    points: tuple[tuple[Term, Key], ...]
 
     def holds(self, other: Hull) -> bool:
         """Whether the other may lie inside this one: each term restricted here is restricted more there."""
@@ -47,20 +50,16 @@ class Hull:
 def hull_of(conjunction: Conjunction) -> Hull:
     """The hull of a conjunction."""
     domains = dict(conjunction.within)
-    for atom in conjunction.atoms:
-        if isinstance(atom, AnyOf):
-            continue  # says nothing about any one term
-        for column in atom.columns:
-            implied = implied_domain(atom, column)
-            domain = domains.get(column)
-            domains[column] = implied if domain is None else domain & implied
+    for column, implied in implied_domains(conjunction.ordered_atoms).items():
+        domain = domains.get(column)
+        domains[column] = implied if domain is None else domain & implied
     spans = {term: _span(term, domain) for term, domain in domains.items()}
-    points = [
+    points = tuple(
         (term, domain.intervals[0][0])
         for term, domain in conjunction.within.items()
         if len(domain.intervals) == 1 and not domain.null and domain.keys()
-    ]
-    return Hull(spans, frozenset(points))
+    )
+    return Hull(spans, points)
 
 
 def _span(term: Term, domain: Domain) -> tuple[int, int]:
@@ -91,12 +90,13 @@ class HullTable:
         #: The entry in each place, and the place of each entry.
         self._entries: Positions = np.zeros(4, np.int64)
         self._places: dict[int, int] = {}
-        #: How many terms each restricts.
+        #: How many terms that have arrays each restricts.
         self._restricted: Positions = np.zeros(4, np.int64)
-        #: By term. Who does not restrict it has the empty span CODE_MAX .. NULL_CODE.
+        #: By term. Who does not restrict it has the empty span CODE_MAX .. NULL_CODE. There are no more than
+        #: TERMS_MAX: every subscriber may bring calculations of its own, and each would take an array.
         self._lows: dict[Term, CodeArray] = {}
         self._highs: dict[Term, CodeArray] = {}
-        #: How many restrict each term; the arrays go with the last one.
+        #: How many restrict each term, with or without arrays; those go with the last one.
         self._asked: dict[Term, int] = {}
 
     def __len__(self) -> int:
@@ -110,14 +110,19 @@ class HullTable:
         self._count += 1
         self._entries[place] = entry
         self._places[entry] = place
-        self._restricted[place] = len(hull.spans)
+        restricted = 0
         for term, (low, high) in hull.spans.items():
-            if term not in self._lows:
+            asked = self._asked.get(term, 0)
+            self._asked[term] = asked + 1
+            if not asked and len(self._lows) < TERMS_MAX:
                 self._lows[term] = np.full(len(self._entries), CODE_MAX, np.int64)
                 self._highs[term] = np.full(len(self._entries), NULL_CODE, np.int64)
-            self._lows[term][place] = low
-            self._highs[term][place] = high
-            self._asked[term] = self._asked.get(term, 0) + 1
+            # One that has no arrays gets none later: those who are there already would be missing in them.
+            if term in self._lows:
+                restricted += 1
+                self._lows[term][place] = low
+                self._highs[term][place] = high
+        self._restricted[place] = restricted
 
     def remove(self, entry: int, hull: Hull) -> None:
         """One less, which was added with that hull; the last one takes its place."""
@@ -136,9 +141,11 @@ class HullTable:
         for term in hull.spans:
             self._asked[term] -= 1
             if not self._asked[term]:
-                del self._asked[term], self._lows[term], self._highs[term]
+                del self._asked[term]
+                if term in self._lows:
+                    del self._lows[term], self._highs[term]
 
-    def around(self, hull: Hull) -> list[int]:
+    def around(self, hull: Hull) -> Positions:
         """The entries whose hull may hold this one."""
         count = self._count
         held = np.zeros(count, np.int64)
@@ -146,20 +153,21 @@ class HullTable:
             if term in self._lows:
                 held += (self._lows[term][:count] <= low) & (self._highs[term][:count] >= high)
         # Whoever restricts a term must hold the span there; who does not, does not care.
-        found: list[int] = self._entries[:count][held == self._restricted[:count]].tolist()
+        found: Positions = self._entries[:count][held == self._restricted[:count]]
         return found
 
-    def inside(self, hull: Hull) -> list[int]:
+    def inside(self, hull: Hull) -> Positions:
         """The entries whose hull may lie in this one."""
         count = self._count
         kept = np.ones(count, np.bool_)
         for term, (low, high) in hull.spans.items():
+            if term not in self._asked:
+                return _NO_ENTRIES
             if term not in self._lows:
-                return []
+                continue
             lows, highs = self._lows[term][:count], self._highs[term][:count]
             kept &= (lows >= low) & (highs <= high) & (lows <= highs)
-        found: list[int] = self._entries[:count][kept].tolist()
-        return found
+        return self._entries[:count][kept]
 
     def _grow(self) -> None:
         size = len(self._entries)
@@ -201,14 +209,14 @@ class HullSet:
         else:
             self._table.remove(entry, hull)
 
-    def around(self, hull: Hull) -> list[int]:
+    def around(self, hull: Hull) -> Positions:
         """The entries whose hull may hold this one."""
         if self._table is not None:
             return self._table.around(hull)
-        return [entry for entry, known in self._few.items() if known.holds(hull)]
+        return np.asarray([entry for entry, known in self._few.items() if known.holds(hull)], np.int64)
 
-    def inside(self, hull: Hull) -> list[int]:
+    def inside(self, hull: Hull) -> Positions:
         """The entries whose hull may lie in this one."""
         if self._table is not None:
             return self._table.inside(hull)
-        return [entry for entry, known in self._few.items() if hull.holds(known)]
+        return np.asarray([entry for entry, known in self._few.items() if hull.holds(known)], np.int64)

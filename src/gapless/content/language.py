@@ -32,12 +32,14 @@ from gapless.content.xml.parse import parse_pattern
 from gapless.errors import ContentError
 from gapless.model.schema import Schema
 
-#: Longer conditions are refused. An IN list of 10,000 texts of 60 characters fits.
-TEXT_CHARACTERS_MAX = 1_000_000
+#: Longer conditions are refused. An IN list of 10,000 texts of 20 characters fits.
+TEXT_CHARACTERS_MAX = 250_000
+#: What a broker reads from another: a condition in normal form may be longer than the text that it is from.
+WRITTEN_CHARACTERS_MAX = 1_000_000
 
 
-def parse_condition(text: str, schema: Schema) -> Condition:
-    """Read a condition in either language.
+def parse_condition(text: str, schema: Schema, *, is_written: bool = False) -> Condition:
+    """Read a condition in either language; one that `is_written` is the text of a condition that was read.
 
     >>> from gapless.model.ids import TopicId
     >>> parse_condition(" ", Schema.parse(TopicId("trades"), {"price": "float"})) == EVERYTHING
@@ -52,7 +54,7 @@ def parse_condition(text: str, schema: Schema) -> Condition:
         # Imported by whoever needs it: the parser is half of what a client would have to load otherwise.
         from gapless.content.sql import parse_sql  # noqa: PLC0415
 
-        return parse_sql(text, schema)
+        return parse_sql(text, schema, is_written=is_written)
     documents = [column for column in schema.columns if column.type == "xml"]
     if len(documents) != 1:
         names = ", ".join(column.name for column in documents)

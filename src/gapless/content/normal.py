@@ -29,7 +29,7 @@ from gapless.content.condition import (
     Like,
     Matches,
 )
-from gapless.content.cover import implied_domain, implies
+from gapless.content.cover import implied_domains, implies
 from gapless.content.domain import Domain
 from gapless.content.like import LikePattern
 from gapless.content.printing import prefix_interval
@@ -41,8 +41,9 @@ from gapless.content.xml.pattern import FALSE, Pattern
 TERMS_MAX = 64
 #: Conjunctions that differ in one column are put together only among so many.
 MERGED_TERMS_MAX = 1_000
-#: Conjunctions that imply another are looked for only if all have no more atoms than that.
-IMPLIED_ATOMS_MAX = 1_000
+#: Conjunctions that imply another are looked for only where the square of what all of them say is below this.
+#: What is found then makes it less, so that a normal form is read as itself.
+IMPLIED_WORK_MAX = 50_000
 
 AnyComparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
 
@@ -155,15 +156,26 @@ def both(conditions: Iterable[Condition]) -> Condition:
         return NOTHING
     if not disjunctions:
         return _condition([base])
-    count = 1
-    for condition in disjunctions:
-        count = min(count * len(condition.terms), TERMS_MAX + 1)
-    if count > TERMS_MAX:
+    if _product_size(disjunctions) > TERMS_MAX:
         kept = [Conjunction({}, [AnyOf(condition)]) for condition in disjunctions]
         return _condition([_joined([base, *kept])])
     return _condition(
         [_joined([base, *choice]) for choice in product(*(each.terms for each in disjunctions))]
     )
+
+
+def written_out(conditions: Iterable[Condition]) -> int:
+    """How many conjunctions `both` makes of these, at most."""
+    count = _product_size(conditions)
+    return count if count <= TERMS_MAX else 1
+
+
+def _product_size(conditions: Iterable[Condition]) -> int:
+    """How many conjunctions a product has, counted to a little more than is written out."""
+    count = 1
+    for condition in conditions:
+        count = min(count * len(condition.terms), TERMS_MAX + 1)
+    return count
 
 
 def _conjunction(domains: dict[Term, Domain], atoms: Collection[Atom]) -> Conjunction | None:
@@ -181,15 +193,11 @@ def _conjunction(domains: dict[Term, Domain], atoms: Collection[Atom]) -> Conjun
 
 def _leave_a_value(domains: dict[Term, Domain], atoms: Collection[Atom]) -> bool:
     """Whether no column is left without a value, as by `s LIKE 'a%b'` and `s IS NULL`."""
-    left: dict[Column, Domain] = {}
-    for atom in atoms:
-        if isinstance(atom, AnyOf):
-            continue
-        for column in atom.columns:
-            known = left.get(column) or domains.get(column)
-            implied = implied_domain(atom, column)
-            left[column] = implied if known is None else known & implied
-    return not any(domain.is_empty for domain in left.values())
+    left = implied_domains(atoms)
+    return not any(
+        (domain & domains[column] if column in domains else domain).is_empty
+        for column, domain in left.items()
+    )
 
 
 def _joined(conjunctions: Sequence[Conjunction]) -> Conjunction | None:
@@ -220,9 +228,23 @@ def _condition(found: Sequence[Conjunction | None]) -> Condition:
     if len(terms) <= 1:
         return Condition(terms)
     terms.sort(key=str)
-    if len(terms) <= TERMS_MAX and sum(len(term.atoms) for term in terms) <= IMPLIED_ATOMS_MAX:
+    if len(terms) <= TERMS_MAX and sum(map(_weight, terms)) ** 2 <= IMPLIED_WORK_MAX:
         terms = _without_implied(terms)
     return Condition(terms)
+
+
+def _weight(term: Conjunction) -> int:
+    """How much is to be compared of a conjunction."""
+    weight = 1 + sum(1 + len(domain.intervals) // 8 for domain in term.within.values())
+    for atom in term.atoms:
+        match atom:
+            case Matches():
+                weight += 2 * atom.pattern.need.size
+            case AnyOf():
+                weight += sum(map(_weight, atom.condition.terms))
+            case _:
+                weight += 1
+    return weight
 
 
 def _opened(terms: list[Conjunction]) -> list[Conjunction]:

@@ -31,7 +31,6 @@ from gapless.model.schema import COLUMN_TYPES
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.int64]
 CodeArray: TypeAlias = npt.NDArray[np.int64]
-
 #: The code of null: below all others.
 NULL_CODE = -(2**63)
 #: The codes of values lie between these two.

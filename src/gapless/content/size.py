@@ -8,10 +8,14 @@ Implements docs/content.md, section 4.
 
 from __future__ import annotations
 
-from gapless.content.condition import AnyOf, Condition
+from gapless.content.condition import AnyOf, Atom, Compare, Condition
+from gapless.content.domain import Domain
+from gapless.content.terms import Arithmetic, Column, Term
 
 #: What a conjunction, a term of it, and a number take at most, each with all that stands around it.
 _CONJUNCTION_BYTES, _TERM_BYTES, _NUMBER_BYTES = 8, 16, 9
+#: The digits of a decimal's key.
+_DECIMAL_BYTES = 40
 #: A character, in UTF-8.
 _CHARACTER_BYTES = 4
 
@@ -32,17 +36,58 @@ def size_of(condition: Condition) -> int:
         size += _CONJUNCTION_BYTES
         for term, domain in conjunction.within.items():
             size += _TERM_BYTES + _CHARACTER_BYTES * len(str(term))
-            for interval in domain.intervals:
-                for key in interval:
-                    size += _NUMBER_BYTES
-                    if isinstance(key, str):
-                        size += _CHARACTER_BYTES * len(key)
-                    elif isinstance(key, bytes):
-                        size += len(key)
-                    elif key is not None:
-                        # Only the keys of decimals have more than 64 bits.
-                        size += key.bit_length() // 3
+            size += 2 * _NUMBER_BYTES * len(domain.intervals)
+            if domain.kind == "string":
+                size += _CHARACTER_BYTES * _keys_length(domain)
+            elif domain.kind in ("binary", "xml"):
+                size += _keys_length(domain)
+            elif domain.kind == "decimal":
+                # Only these have keys of more than 64 bits.
+                size += 2 * _DECIMAL_BYTES * len(domain.intervals)
         for atom in conjunction.atoms:
             size += _TERM_BYTES
             size += size_of(atom.condition) if isinstance(atom, AnyOf) else _CHARACTER_BYTES * len(str(atom))
     return size
+
+
+def _keys_length(domain: Domain) -> int:
+    starts, stops = zip(*domain.intervals, strict=True) if domain.intervals else ((), ())
+    return sum(map(len, starts)) + sum(map(len, filter(None, stops)))
+
+
+def written_size(condition: Condition) -> tuple[int, int]:
+    """No fewer words and signs, and characters, than the text of a condition has when it travels as text.
+
+    Without atoms and calculations it travels as sets of values: then both are 0.
+    """
+    if all(
+        not conjunction.atoms and all(isinstance(term, Column) for term in conjunction.within)
+        for conjunction in condition.terms
+    ):
+        return 0, 0
+    return _words(condition), size_of(condition) * 2
+
+
+def _words(condition: Condition) -> int:
+    words = 0
+    for conjunction in condition.terms:
+        words += 3
+        for term, domain in conjunction.within.items():
+            # An interval is `x BETWEEN 1 AND 2 OR` at most.
+            words += 4 + (5 + _term_words(term)) * (1 + len(domain.intervals))
+        for atom in conjunction.atoms:
+            words += 2 + (_words(atom.condition) if isinstance(atom, AnyOf) else _atom_words(atom))
+    return words
+
+
+def _atom_words(atom: Atom) -> int:
+    match atom:
+        case Compare():
+            return 1 + _term_words(atom.left) + _term_words(atom.right)
+        case _:
+            return 7
+
+
+def _term_words(term: Term) -> int:
+    """A calculation has an operator and perhaps parentheses around each of its parts."""
+    return 1 + 2 + _term_words(term.left) + _term_words(term.right) if isinstance(term, Arithmetic) else 2

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, NoReturn, TypeAlias
 
 import pyarrow as pa
@@ -24,7 +25,9 @@ from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 from sqlglot.parser import Parser
 
 from gapless.content.condition import EVERYTHING, NOTHING, Condition
+from gapless.content.cost import MATCHING_COST_MAX, matching_cost
 from gapless.content.domain import Domain
+from gapless.content.language import WRITTEN_CHARACTERS_MAX
 from gapless.content.like import parse_like
 from gapless.content.normal import (
     MIRRORED,
@@ -37,7 +40,9 @@ from gapless.content.normal import (
     like,
     matches,
     within,
+    written_out,
 )
+from gapless.content.size import size_of, written_size
 from gapless.content.sql_operands import (
     NUMBER_CHARACTERS_MAX,
     Operand,
@@ -48,7 +53,18 @@ from gapless.content.sql_operands import (
     number_operand,
     timestamp,
 )
-from gapless.content.sql_tokens import SHOWN_CHARACTERS_MAX, Leaf, Scan, refuse, scan, shown
+from gapless.content.sql_tokens import (
+    LISTED,
+    SHOWN_CHARACTERS_MAX,
+    TOKENS_MAX,
+    WRITTEN_TOKENS_MAX,
+    Leaf,
+    Scan,
+    literal,
+    refuse,
+    scan,
+    shown,
+)
 from gapless.content.terms import Arithmetic, Column, Constant, Operator, Term, arithmetic, negative
 from gapless.content.values import NUMBERS, Key, key_bounds
 from gapless.content.xml.parse import parse_pattern
@@ -59,6 +75,16 @@ from gapless.model.schema import Schema
 TERM_DEPTH_MAX = 50
 #: Values in one IN list.
 LIST_VALUES_MAX = 10_000
+#: Values in all lists of a condition, but for integers of an int column and texts of a string column.
+LIST_VALUES_SLOW_MAX = 1_000
+#: Conjunctions that may be made while ANDs of ORs are written out, together.
+CONJUNCTIONS_MADE_MAX = 512
+#: Steps, comparisons and the like of all XPath patterns of a condition.
+PATTERN_NEEDS_MAX = 400
+#: What a condition takes in a message between brokers.
+CONDITION_BYTES_MAX = 4 * 2**20
+#: The type of column that a list of plain values is read for at once.
+_LIST_TYPES = {"numbers": "int", "strings": "string"}
 
 #: The dialect only decides what the parser does with operators; names and literals are ours.
 _DIALECT = Dialect()
@@ -78,7 +104,7 @@ _AROUND = (exp.Paren, exp.Not)
 _ARITHMETIC: dict[type[Node], Operator] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
 
 
-def parse_sql(text: str, schema: Schema) -> Condition:
+def parse_sql(text: str, schema: Schema, *, is_written: bool = False) -> Condition:
     """Read a condition over the columns of a topic.
 
     >>> from gapless.model.ids import TopicId
@@ -87,14 +113,30 @@ def parse_sql(text: str, schema: Schema) -> Condition:
     loc IN ('NY', 'SF') AND volume >= 4 AND price * 2 < 5
 
     Raises ContentError: E160 for what is no SQL, E161 for an unknown column, E162 for types that do not
-    go together and bad literals, E163 for SQL that is not supported, E164 for what is too large.
+    go together and bad literals, E163 for SQL that is not supported, E164 for what is too large, E124 for
+    what makes every event too expensive.
     """
-    found = scan(text, schema)
+    found = scan(text, schema, is_written=is_written)
     try:
-        return _Reader(text, found, schema).condition(_tree(text, found), negated=False)
+        condition = _Reader(text, found, schema, is_written).condition(_tree(text, found), negated=False)
+        if not is_written:
+            _check_written(condition, text)
+        return condition
     except RecursionError:
         # The depth was checked; the caller itself must be near the end of its stack.
         refuse("E164", "the condition is too deep for the stack that is left: split it", text, 0)
+
+
+def _check_written(condition: Condition, text: str) -> None:
+    """Refuse a condition that costs too much, or whose normal form another broker would refuse to read."""
+    words, characters = written_size(condition)
+    is_large = size_of(condition) > CONDITION_BYTES_MAX
+    if is_large or words > WRITTEN_TOKENS_MAX or characters > WRITTEN_CHARACTERS_MAX:
+        refuse("E164", "the condition is too large once its ANDs of ORs are written out: split it", text, 0)
+    cost = matching_cost(condition)
+    if cost > MATCHING_COST_MAX:
+        message = f"every event costs {cost:,} units, at most {MATCHING_COST_MAX:,} are allowed"
+        refuse("E124", f"{message}: use fewer LIKE '%...', calculations and NOT XPATH, or split it", text, 0)
 
 
 def _tree(text: str, found: Scan) -> Node:
@@ -122,11 +164,16 @@ def _not_understood(text: str, at: int) -> NoReturn:
 class _Reader:
     """Walks the tree of one text."""
 
-    def __init__(self, text: str, found: Scan, schema: Schema) -> None:
+    def __init__(self, text: str, found: Scan, schema: Schema, is_written: bool) -> None:
         self._text = text
         self._leaves = found.leaves
         self._schema = schema
         self._columns: dict[str, Column] = {}
+        #: How many conjunctions may still be made, values of lists read one by one, and parts of patterns.
+        scale = WRITTEN_TOKENS_MAX // TOKENS_MAX if is_written else 1
+        self._conjunctions_left = CONJUNCTIONS_MADE_MAX * scale
+        self._values_left = LIST_VALUES_SLOW_MAX * scale
+        self._needs_left = PATTERN_NEEDS_MAX * scale
 
     def condition(self, node: Node, *, negated: bool) -> Condition:
         """What the node, or NOT the node, accepts."""
@@ -136,7 +183,9 @@ class _Reader:
         if isinstance(node, exp.Connector):
             operands = self._operands(node, negated)
             conditions = [self.condition(operand, negated=opposite) for operand, opposite in operands]
-            return both(conditions) if isinstance(node, exp.And) is not negated else either(conditions)
+            is_and = isinstance(node, exp.And) is not negated
+            self._count_conjunctions(conditions, is_and)
+            return both(conditions) if is_and else either(conditions)
         operator = _COMPARISONS.get(type(node))
         if operator is not None:
             left, right = self._value(node.this), self._value(node.expression)
@@ -145,6 +194,14 @@ class _Reader:
         if read is None:
             refuse("E163", "a condition is needed here, such as column = 3", self._text, self._at(node))
         return read(self, node, negated)
+
+    def _count_conjunctions(self, conditions: list[Condition], is_and: bool) -> None:
+        """Refuse what would make too many conjunctions, before it does."""
+        made = written_out(conditions) if is_and else sum(len(each.terms) for each in conditions)
+        self._conjunctions_left -= made
+        if self._conjunctions_left < 0:
+            message = f"ANDs of ORs are written out, to at most {CONJUNCTIONS_MADE_MAX} alternatives in all"
+            refuse("E164", f"{message}: split the condition", self._text, 0)
 
     def _operands(self, node: Node, negated: bool) -> list[tuple[Node, bool]]:
         """What stands between the ANDs, or the ORs, of a whole chain, with whether it is negated."""
@@ -197,11 +254,10 @@ class _Reader:
     def _in(self, node: Node, negated: bool) -> Condition:
         value = self._value(node.this)
         listed: list[Node] = node.expressions
-        if len(listed) > LIST_VALUES_MAX:
-            message = f"an IN list has at most {LIST_VALUES_MAX} values, got {len(listed)}: split it"
-            refuse("E164", message, self._text, self._at(listed[LIST_VALUES_MAX]))
-        operands = [self._value(each) for each in listed]
-        domain = self._listed_domain(value, operands)
+        domain, operands = self._plain_list(value, listed), []
+        if domain is None:
+            operands = self._listed(listed)
+            domain = self._listed_domain(value, operands)
         if domain is not None:
             assert value.term is not None
             if negated:
@@ -211,6 +267,45 @@ class _Reader:
         operator: AnyComparison = "<>" if negated else "="
         conditions = [self._compare(value, operator, each) for each in operands]
         return both(conditions) if negated else either(conditions)
+
+    def _plain_list(self, value: Operand, listed: list[Node]) -> Domain | None:
+        """The values of a list of plain integers or texts, for a column of that type, all at once."""
+        leaf = self._many(listed)
+        if leaf is None or not isinstance(value.term, Column) or value.kind != _LIST_TYPES[leaf.kind]:
+            return None
+        written = LISTED[leaf.kind].findall(leaf.text)
+        self._check_length(len(written), leaf)
+        if leaf.kind == "numbers":
+            return Domain.points_of("int", map(int, written))
+        return Domain.points_of("string", [each[1:-1].replace("''", "'") for each in written])
+
+    def _many(self, listed: list[Node]) -> Leaf | None:
+        """What was taken as one value though it is many."""
+        if len(listed) != 1 or not isinstance(listed[0], exp.Literal):
+            return None
+        leaf = self._leaves[int(listed[0].this)]
+        return leaf if leaf.kind in _LIST_TYPES else None
+
+    def _check_length(self, count: int, leaf: Leaf) -> None:
+        if count > LIST_VALUES_MAX:
+            first = next(islice(LISTED[leaf.kind].finditer(leaf.text), LIST_VALUES_MAX, None))
+            message = f"an IN list has at most {LIST_VALUES_MAX} values, got {count}: split it"
+            refuse("E164", message, self._text, leaf.at + first.start())
+
+    def _listed(self, listed: list[Node]) -> list[Operand]:
+        """The values of a list one by one."""
+        leaf = self._many(listed)
+        if leaf is None:
+            return [self._value(each) for each in listed]  # their tokens were counted
+        found = list(LISTED[leaf.kind].finditer(leaf.text))
+        self._check_length(len(found), leaf)
+        self._values_left -= len(found)
+        if self._values_left < 0:
+            message = f"lists have at most {LIST_VALUES_SLOW_MAX} values in all"
+            where = "integers for an int column and texts for a string column"
+            refuse("E164", f"{message}, except {where}: split the condition", self._text, leaf.at)
+        kind = leaf.kind.removesuffix("s")
+        return [self._leaf(literal(kind, each[0], leaf.at + each.start())) for each in found]
 
     def _listed_domain(self, value: Operand, operands: list[Operand]) -> Domain | None:
         """The values of an IN list as one set; None when they depend on the event, or no set can say it."""
@@ -299,6 +394,10 @@ class _Reader:
             refuse("E163", f"the pattern of XPATH is a literal: {way_out}", self._text, pattern.at)
         try:
             found = parse_pattern(pattern.value)
+            self._needs_left -= found.need.size
+            if self._needs_left < 0:
+                message = f"the patterns of a condition are made of at most {PATTERN_NEEDS_MAX} parts in all"
+                refuse("E172", f"{message}: subscribe to them one by one", "", 0)
         except ContentError as error:
             inside = 0 if error.at is None else error.at
             # In the text a quote inside the pattern is written twice, and the pattern begins behind one.

@@ -23,12 +23,14 @@ from typing import NamedTuple, NoReturn
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from gapless.content.language import TEXT_CHARACTERS_MAX
+from gapless.content.language import TEXT_CHARACTERS_MAX, WRITTEN_CHARACTERS_MAX
 from gapless.errors import ContentError
 from gapless.model.schema import Schema
 
-#: More tokens than that are refused; 10,000 BETWEENs joined by AND take 70,000.
-TOKENS_MAX = 100_000
+#: More tokens than that are refused; a list of plain values is one token. To read one takes about 15 us.
+TOKENS_MAX = 1_000
+#: The same for the text of a condition that was read. A normal form may have so many.
+WRITTEN_TOKENS_MAX = 8_000
 #: Parentheses, NOTs and signs inside each other. Parsers recurse that deep.
 DEPTH_MAX = 64
 #: How much of a token an error shows.
@@ -38,9 +40,10 @@ SHOWN_CHARACTERS_MAX = 40
 class Leaf(NamedTuple):
     """A column or a literal, where it stands in the text."""
 
-    #: `name`, `quoted`, `number`, `string`, `binary`, `timestamp` or `word` (NULL, TRUE, FALSE).
+    #: `name`, `quoted`, `number`, `string`, `binary`, `timestamp` or `word` (NULL, TRUE, FALSE); `numbers` or
+    #: `strings` for a list of many that are all plain integers, or all texts.
     kind: str
-    #: As written; quotes and what stands before them are gone, doubled quotes are single.
+    #: As written, also a list; but quotes and what stands before them are gone, doubled quotes are single.
     text: str
     at: int
 
@@ -110,6 +113,26 @@ _TOKEN = re.compile(
 )
 _LITERAL_AHEAD = re.compile(r"\s*'([^']*(?:''[^']*)*)'")
 _PARENTHESIS_AHEAD = re.compile(r"\s*\(")
+
+# Lists of thousands of values are common, and neither need to be cut into tokens nor to be put into a tree:
+# an IN list of plain integers or texts is one value. So is what `a = 1 OR a = 2 OR ...` and
+# `a <> 1 AND a <> 2 AND ...` say of one column, where nothing around them binds tighter.
+_INTEGER, _STRING = r"-?(?:0|[1-9][0-9]{0,17})(?![\w.])", r"'[^']*(?:''[^']*)*'(?!')"
+_LISTS = {
+    kind: re.compile(rf"\s*({each}(?:\s*,\s*{each})+)(?=\s*\))")
+    for kind, each in (("numbers", _INTEGER), ("strings", _STRING))
+}
+_CHAINS = {
+    (column_type, operator): re.compile(
+        rf"""((?:{sign})\s*{each}(?:\s+(?i:{word})\s+%s\s*(?:{sign})\s*{each}){{2,}})"""
+        rf"""(?=\s*(?:\)|\Z|(?i:{after})\b))"""
+    ).pattern
+    for column_type, each in (("int", _INTEGER), ("string", _STRING))
+    for operator, sign, word, after in (("=", "=", "OR", "OR"), ("<>", "<>|!=", "AND", "AND|OR"))
+}
+#: The values of a list; the name of a column between them may have digits in it.
+LISTED = {"numbers": re.compile(rf"(?<![\w.]){_INTEGER}"), "strings": re.compile(_STRING)}
+_CHAIN_AHEAD = re.compile(r"\s*(=|<>|!=)\s*[-'0-9]")
 
 # The classes of tokens, one letter each: v value, ( ) comma, + sign, * times or divided by, c comparison,
 # a AND or OR, n NOT before a condition, N NOT before IN, LIKE or BETWEEN, S NOT after IS, i IN, l LIKE,
@@ -196,27 +219,31 @@ _ODD_SIGNS = {
 }
 
 
-def scan(text: str, schema: Schema) -> Scan:
+def scan(text: str, schema: Schema, *, is_written: bool = False) -> Scan:
     """Cut a condition into tokens; a column may be named like a word that we do not support.
 
     Raises ContentError at the first token that cannot be, or cannot stand where it does.
     """
-    if len(text) > TEXT_CHARACTERS_MAX:
-        message = f"a condition has at most {TEXT_CHARACTERS_MAX} characters, got {len(text)}: split it"
+    characters_max = WRITTEN_CHARACTERS_MAX if is_written else TEXT_CHARACTERS_MAX
+    if len(text) > characters_max:
+        message = f"a condition has at most {characters_max} characters, got {len(text)}: split it"
         refuse("E164", message, text, 0)
     if found := SURROGATE.search(text):
         refuse("E160", "half a surrogate pair is no character: send the text as UTF-8", text, found.start())
-    return _Scanner(text, schema).scanned()
+    return _Scanner(text, schema, WRITTEN_TOKENS_MAX if is_written else TOKENS_MAX).scanned()
 
 
 class _Scanner:
-    def __init__(self, text: str, schema: Schema) -> None:
+    def __init__(self, text: str, schema: Schema, tokens_max: int) -> None:
         self._text = text
         self._schema = schema
+        self._tokens_max = tokens_max
+        #: The pattern of a chain of comparisons of one column, by how its name is written.
+        self._chains: dict[tuple[str, str], re.Pattern[str] | None] = {}
         self._tokens: list[Token] = []
         self._leaves: list[Leaf] = []
-        #: The class of the token before.
-        self._last = ""
+        #: The class of the token before, and of the one before that.
+        self._last = self._before = ""
         #: How deep we are now, where this pair of parentheses began, and those around it.
         self._depth, self._base = 0, 0
         self._around: list[tuple[int, int]] = []
@@ -236,13 +263,17 @@ class _Scanner:
                 at = self._word(found[group], start, at)
             elif group == "sign":
                 self._sign(found[group], start)
+                if self._last == "(" and self._before == "i":
+                    at = self._list(at)
             elif group == "other":
                 self._other(found[group], start)
             else:
                 self._leaf(literal(group, found[group], start), at)
-            if len(self._tokens) > TOKENS_MAX:
-                message = f"a condition has at most {TOKENS_MAX} words and signs: split it"
-                refuse("E164", message, text, start)
+            if len(self._tokens) > self._tokens_max:
+                message = f"a condition has at most {self._tokens_max} words and signs"
+                refuse(
+                    "E164", f"{message}: write values of one column as an IN list, or split it", text, start
+                )
         self._finish()
         return Scan(self._tokens, self._leaves)
 
@@ -266,8 +297,46 @@ class _Scanner:
             return stop
         if upper in _INSTEAD and not self._is_column(word):
             refuse("E163", f"{upper} is not supported: {_INSTEAD[upper]}", self._text, start)
+        is_first = self._last in ("", "(") or (
+            self._last == "a" and self._tokens[-1].token_type is TokenType.OR
+        )
         self._leaf(Leaf("name", word, start), stop)
+        return self._chain(word, stop) if is_first else stop
+
+    def _list(self, at: int) -> int:
+        """Take a list of plain values behind IN as one; where to go on."""
+        for kind, pattern in _LISTS.items():
+            found = pattern.match(self._text, at)
+            if found is not None:
+                self._leaf(Leaf(kind, found[1], found.start(1)), found.end())
+                return found.end()
+        return at
+
+    def _chain(self, word: str, at: int) -> int:
+        """Take what `word = 1 OR word = 2 OR ...` goes on with as one list; where to go on."""
+        ahead = _CHAIN_AHEAD.match(self._text, at)
+        pattern = self._chain_of(word, "=" if ahead[1] == "=" else "<>") if ahead else None
+        found = pattern.match(self._text, ahead.start(1)) if ahead and pattern else None
+        if found is None:
+            return at
+        assert ahead is not None
+        start, stop = found.span(1)
+        if ahead[1] != "=":
+            self._add("N", TokenType.NOT, "NOT", start, stop)
+        self._add("i", TokenType.IN, "IN", start, stop)
+        self._add("(", TokenType.L_PAREN, "(", start, stop)
+        kind = "strings" if found[1].endswith("'") else "numbers"
+        self._leaf(Leaf(kind, found[1], start), stop)
+        self._add(")", TokenType.R_PAREN, ")", start, stop)
         return stop
+
+    def _chain_of(self, word: str, operator: str) -> re.Pattern[str] | None:
+        key = word, operator
+        if key not in self._chains:
+            column = next((each for each in self._schema.columns if each.name == word), None)
+            pattern = None if column is None else _CHAINS.get((column.type, operator))
+            self._chains[key] = None if pattern is None else re.compile(pattern % re.escape(word))
+        return self._chains[key]
 
     def _call(self, word: str, upper: str, start: int, stop: int) -> None:
         if upper == "XPATH":
@@ -304,7 +373,7 @@ class _Scanner:
         if letter not in _AFTER[self._last]:
             self._misplaced(letter, start, stop)
         self._measure(letter, start)
-        self._last = letter
+        self._before, self._last = self._last, letter
         self._tokens.append(Token(token_type, word, 1, start, start, stop - 1))
 
     def _measure(self, letter: str, start: int) -> None:

@@ -60,6 +60,12 @@ class BulkDoor:
     def _listen(self) -> Address:
         return self._config.bulk.get(self._config.broker, Address(self._config.listen.host, 0))
 
+    def renew(self, config: NodeConfig) -> None:
+        """Calls from now on need these tokens. Certificates stay: Flight reads them once."""
+        self._config = config
+        if self._service is not None:
+            self._service.door.tokens = config.tokens
+
     async def opened(self) -> str:
         """Where it is; it is opened if it was shut. Raises UsageError when that is not possible."""
         if self._closed:
@@ -82,15 +88,20 @@ class BulkDoor:
 
     def _made(self) -> Service:
         """Blocks for a moment, the first time."""
-        from gapless.node.flight import Service, Source  # noqa: PLC0415  # see above
-
         listen = self._listen
         try:
+            from gapless.node.flight import Service, Source  # noqa: PLC0415  # see above
+
             source = Source(self._histories, self._horizon)
             return Service(listen, source, self._config.tls, self._config.tokens)
         except OSError as error:
             reason = str(error).splitlines()[0]
             raise UsageError("E183", f"cannot listen at {listen} for bulk reads: {reason}") from error
+        except ImportError as error:
+            log.error("bulk_not_loaded", reason=str(error))
+            raise UsageError(
+                "E181", "this node cannot load what bulk reads need: its log says why"
+            ) from error
 
     async def close(self) -> None:
         """Let reads that are under way end with their next batch; those that nobody takes are left behind."""

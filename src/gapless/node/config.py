@@ -21,6 +21,7 @@ from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
 from gapless.node.identities import PUBLISHER_DAYS_MIN, PUBLISHERS_MAX
 from gapless.node.pipeline import Spark
+from gapless.node.secret import read_secret
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
 from gapless.store.log import LogOptions
@@ -28,6 +29,7 @@ from gapless.store.retention import Keep, Retention
 from gapless.views.limits import ROWS_MAX, STATES
 from gapless.views.registry import KIND
 from gapless.wire.address import DEFAULT_PORT, Address
+from gapless.wire.proof import NetworkSecret
 
 #: The sections that describe the network itself, and those that say how its nodes are run.
 NETWORK_SECTIONS = ("cells", "links", "topics", "pubends", "edges", "repositories", "parameters")
@@ -37,6 +39,7 @@ NODE_SECTIONS = (
     "http",
     "bulk",
     "tls",
+    "secret",
     "tokens",
     "retention",
     "archive",
@@ -77,6 +80,8 @@ class Limits:
     principal_names_max: int = 10_000
     #: Maximum number of characters in the conditions of one principal's subscriptions, together.
     principal_condition_bytes_max: int = 8 * 10**6
+    #: What the conditions of one principal may cost with every event: about microseconds, of a large event.
+    principal_matching_cost_max: int = 20_000
     #: Maximum number of bytes that wait to be read by the clients of one principal, together.
     principal_backlog_bytes_max: int = 256 * 10**6
     #: Maximum number of topics that one principal has created at a node.
@@ -99,6 +104,8 @@ class NodeConfig:
     #: Where metrics and status are to be had over HTTP; None for nowhere.
     http: Address | None = None
     tls: Tls | None = None
+    #: What brokers prove to each other that they know; None when they need not.
+    secret: NetworkSecret | None = None
     #: None lets everybody in.
     tokens: Tokens | None = None
     #: How long the events of a topic are kept, and those of all others: until everybody has them.
@@ -150,6 +157,7 @@ class NetworkFile:
     bulk: dict[BrokerId, Address]
     #: With `{broker}` in the paths.
     tls: Tls | None
+    secret: NetworkSecret | None
     tokens: Tokens | None
     retention: dict[TopicId, Retention]
     archive: frozenset[TopicId]
@@ -166,6 +174,7 @@ class NetworkFile:
             software=software,
             http=self.http.get(broker),
             tls=None if self.tls is None else _of_broker(self.tls, broker),
+            secret=self.secret,
             tokens=self.tokens,
             retention=self.retention,
             archive=self.archive,
@@ -199,6 +208,9 @@ def _parsed(description: dict[str, object], folder: Path) -> NetworkFile:
     _known_keys(description, (*NETWORK_SECTIONS, *NODE_SECTIONS), "section")
     network = Network.parse({key: description[key] for key in NETWORK_SECTIONS if key in description})
     tls = None if "tls" not in description else _tls(_table(description["tls"], "tls"), folder)
+    secret = None if "secret" not in description else _secret(description["secret"], folder)
+    tokens = None if "tokens" not in description else _tokens(description["tokens"], folder)
+    check_links(network, tls, secret, tokens)
     return NetworkFile(
         network=network,
         addresses=_all_addresses(description.get("addresses", {}), network),
@@ -208,7 +220,8 @@ def _parsed(description: dict[str, object], folder: Path) -> NetworkFile:
         http=_addresses(description.get("http", {}), "http", network, port=None),
         bulk=_addresses(description.get("bulk", {}), "bulk", network, port=None),
         tls=tls,
-        tokens=None if "tokens" not in description else _tokens(description["tokens"], folder),
+        secret=secret,
+        tokens=tokens,
         retention={
             topic: fitting_retention(each, network.topics[topic], f"retention.{topic}")
             for topic, each in _by_topic(
@@ -280,6 +293,26 @@ def _of_broker(tls: Tls, broker: BrokerId) -> Tls:
     )
 
 
+def _secret(told: object, folder: Path) -> NetworkSecret:
+    table = _table(told, "secret")
+    _known_keys(table, ("file",), "key", "secret.")
+    if "file" not in table:
+        raise _wrong("secret.file", "is missing: make one with `gapless token --network-secret FILE`")
+    return read_secret(folder / _text(table["file"], "secret.file"))
+
+
+def check_links(
+    network: Network, tls: Tls | None, secret: NetworkSecret | None, tokens: Tokens | None
+) -> None:
+    """Raise NetworkDescriptionError when tokens are asked for and anybody may say that it is a broker."""
+    if tokens is not None and tls is None and secret is None and network.connections():
+        raise NetworkDescriptionError(
+            "E123",
+            "tokens: clients show one and brokers prove nothing, so a client may pass for a broker: add "
+            "[tls], or a [secret] made with `gapless token --network-secret FILE`",
+        )
+
+
 def _tokens(told: object, folder: Path) -> Tokens:
     """Tokens from a table, or from the file that a text names."""
     if isinstance(told, str):
@@ -323,6 +356,7 @@ def _token(name: str, entry: object) -> tuple[str, Rights]:
         subscribe=patterns["subscribe"],
         admin=admin,
         adopt=patterns["adopt"],
+        sha256=digest,
     )
 
 

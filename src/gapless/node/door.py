@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from dataclasses import replace
 
 from gapless.errors import GaplessError, PeerError, UsageError
-from gapless.node.config import NodeConfig
+from gapless.node.arrivals import Arrivals
+from gapless.node.config import Limits, NodeConfig
 from gapless.node.connection import Connection, Owner
 from gapless.node.counters import Counters
+from gapless.node.descriptors import Descriptors
 from gapless.node.guard import Guard
 from gapless.node.links import Links
 from gapless.node.logs import event_log
 from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker, subject_of
 from gapless.node.sessions import Sessions
 from gapless.wire.address import Address
-from gapless.wire.frames import FROM_STRANGER, HELLO_BYTES_MAX, Frame
+from gapless.wire.frames import FROM_CHALLENGED, FROM_STRANGER, HELLO_BYTES_MAX, Frame
 from gapless.wire.handshake import (
+    NONCE_BYTES,
     Hello,
+    Proof,
     Role,
     Welcome,
     check_hello,
@@ -31,6 +36,7 @@ from gapless.wire.handshake import (
     encode_link,
     network_fingerprint,
 )
+from gapless.wire.proof import Answering
 
 log = event_log("gapless.door")
 
@@ -38,47 +44,56 @@ log = event_log("gapless.door")
 HELLO_SECONDS_MAX = 5.0
 #: A peer that is silent for so long is asked by the system whether it is there, three times and no more.
 KEEP_ALIVE_SECONDS = 30
-#: How many may be connected without having said who they are.
-STRANGERS_MAX = 4_096
 #: The code with which clients are sent elsewhere.
 STOPPING = "E188"
-#: How many connections the system holds for us while we are busy.
-BACKLOG_MAX = 4_096
 
 
 class Door:
     """Where brokers and clients come in."""
 
     def __init__(
-        self, config: NodeConfig, links: Links, sessions: Sessions, counters: Counters, guard: Guard
+        self,
+        config: NodeConfig,
+        links: Links,
+        sessions: Sessions,
+        *,
+        counters: Counters,
+        guard: Guard,
+        descriptors: Descriptors,
     ) -> None:
         self._guard = guard
         self._config = config
         self._links = links
         self._sessions = sessions
         self._counters = counters
+        self._descriptors = descriptors
         self._fingerprint = network_fingerprint(config.network)
-        self._server: asyncio.Server | None = None
-        self.strangers: set[Connection] = set()
+        self.strangers = Arrivals(self._accept, descriptors, HELLO_SECONDS_MAX, guard)
 
     async def open(self) -> None:
         """Listen. Raises UsageError when that is not possible."""
-        config, loop = self._config, asyncio.get_running_loop()
+        config = self._config
         listen, tls = config.listen, config.tls
-        context = None if tls is None else tls.server()
-        seconds = None if tls is None else HELLO_SECONDS_MAX
+        self._descriptors.check()
+        self.strangers.tls = None if tls is None else tls.server()
         try:
-            self._server = await loop.create_server(
-                self._accept,
-                listen.host,
-                listen.port,
-                backlog=BACKLOG_MAX,
-                ssl=context,
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=seconds,
-            )
+            await self.strangers.open(listen)
         except OSError as error:
             raise UsageError("E183", f"cannot listen at {listen}: {error.strerror or error}") from error
+        log.info(
+            "descriptors",
+            limit=self._descriptors.limit,
+            clients_max=self.clients_max,
+            strangers_max=self._descriptors.strangers_max,
+        )
+        if self.clients_max < config.limits.clients_max != Limits().clients_max:
+            log.warning(
+                "few_descriptors",
+                clients_max=self.clients_max,
+                wanted=config.limits.clients_max,
+                way_out="the system lets this process open too few files for more clients: raise that limit "
+                "(`ulimit -Hn`, LimitNOFILE= of systemd), or lower limits.clients_max",
+            )
         if not listen.is_loopback and (tls is None or config.tokens is None):
             missing = " and ".join(
                 name for name, told in (("tls", tls), ("tokens", config.tokens)) if told is None
@@ -94,20 +109,25 @@ class Door:
     @property
     def address(self) -> Address:
         """Where the node listens, with the port that it really has."""
-        assert self._server is not None, "the node has not started"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Address(host, port)
+        return self.strangers.address
+
+    @property
+    def clients_max(self) -> int:
+        """How many clients may be connected: as many as are allowed, and as there are descriptors for."""
+        return self._descriptors.clients_max(self._config.limits.clients_max)
 
     def shut(self) -> None:
         """Let nobody in any more."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.strangers):
-            connection.abort("this node stops")
+        self.strangers.shut()
 
-    def _accept(self) -> Connection:
+    def renew(self, config: NodeConfig) -> None:
+        """From now on these tokens, certificates and secret decide who may come in."""
+        self.strangers.tls = None if config.tls is None else config.tls.server()
+        self._config = config
+
+    def _accept(self, strangers: Arrivals) -> Connection:
         connection = Connection(
-            FROM_STRANGER, lambda made: _Stranger(self, made), self._refused, guard=self._guard
+            FROM_STRANGER, lambda made: _Stranger(self, strangers, made), self._refused, guard=self._guard
         )
         connection.reader.allow(FROM_STRANGER, bytes_max=HELLO_BYTES_MAX)
         return connection
@@ -125,26 +145,46 @@ class Door:
             reason=error.message,
         )
 
-    def introduced(self, connection: Connection, hello: Hello) -> Owner:
-        """Somebody said who it is. Raises PeerError or UsageError when it may not come in."""
+    def introduced(self, connection: Connection, hello: Hello) -> Owner | Answering:
+        """Somebody said who it is: who answers from now on, or what it still has to prove.
+
+        Raises PeerError or UsageError when it may not come in.
+        """
         connection.keep_alive(KEEP_ALIVE_SECONDS)
-        version = check_hello(hello, self._fingerprint)
-        is_broker = hello.role is Role.BROKER
-        if is_broker:
-            self._check_broker(connection, hello)
-        rights = EVERYTHING if is_broker else self._rights(connection, hello)
-        welcome = Welcome(
-            version=version,
-            name=self._config.broker,
-            network=self._fingerprint,
-            software=self._config.software,
-        )
-        connection.send(encode_link(welcome))
-        if is_broker:
-            return self._links.welcome(connection, hello)
+        check_hello(hello, self._fingerprint)
+        if hello.role is Role.CLIENT:
+            return self._client(connection, hello)
+        self._check_broker(connection, hello)
+        self._links.check_neighbour(hello.name)
+        secret = self._config.secret
+        if secret is None:
+            return self.broker(connection, hello)
+        answering = Answering(secret, hello, self._config.broker, secrets.token_bytes(NONCE_BYTES))
+        connection.reader.allow(FROM_CHALLENGED, bytes_max=HELLO_BYTES_MAX)
+        connection.send(encode_link(answering.challenge()))
+        return answering
+
+    def broker(self, connection: Connection, hello: Hello) -> Owner:
+        """Somebody is the broker that it says it is, as far as this network asks for proof."""
+        self._welcome(connection, hello, self._fingerprint)
+        return self._links.welcome(connection, hello)
+
+    def _client(self, connection: Connection, hello: Hello) -> Owner:
+        rights = self._rights(connection, hello)
+        # A client has no use for what brokers know each other by.
+        self._welcome(connection, hello, network="")
         self._counters.clients_welcomed += 1
         log.debug("client_welcome", client=hello.name, peer=connection.peer, token=rights.name)
         return self._sessions.welcome(connection, hello, rights)
+
+    def _welcome(self, connection: Connection, hello: Hello, network: str) -> None:
+        welcome = Welcome(
+            version=check_hello(hello, self._fingerprint),
+            name=self._config.broker,
+            network=network,
+            software=self._config.software,
+        )
+        connection.send(encode_link(welcome))
 
     def _check_broker(self, connection: Connection, hello: Hello) -> None:
         if self._config.tls is not None:
@@ -153,11 +193,11 @@ class Door:
     def _rights(self, connection: Connection, hello: Hello) -> Rights:
         """What a client may do. Raises UsageError when that is nothing."""
         config = self._config
-        if len(self._sessions) >= config.limits.clients_max:
+        most = self.clients_max
+        if len(self._sessions) >= most:
             raise UsageError(
                 "E197",
-                f"this node has {config.limits.clients_max} clients already: go to another edge, or raise "
-                "limits.clients_max",
+                f"this node has {most} clients already: go to another edge, or raise limits.clients_max",
                 retry=True,
             )
         required = config.tls is not None and config.tls.clients is ClientCertificates.REQUIRED
@@ -174,31 +214,44 @@ class Door:
 class _Stranger:
     """A connection whose other side has not said who it is."""
 
-    def __init__(self, door: Door, connection: Connection) -> None:
+    def __init__(self, door: Door, strangers: Arrivals, connection: Connection) -> None:
         self._door = door
+        self._strangers = strangers
         self._connection = connection
-        door.strangers.add(connection)
         loop = asyncio.get_running_loop()
         self._patience = loop.call_later(HELLO_SECONDS_MAX, self._too_late)
-        if len(door.strangers) > STRANGERS_MAX:
-            error = PeerError("E219", "too many connections that did not say who they are", retry=True)
-            loop.call_soon(connection.refuse, error)
+        #: What it has said, and what it has to prove, once it has said that it is a broker.
+        self._claimed: tuple[Hello, Answering] | None = None
 
     def _too_late(self) -> None:
-        error = PeerError("E218", f"no HELLO frame came within {HELLO_SECONDS_MAX:g} seconds")
+        missing = "HELLO" if self._claimed is None else "PROOF"
+        error = PeerError("E218", f"no {missing} frame came within {HELLO_SECONDS_MAX:g} seconds")
         self._connection.refuse(error)
 
     def received(self, frame: Frame) -> None:
-        hello = decode_link(frame)
-        if not isinstance(hello, Hello):
-            raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
         try:
-            owner = self._door.introduced(self._connection, hello)
+            owner = self._owner(frame)
         except UsageError as error:
             self._connection.refuse(error)
             return
-        self._forget()
-        self._connection.hand_over(owner)
+        if owner is not None:
+            self._forget()
+            self._connection.hand_over(owner)
+
+    def _owner(self, frame: Frame) -> Owner | None:
+        """Who answers from now on; None when this one has more to say first."""
+        message = decode_link(frame)
+        if self._claimed is not None and isinstance(message, Proof):
+            hello, answering = self._claimed
+            answering.proved(message)
+            return self._door.broker(self._connection, hello)
+        if self._claimed is not None or not isinstance(message, Hello):
+            raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
+        found = self._door.introduced(self._connection, message)
+        if isinstance(found, Answering):
+            self._claimed = (message, found)
+            return None
+        return found
 
     def settled(self) -> None:
         """Nobody waits for that."""
@@ -211,4 +264,4 @@ class _Stranger:
 
     def _forget(self) -> None:
         self._patience.cancel()
-        self._door.strangers.discard(self._connection)
+        self._strangers.settled(self._connection)

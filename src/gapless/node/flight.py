@@ -27,6 +27,8 @@ from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, LinkError, StoreError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick, TickRange
+from gapless.node.crowd import Crowd
+from gapless.node.descriptors import limit
 from gapless.node.idle import IDLE_SECONDS, Reads
 from gapless.node.logs import event_log
 from gapless.node.peers import hang_up, is_loopback
@@ -101,7 +103,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
 
     def __init__(self, listen: Address, source: Source, tls: Tls | None, tokens: Tokens | None) -> None:
         scheme, files = ("grpc", {}) if tls is None else ("grpc+tls", _files(tls))
-        super().__init__(f"{scheme}://{listen}", middleware={"rights": _Door(tokens)}, **files)
+        self.door = _Door(tokens)
+        super().__init__(f"{scheme}://{listen}", middleware={"rights": self.door}, **files)
         self._source = source
         self.reads = Reads(READS_MAX, lambda peer: hang_up(peer, self.port), IDLE_SECONDS)
         self._stopping = threading.Event()
@@ -109,6 +112,10 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
             target=self.reads.watch, args=[self._stopping], name="gapless-bulk-idle", daemon=True
         )
         watch.start()
+        crowd = Crowd(limit(), self.port, self.reads.peers)
+        threading.Thread(
+            target=crowd.watch, args=[self._stopping], name="gapless-bulk-crowd", daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way after its next batch, and let go. Blocks."""
@@ -242,15 +249,17 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow ha
 
     def __init__(self, tokens: Tokens | None) -> None:
         super().__init__()
-        self._tokens = tokens
+        #: May change while calls come in.
+        self.tokens = tokens
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
         """Whoever has no good token comes no further, and no call that is not for us."""
         told = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
         try:
             rights = EVERYTHING
-            if self._tokens is not None:
-                rights = self._tokens.rights(str(told).removeprefix("Bearer ") or None)
+            tokens = self.tokens
+            if tokens is not None:
+                rights = tokens.rights(str(told).removeprefix("Bearer ") or None)
             if info.method not in _OFFERED:
                 raise UsageError(
                     "E181",

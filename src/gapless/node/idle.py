@@ -56,6 +56,11 @@ class Reads:
         """How many there are, those without a slot too."""
         return len(self._under_way)
 
+    def peers(self) -> set[str]:
+        """Who has a read under way."""
+        with self._lock:
+            return {read.peer for read in self._under_way}
+
     def begin(self, peer: str, *, wait_s: float) -> Read | None:
         """A slot for a read; None when there is none for so long."""
         if not self._slots.acquire(timeout=wait_s):

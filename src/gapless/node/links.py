@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -26,9 +27,17 @@ from gapless.protocol.events import Event, LinkDown, LinkUp, MessageReceived
 from gapless.protocol.messages import KnowledgeMessage, Message
 from gapless.protocol.network import Network
 from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
-from gapless.wire.frames import FROM_BROKER, FROM_DIALED_BROKER, Frame, Kind
+from gapless.wire.frames import (
+    FROM_BROKER,
+    FROM_CHALLENGER,
+    FROM_DIALED_BROKER,
+    HELLO_BYTES_MAX,
+    Frame,
+)
 from gapless.wire.handshake import (
     LINK_KINDS,
+    NONCE_BYTES,
+    Challenge,
     Hello,
     Ping,
     Pong,
@@ -40,12 +49,13 @@ from gapless.wire.handshake import (
     encode_link,
     network_fingerprint,
 )
+from gapless.wire.proof import Dialling
 
 log = event_log("gapless.links")
 
 #: A neighbour that has not read so much loses what comes next.
 BACKLOG_BYTES_MAX = 32 * 2**20
-#: A neighbour has so long for the handshake of TLS.
+#: A neighbour has so long for the handshake of TLS, and then as long for ours.
 DIAL_SECONDS_MAX = 5.0
 #: How long to wait before dialling again: at first, and at most.
 REDIAL_SECONDS_MIN, REDIAL_SECONDS_MAX = 0.05, 2.0
@@ -176,11 +186,21 @@ class Links:
             for name, each in self._neighbours.items()
         ]
 
-    def welcome(self, connection: Connection, hello: Hello) -> _Link:
-        """A broker dialled us and said who it is. Raises PeerError when it is no neighbour."""
-        neighbour = self._neighbours.get(BrokerId(hello.name))
+    def renew(self, config: NodeConfig) -> None:
+        """Links that come up from now on use these certificates and this secret."""
+        self._tls = None if config.tls is None else config.tls.dialling()
+        self._config = config
+
+    def check_neighbour(self, name: str) -> _Neighbour:
+        """The neighbour of that name. Raises PeerError when there is none."""
+        neighbour = self._neighbours.get(BrokerId(name))
         if neighbour is None:
-            raise PeerError("E221", f"'{hello.name}' is no neighbour of '{self._broker}'")
+            raise PeerError("E221", f"'{name}' is no neighbour of '{self._broker}'")
+        return neighbour
+
+    def welcome(self, connection: Connection, hello: Hello) -> _Link:
+        """A broker dialled us and is who it says. Raises PeerError when it is no neighbour."""
+        neighbour = self.check_neighbour(hello.name)
         connection.reader.allow(FROM_BROKER)
         link = _Link(self, neighbour, connection)
         self._connected(neighbour, connection)
@@ -303,14 +323,17 @@ class Links:
                     neighbour.ping = (number, time.perf_counter())
                     connection.send(encode_link(Ping(number=number)))
 
-    def hello(self) -> Hello:
-        """What we say when we dial."""
-        return Hello(
+    def dialling(self, neighbour: _Neighbour) -> tuple[Hello, Dialling]:
+        """What we say when we dial, and what both sides have to prove."""
+        secret = self._config.secret
+        hello = Hello(
             role=Role.BROKER,
             name=self._broker,
             network=self._fingerprint,
             software=self._config.software,
+            nonce=b"" if secret is None else secrets.token_bytes(NONCE_BYTES),
         )
+        return hello, Dialling(secret, hello, neighbour.name)
 
     def check_certificate(self, connection: Connection, neighbour: _Neighbour) -> None:
         """Whether the certificate that was shown is the neighbour's. Raises PeerError."""
@@ -357,37 +380,70 @@ class _Dialled:
         #: Set when the connection is gone: whether it ever stood.
         self._gone = gone
         self._welcomed = False
+        self._patience: asyncio.TimerHandle | None = None
+        hello, self._dialling = links.dialling(neighbour)
+        if hello.nonce:
+            # Before it has proved who it is, nothing else may come, and nothing large.
+            connection.reader.allow(FROM_CHALLENGER, bytes_max=HELLO_BYTES_MAX)
         try:
             links.check_certificate(connection, neighbour)
         except PeerError as error:
-            log.repeated(
-                "link_failed", by=(neighbour.name, error.code), neighbour=neighbour.name, reason=str(error)
-            )
+            self._failed(error)
             connection.refuse(error)
             return
-        connection.send(encode_link(links.hello()))
+        self._patience = asyncio.get_running_loop().call_later(DIAL_SECONDS_MAX, self._too_late)
+        connection.send(encode_link(hello))
+
+    def _too_late(self) -> None:
+        error = PeerError(
+            "E218", f"'{self._neighbour.name}' did not answer a HELLO frame in time", retry=True
+        )
+        self._failed(error)
+        self._connection.refuse(error)
+
+    def _failed(self, error: PeerError) -> None:
+        name = self._neighbour.name
+        log.repeated("link_failed", by=(name, error.code), neighbour=name, reason=str(error))
 
     def received(self, frame: Frame) -> None:
         if self._welcomed:
             self._links.received(self._neighbour, frame)
             return
-        if frame.kind not in (Kind.WELCOME, Kind.REFUSE):
-            raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
-        message = decode_link(frame)
-        if isinstance(message, Refuse):
-            log.repeated(
-                "link_refused",
-                by=(self._neighbour.name, message.code),
-                neighbour=self._neighbour.name,
-                code=message.code,
-                reason=message.message,
-            )
-            self._connection.close(f"{message.code} {message.message}")
-            return
-        assert isinstance(message, Welcome)
-        self._links.check(message, self._neighbour)
-        self._welcomed = True
-        self._links._connected(self._neighbour, self._connection)
+        try:
+            self._answered(frame)
+        except PeerError as error:
+            self._failed(error)
+            raise
+
+    def _answered(self, frame: Frame) -> None:
+        """A frame of the handshake. Raises PeerError."""
+        message = decode_link(frame) if frame.kind in LINK_KINDS else None
+        match message:
+            case Refuse():
+                log.repeated(
+                    "link_refused",
+                    by=(self._neighbour.name, message.code),
+                    neighbour=self._neighbour.name,
+                    code=message.code,
+                    reason=message.message,
+                )
+                self._connection.close(f"{message.code} {message.message}")
+            case Challenge():
+                proof = self._dialling.challenged(message)
+                self._connection.reader.allow(FROM_DIALED_BROKER)
+                self._connection.send(encode_link(proof))
+            case Welcome():
+                self._dialling.welcomed(message)
+                self._links.check(message, self._neighbour)
+                self._welcomed = True
+                self._be_patient()
+                self._links._connected(self._neighbour, self._connection)
+            case _:
+                raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
+
+    def _be_patient(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
 
     def settled(self) -> None:
         self._links.settled(self._neighbour)
@@ -396,6 +452,7 @@ class _Dialled:
         """Nobody waits for that."""
 
     def lost(self, reason: str) -> None:
+        self._be_patient()
         self._links.lost(self._neighbour, self._connection, reason)
         if not self._gone.done():
             self._gone.set_result(self._welcomed)

@@ -11,6 +11,9 @@ change; docs/operating.md lists them.
 
 A trouble that repeats, such as a peer that sends garbage again and again, is told when it begins, and then
 once in a while with how often it has happened since: `log.repeated`.
+
+Much of what is told was chosen by a peer, such as the name of a client. Both forms escape whatever is not
+printable, so no peer commands the terminal of who reads the log, or writes lines of its own into it.
 """
 
 from __future__ import annotations
@@ -158,10 +161,14 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
         content = _content(record)
-        event = content.pop("event")
+        event = _printable(str(content.pop("event")))
         fields = "".join(f" {name}={_shown(value)}" for name, value in content.items())
         line = f"{_stamp(record, '%H:%M:%S')} {record.levelname.lower():<7} {event}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        # Indented, so that no line of a message that a peer has chosen passes for a line of the log.
+        trace = self.formatException(record.exc_info).splitlines()
+        return "\n".join([line, *(f"  {_printable(each)}" for each in trace)])
 
 
 def _emit(logger: logging.Logger, level: int, event: str, fields: dict[str, object]) -> None:
@@ -180,4 +187,9 @@ def _stamp(record: logging.LogRecord, form: str) -> str:
 
 def _shown(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if not text or any(letter in text for letter in ' "=\n') else text
+    return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
+
+
+def _printable(text: str) -> str:
+    """A text that commands no terminal and makes no second line, whoever wrote it."""
+    return text if text.isprintable() else json.dumps(text)[1:-1]

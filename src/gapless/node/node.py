@@ -16,14 +16,15 @@ from dataclasses import asdict, replace
 from http import HTTPStatus
 from types import TracebackType
 
-from gapless.errors import StoreError, SupersededError, UsageError
+from gapless.errors import NetworkDescriptionError, StoreError, SupersededError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import TICK_MAX, Tick
 from gapless.node.bulk import BulkDoor
 from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.clock import WallClock, check_ahead
-from gapless.node.config import NodeConfig
+from gapless.node.config import NodeConfig, check_links
 from gapless.node.counters import Counters, Rates
+from gapless.node.descriptors import Descriptors, limit
 from gapless.node.door import Door
 from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accepted, least_incarnation
 from gapless.node.guard import Guard
@@ -38,7 +39,7 @@ from gapless.node.metrics import exposition
 from gapless.node.principals import Principals
 from gapless.node.publishers import Publishers
 from gapless.node.quarantine import Quarantine
-from gapless.node.security import check_files, days_left, is_gone
+from gapless.node.security import Tls, Tokens, check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
     ahead,
@@ -58,7 +59,7 @@ from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
-from gapless.store.files import failure
+from gapless.store.files import DiskFiles, failure, keep_private
 from gapless.store.history import History
 from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
@@ -67,6 +68,7 @@ from gapless.store.recovery import NamedSubscription, RecoveryDatabase
 from gapless.store.reserve import Reserve
 from gapless.store.retention import KEYED, Keep, Retention
 from gapless.wire.address import Address
+from gapless.wire.proof import NetworkSecret
 
 log = event_log("gapless.node")
 
@@ -147,11 +149,7 @@ class Node:
     async def __aenter__(self) -> Node:
         config = self.config
         loop = asyncio.get_running_loop()
-        if config.tls is not None:
-            self.certificate_expires = check_files(config.tls, config.broker)
-            if days_left(self.certificate_expires) < CERTIFICATE_DAYS_MIN:
-                days = round(days_left(self.certificate_expires), 1)
-                log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
+        self._check_security(config)
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
         self._host = Host(self._mistaken, WallClock(config.network.parameters.ticks_ahead_ms))
         self.storage = Storage(
@@ -187,7 +185,7 @@ class Node:
             guard=self.guard,
             principals=Principals(config.limits),
             reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),
-            is_gone=lambda principal: is_gone(principal, config.tokens, config.tls),
+            is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
         )
         self.links = Links(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
@@ -202,7 +200,7 @@ class Node:
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(config, self.links, self.sessions, self.counters, self.guard)
+        self._door = self._made_door()
         try:
             await self._door.open()
             if config.http is not None:
@@ -278,6 +276,47 @@ class Node:
         """Make `run` return."""
         self._stopping.set()
 
+    def renew(self, tls: Tls | None, secret: NetworkSecret | None, tokens: Tokens | None) -> None:
+        """From now on these decide who may come in; clients whose token is gone are hung up on.
+
+        Raises NetworkDescriptionError, and nothing has changed then.
+        """
+        config = replace(self.config, tls=tls, secret=secret, tokens=tokens)
+        if (tls is None) != (self.config.tls is None):
+            raise NetworkDescriptionError("E132", "tls: it begins or ends with a restart of all nodes")
+        self._check_security(config)
+        self.config = config
+        self._door.renew(config)
+        self.links.renew(config)
+        self.bulk.renew(config)
+        self.sessions.renew(tokens)
+
+    def _check_security(self, config: NodeConfig) -> None:
+        """See that brokers and clients can prove who they are. Raises NetworkDescriptionError."""
+        check_links(config.network, config.tls, config.secret, config.tokens)
+        if config.tls is not None:
+            self.certificate_expires = check_files(config.tls, config.broker)
+            if days_left(self.certificate_expires) < CERTIFICATE_DAYS_MIN:
+                days = round(days_left(self.certificate_expires), 1)
+                log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
+
+    def _made_door(self) -> Door:
+        """The door, with room for as many connections as this process may open files."""
+        descriptors = Descriptors(
+            limit=limit(),
+            links=len(self._network.neighbours(self.config.broker)),
+            logs=lambda: len(self.storage.logs),
+            has_http=self.config.http is not None,
+        )
+        return Door(
+            self.config,
+            self.links,
+            self.sessions,
+            counters=self.counters,
+            guard=self.guard,
+            descriptors=descriptors,
+        )
+
     def status(self) -> str:
         """What the node tells of itself, as JSON; docs/operating.md describes it."""
         return told(self.report())
@@ -321,7 +360,7 @@ class Node:
                 for each in self.links.figures()
             ],
             "pubends": pubends_status(self.broker, self.storage.figures(), now.clock),
-            "clients": clients_status(self.sessions, config.limits.clients_max),
+            "clients": clients_status(self.sessions, self._door.clients_max),
             "subscriptions": subscriptions_status(self.sessions, self.broker),
         }
 
@@ -415,7 +454,11 @@ class Node:
         if config.folder is not None:
             self._folder = Folder(config.folder, config.broker, config.accept_loss)
             try:
-                config.folder.mkdir(parents=True, exist_ok=True)
+                DiskFiles().make_folder(config.folder)
+                keep_private(config.folder)
+            except PermissionError as error:
+                # It may be another user's, who lets us in.
+                log.warning("readable_folder", folder=str(config.folder), reason=error.strerror)
             except OSError as error:
                 raise failure(error, config.folder) from error
             self._folder.check_database()

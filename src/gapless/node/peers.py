@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Collection
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import unquote
@@ -47,6 +48,19 @@ def hang_up(peer: str, port: int) -> None:
         with contextlib.suppress(OSError), _copied(int(each.name)) as found:
             if _ends(found) == (port, address):
                 found.shutdown(socket.SHUT_RDWR)
+
+
+def hang_up_others(peers: Collection[str], port: int) -> int:
+    """End all connections to a port of this process but those of some peers; gives how many there were."""
+    kept = {address_of(peer) for peer in peers}
+    count = 0
+    for each in list(_OPEN_FILES.iterdir()) if _OPEN_FILES.is_dir() else ():
+        with contextlib.suppress(OSError), _copied(int(each.name)) as found:
+            ends = _ends(found)
+            if ends is not None and ends[0] == port and ends[1] not in kept:
+                found.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
 
 
 def _copied(number: int) -> socket.socket:

@@ -135,6 +135,7 @@ class PipelineProcess:
         self._output.parent.mkdir(parents=True, exist_ok=True)
         if self._output.exists() and self._output.stat().st_size > OUTPUT_BYTES_MAX:
             self._output.replace(self._output.with_name(f"{self._output.name}.1"))
+        self._output.touch(mode=0o600)
         with self._output.open("ab") as output:
             # A session of its own: Ctrl-C at a terminal is for the node, which stops it in order.
             self._process = await asyncio.create_subprocess_exec(

@@ -12,12 +12,19 @@ connections, delay nobody but whoever sent them.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from gapless.content.condition import Condition
+from gapless.content.cost import matching_cost
 from gapless.errors import UsageError
+from gapless.model.ids import TopicId
 from gapless.node.config import Limits
+
+#: A condition, and the topic that it is about.
+Matched: TypeAlias = tuple[TopicId, Condition]
 
 #: The requests of one principal are carried out for so long; then it is the others' turn.
 TURN_SECONDS = 0.005
@@ -80,6 +87,22 @@ class Principal:
     condition_bytes: int = 0
     #: Its named subscriptions.
     names: int = 0
+    #: How often each condition that costs something with every event is asked for, and what they all cost.
+    matched: Counter[Matched] = field(default_factory=Counter)
+    matching_cost: int = 0
+
+    def match(self, matched: Matched, sign: int) -> None:
+        """A condition is asked for once more, or once less. One that is asked for twice is evaluated once."""
+        cost = matching_cost(matched[1])
+        if not cost:
+            return
+        before = self.matched[matched]
+        self.matched[matched] = before + sign
+        if not before:
+            self.matching_cost += cost
+        elif not before + sign:
+            del self.matched[matched]
+            self.matching_cost -= cost
 
     @property
     def is_empty(self) -> bool:
@@ -137,6 +160,19 @@ class Principals:
         if principal.condition_bytes + len(where) > self.limits.principal_condition_bytes_max:
             told = f"conditions of {principal.condition_bytes:,} characters together"
             raise _exceeded(principal.name, told, "principal_condition_bytes_max")
+
+    def check_matching(self, principal: Principal, topic: TopicId, condition: Condition) -> None:
+        """Raise UsageError if one more condition would make events too expensive."""
+        cost = matching_cost(condition)
+        if cost and (topic, condition) not in principal.matched:
+            total, most = principal.matching_cost + cost, self.limits.principal_matching_cost_max
+            if total > most:
+                raise UsageError(
+                    "E125",
+                    f"the conditions of {principal.name} would cost {total:,} units an event, at most "
+                    f"{most:,}: use fewer LIKE '%...', calculations and NOT XPATH, or raise "
+                    "limits.principal_matching_cost_max",
+                )
 
 
 def _exceeded(principal: str, has: str, limit: str, *, retry: bool = True) -> UsageError:

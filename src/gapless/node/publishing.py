@@ -284,8 +284,7 @@ class Publishing:
 
     def _pubend_for(self, client: Speaker, message: Publish) -> PubendId:
         if message.topic not in self.network.topics:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{message.topic}': there is {known}")
+            raise client.rights.no_topic(message.topic, self.network.topics)
         for named in (message.pubend, None if message.after is None else message.after[0]):
             self._check_topic(client, message.topic, named)
         if message.pubend is not None:

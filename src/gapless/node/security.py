@@ -14,7 +14,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -53,6 +53,8 @@ class Rights:
     admin: bool = False
     #: Names of subscriptions that it may adopt when their owner cannot come any more.
     adopt: tuple[str, ...] = ()
+    #: The hash of its token.
+    sha256: str = field(default="", repr=False)
     #: Topics that were looked up before, with what was found.
     _known: dict[tuple[str, TopicId], bool] = field(default_factory=dict, compare=False, repr=False)
 
@@ -97,6 +99,11 @@ class Rights:
         """Raise UsageError unless it may administer the node."""
         if not self.admin:
             raise self._refused(what, "admin")
+
+    def no_topic(self, topic: TopicId, topics: Iterable[TopicId]) -> UsageError:
+        """There is no such topic among these; those that it may know of are named."""
+        known = ", ".join(each for each in topics if self.may_see(each)) or "none"
+        return UsageError("E141", f"there is no topic '{topic}': there is {known}")
 
     def _may(self, what: str, patterns: Iterable[str], topic: TopicId) -> bool:
         # A publisher asks this once per batch: the answer is looked up, and there are few topics.
@@ -145,6 +152,24 @@ class Tokens:
             if hmac.compare_digest(known, digest):
                 return rights
         raise UsageError("E185", "the token is none of this network's: check it for a typing error")
+
+
+class Standing(Enum):
+    """What has become of the token of a connected client."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+def standing(tokens: Tokens | None, rights: Rights) -> Standing:
+    """What these tokens say to a client that came in with those rights."""
+    if tokens is None:
+        return Standing.SAME if rights.name is None else Standing.CHANGED
+    for known, now in tokens.by_prefix.get(rights.sha256[:_PREFIX_CHARACTERS], ()):
+        if known == rights.sha256:
+            return Standing.SAME if now == replace(rights, certificate=None) else Standing.CHANGED
+    return Standing.GONE
 
 
 def is_gone(principal: str, tokens: Tokens | None, tls: Tls | None) -> bool:

@@ -27,7 +27,7 @@ from gapless.node.losses import Losses
 from gapless.node.principals import Principal, Principals
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
-from gapless.node.security import EVERYTHING, Rights
+from gapless.node.security import EVERYTHING, Rights, Standing, Tokens, standing
 from gapless.node.subscription import Subscription
 from gapless.node.subscriptions import Subscriptions
 from gapless.protocol.network import Network
@@ -91,7 +91,8 @@ class Sessions:
         self.principals = Principals(Limits()) if principals is None else principals
         self._status = status
         self._catalog = catalog
-        self._decoder = ClientDecoder(network.topics)
+        #: What reads the frames of a client, by the topics that it may publish to.
+        self._decoders: dict[tuple[str, ...], ClientDecoder] = {}
         #: The number that names each pubend in deliveries, and how its rows are written.
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
@@ -157,7 +158,7 @@ class Sessions:
             if topic not in self._forms:
                 self._forms[topic] = RowFormat(schema)
         self.network = self.publishing.network = self.subscriptions.network = network
-        self._decoder = ClientDecoder(network.topics)
+        self._decoders.clear()
         for session in list(self._sessions):
             if any(each.asked.topic in wider for each in session.subscriptions.values()):
                 session.connection.close("a topic got another pubend")
@@ -166,6 +167,17 @@ class Sessions:
         """Let nobody publish any more; what is on its way is answered."""
         self.publishing.is_stopping = True
         self.publishing.hand_over()
+
+    def renew(self, tokens: Tokens | None) -> None:
+        """There are other tokens: whoever has a right no more, or another one, is hung up on."""
+        for session in list(self._sessions):
+            match standing(tokens, session.rights):
+                case Standing.GONE:
+                    text = "the token is none of this network's any more: ask for another one"
+                    session.connection.refuse(UsageError("E185", text))
+                case Standing.CHANGED:
+                    text = "the rights of the token have changed: connect again"
+                    session.connection.refuse(UsageError("E188", text, retry=True))
 
     def close(self, reason: GaplessError) -> None:
         """Hang up on all clients, and tell them why."""
@@ -193,9 +205,16 @@ class Sessions:
                 raise PeerError("E224", f"{error.code} {error.message}") from error
             session.send(_refusal(number, error))
 
+    def _decoder(self, rights: Rights) -> ClientDecoder:
+        """Rows of a topic that a client may not publish to are not read, as if there were no such topic."""
+        topics = {topic: each for topic, each in self.network.topics.items() if rights.may_publish(topic)}
+        made = self._decoders[rights.publish] = ClientDecoder(topics)
+        return made
+
     def _decoded(self, session: Session, frame: Frame) -> ClientMessage:
         try:
-            return self._decoder.decode(frame)
+            rights = session.rights
+            return (self._decoders.get(rights.publish) or self._decoder(rights)).decode(frame)
         except PeerError:
             raise
         except Exception as error:

@@ -82,7 +82,7 @@ def upstream_missing(network: Network, broker: BrokerId, up: Iterable[BrokerId])
 
 def process_status() -> dict[str, int]:
     """What the system says of this process."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     return {"id": os.getpid(), "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gapless.content.condition import Condition
 from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
@@ -48,6 +49,8 @@ class Subscription:
     principal: Principal
     #: The characters of its conditions, as they are counted there.
     condition_bytes: int = 0
+    #: Its conditions, oldest first, as they are counted there because events cost more with them.
+    matched: list[Condition] = field(default_factory=list)
     #: Where it starts at each pubend that has confirmed it.
     starts: dict[PubendId, Tick] = field(default_factory=dict)
     #: What it is to deliveries, once a pubend has confirmed it.
@@ -64,6 +67,21 @@ class Subscription:
     is_restored: bool = False
     #: The one that it stands for, which holds what both need until this one is confirmed.
     before: Subscription | None = None
+
+    def count(self, sign: int) -> None:
+        """Count it as its principal's, or no longer."""
+        principal = self.principal
+        principal.subscriptions += sign
+        principal.names += sign * (self.asked.name is not None)
+        principal.condition_bytes += sign * self.condition_bytes
+        for condition in self.matched:
+            principal.match((self.asked.topic, condition), sign)
+
+    def charge(self, condition_bytes: int, matched: list[Condition]) -> None:
+        """These are its conditions now, of so many characters."""
+        self.count(-1)
+        self.condition_bytes, self.matched = condition_bytes, matched
+        self.count(1)
 
     @property
     def is_holding(self) -> bool:

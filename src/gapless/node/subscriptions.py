@@ -24,7 +24,7 @@ from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import TICK_MIN, Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
 from gapless.node.guard import Guard
 from gapless.node.leaving import FewAtATime
@@ -97,6 +97,8 @@ class Subscriptions:
         #: The named ones, by the name that clients use.
         self._named: dict[str, Subscription] = {}
         self._moved: set[str] = set()
+        #: Names on the disk that could not be restored, with their owners.
+        self._unrestored: dict[str, str] = {}
         #: Those whose client is gone and that are not parked yet, with the session that they had.
         self._leaving: FewAtATime[tuple[Session, Subscription]] = FewAtATime(self._park_gone, guard=guard)
         #: Those that are parked for a while.
@@ -123,15 +125,20 @@ class Subscriptions:
 
     def subscribe(self, session: Session, asked: Subscribe) -> None:
         """A client subscribes. Raises UsageError, and nothing has changed then."""
+        if asked.topic not in self.network.topics:
+            raise session.rights.no_topic(asked.topic, self.network.topics)
         found = None if asked.name is None else self._named.get(asked.name)
         # Before anything is done for it: reading a condition may take long.
         if found is None:
+            if asked.name is not None and asked.name in self._unrestored:
+                self._check_owner(self._unrestored[asked.name], session, asked)
             self._principals.check_subscription(
                 session.principal, len(session.subscriptions), asked.where, named=asked.name is not None
             )
         else:
-            self._check_owner(found, session, asked)
+            self._check_owner(found.principal.name, session, asked)
         condition = self._condition(asked.topic, asked.where)
+        self._principals.check_matching(session.principal, asked.topic, condition)
         if isinstance(asked.start, Mapping):
             check_pubends(self.network, session.rights, asked.topic, asked.start)
         if asked.mode == "holding" and asked.name is None:
@@ -229,6 +236,7 @@ class Subscriptions:
         subscription = session.named(asked.subscription)
         self._principals.check_condition(subscription.principal, asked.where)
         condition = self._condition(subscription.asked.topic, asked.where)
+        self._principals.check_matching(subscription.principal, subscription.asked.topic, condition)
         self._change(subscription, Change(asked.request, asked.where, session), condition)
 
     def changed(self, effect: ConfirmChange) -> None:
@@ -241,7 +249,8 @@ class Subscriptions:
             change.since[effect.pubend] = effect.since
             if len(change.since) == len(subscription.pubends):
                 subscription.changing.remove(change)
-                self._charge(subscription, sum(len(each.where) for each in (change, *subscription.changing)))
+                left = (change, *subscription.changing)
+                subscription.charge(sum(len(each.where) for each in left), subscription.matched[-len(left) :])
         else:
             # A change of an earlier life that this pubend had not confirmed then.
             since = next(since for _, since in subscription.conditions[1:] if effect.pubend not in since)
@@ -271,7 +280,8 @@ class Subscriptions:
         except UsageError:
             subscription.changing.remove(change)
             raise
-        self._charge(subscription, subscription.condition_bytes + len(change.where))
+        matched = [*subscription.matched, condition]
+        subscription.charge(subscription.condition_bytes + len(change.where), matched)
         if subscription.asked.name is not None:
             subscription.conditions.append((change.where, change.since))
             # The edge has no more phases than this, so what came before them is over.
@@ -287,6 +297,7 @@ class Subscriptions:
                 request = self._restored(record)
             except UsageError as error:
                 # It stays on the disk: the description of the network may come back to what it was.
+                self._unrestored[record.name] = record.owner or NOBODY
                 log.warning("not_restored", name=record.name, code=error.code, reason=error.message)
                 continue
             requests.append(request)
@@ -318,7 +329,10 @@ class Subscriptions:
                 self.network.pubends_of(record.topic)
             )
             wheres.append((where, dict(since) if is_whole else {}))
-        conditions = [(self._condition(record.topic, where), since) for where, since in wheres]
+        conditions = [(self._condition(record.topic, where, is_kept=True), since) for where, since in wheres]
+        if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
+            # Acknowledgements were not cut off once. The others must not stay away because of it.
+            raise UsageError("E145", "it has acknowledged what is outside all time: forget it, make it anew")
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
@@ -327,6 +341,7 @@ class Subscriptions:
         subscription.conditions = wheres
         subscription.resumed = record.positions
         subscription.is_kept = subscription.is_restored = True
+        subscription.matched = [condition for condition, _ in conditions]
         self._add(subscription)
         return SubscribeRequested(
             subscription=subscription.name,
@@ -378,12 +393,15 @@ class Subscriptions:
             self._begin(subscription, condition, start_of(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
+            known = session.rights.may_see(found.asked.topic)
+            of_topic = (
+                f"topic '{found.asked.topic}', {found.asked.order.value} order" if known else "another topic"
+            )
             raise UsageError(
                 "E138",
-                f"subscription '{name}' is of topic '{found.asked.topic}', {found.asked.order.value} order: "
-                "choose another name, or forget that one first",
+                f"subscription '{name}' is of {of_topic}: choose another name, or forget that one first",
             )
-        last = self._condition(asked.topic, found.conditions[-1][0])
+        last = self._condition(asked.topic, found.conditions[-1][0], is_kept=True)
         is_wider = found.pubends != self.network.pubends_of(asked.topic)
         if is_wider or (last != condition and isinstance(asked.start, Mapping)):
             self._take_over(found, None, found.asked)
@@ -399,13 +417,13 @@ class Subscriptions:
         if found.is_kept and found.is_confirmed:
             self._resume(found)
 
-    def _check_owner(self, found: Subscription, session: Session, asked: Subscribe) -> None:
+    def _check_owner(self, owner: str, session: Session, asked: Subscribe) -> None:
         """Raise UsageError unless a name is the client's, or its owner is gone and it may adopt it."""
         name, own = asked.name, session.principal
         assert name is not None
-        if found.principal is own:
+        if owner == own.name:
             return
-        if not (self._is_gone(found.principal.name) and session.rights.may_adopt(name)):
+        if not (self._is_gone(owner) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
                 f"there is a subscription '{name}' of somebody else here: choose another name, or use "
@@ -417,9 +435,9 @@ class Subscriptions:
         """A subscription whose owner is gone belongs to somebody else now."""
         former = subscription.principal
         log.info("name_adopted", name=subscription.asked.name, former_owner=former.name, owner=principal.name)
-        self._count(subscription, -1)
+        subscription.count(-1)
         subscription.principal = principal
-        self._count(subscription, 1)
+        subscription.count(1)
         self._principals.left(former)
 
         def written(error: StoreError | None) -> None:
@@ -471,7 +489,9 @@ class Subscriptions:
             own = asked.start if isinstance(asked.start, Mapping) else {}
             since = {pubend: max(own.get(pubend, at), at) for pubend, at in positions.items()}
             subscription.conditions = [*subscription.conditions, (asked.where, since)][-PHASES_MAX:]
-        phases = [(self._condition(asked.topic, where), since) for where, since in subscription.conditions]
+        before = subscription.conditions
+        phases = [(self._condition(asked.topic, where, is_kept=True), since) for where, since in before]
+        subscription.matched = [phase for phase, _ in phases]
         self._add(subscription)
         self._feed(
             SubscribeRequested(
@@ -497,6 +517,7 @@ class Subscriptions:
                     self.end(subscription)
                 return
             subscription.is_kept = True
+            self._unrestored.pop(subscription.asked.name or "", None)
             if subscription.before is not None:
                 self.end(subscription.before)
                 subscription.before = None
@@ -577,13 +598,13 @@ class Subscriptions:
 
     # Small parts.
 
-    def _condition(self, topic: TopicId, where: str) -> Condition:
+    def _condition(self, topic: TopicId, where: str, *, is_kept: bool = False) -> Condition:
+        """Read a condition; one that `is_kept` was accepted before, perhaps by an earlier version."""
         schema = self.network.topics.get(topic)
         if schema is None:
-            known = ", ".join(self.network.topics) or "none"
-            raise UsageError("E141", f"there is no topic '{topic}': there is {known}")
+            raise UsageError("E141", f"there is no topic '{topic}'")
         try:
-            return parse_condition(where, schema)
+            return parse_condition(where, schema, is_written=is_kept)
         except GaplessError:
             raise
         except Exception as error:
@@ -605,22 +626,13 @@ class Subscriptions:
         if session is not None:
             session.subscriptions[subscription.number] = subscription
         subscription.condition_bytes = len(subscription.asked.where)
-        self._count(subscription, 1)
-
-    def _count(self, subscription: Subscription, sign: int) -> None:
-        principal = subscription.principal
-        principal.subscriptions += sign
-        principal.names += sign * (subscription.asked.name is not None)
-        principal.condition_bytes += sign * subscription.condition_bytes
-
-    def _charge(self, subscription: Subscription, condition_bytes: int) -> None:
-        subscription.principal.condition_bytes += condition_bytes - subscription.condition_bytes
-        subscription.condition_bytes = condition_bytes
+        subscription.count(1)
 
     def _begin(
         self, subscription: Subscription, condition: Condition, start: Tick | Mapping[PubendId, Tick] | None
     ) -> None:
         """Ask the broker for it. Raises UsageError, and nothing has changed then."""
+        subscription.matched = [condition]
         self._add(subscription)
         try:
             self._feed(
@@ -677,7 +689,7 @@ class Subscriptions:
 
     def _forget(self, subscription: Subscription) -> None:
         if self._by_name.pop(subscription.name, None) is not None:
-            self._count(subscription, -1)
+            subscription.count(-1)
             self._principals.left(subscription.principal)
         name = subscription.asked.name
         if name is not None and self._named.get(name) is subscription:

@@ -57,6 +57,8 @@ class Parameters:
     message_rows_max: int = 16_384
     #: How many conditions one advertisement may carry; more travel in parts.
     message_conditions_max: int = 512
+    #: How much work a broker does in one step to compare conditions, in units of about a microsecond.
+    compare_work_max: int = 10_000
     #: How many bytes of data rows one stream of a broker keeps; beyond, it forgets.
     stream_bytes_max: int = 64 * 2**20
     #: How many runs one stream keeps; beyond, it forgets.

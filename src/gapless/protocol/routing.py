@@ -28,9 +28,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gapless.content.condition import Condition
+from gapless.content.cost import placing_cost
 from gapless.content.forest import Change, Forest
 from gapless.content.selection import Selection
 from gapless.content.size import size_of
+from gapless.content.work import Work
 from gapless.errors import PeerError, SupersededError
 from gapless.model.epochs import NEVER, Epochs, incarnation_of
 from gapless.model.ids import BrokerId, CellId, TopicId
@@ -46,6 +48,9 @@ ADVERTISED_CHANGE = mark("advertised_change", "an advertisement was sent as a ch
 ADVERTISED_AGAIN = mark("advertised_again", "an advertisement was repeated because no ack came")
 ADVERTISED_COVERED = mark("advertised_covered", "a condition was not advertised: another covers it")
 ADVERTISED_UNCOVERED = mark("advertised_uncovered", "a condition was advertised: what covered it is gone")
+ADVERTISED_SETTLED = mark(
+    "advertised_settled", "conditions were compared later, because it was too much work at once"
+)
 ADVERTISED_IN_PARTS = mark("advertised_in_parts", "an advertisement was sent in parts")
 ADVERTISED_FROM_THE_START = mark(
     "advertised_from_the_start", "all parts were sent and some were missing: all are sent again"
@@ -68,8 +73,12 @@ ADVERTISEMENT_DROPPED = mark(
 CHANGES_MAX = 64
 #: A part of an advertisement has about so many bytes at most, so that it fits into a frame.
 PART_BYTES_MAX = 2**20
+#: To take in a part of an advertisement is about so much work at most, unless it has one condition only.
+PART_WORK_MAX = 20_000
 #: When more conditions than this go at once, and fewer stay, it is cheaper to count anew.
 REBUILT_MIN = 1_024
+#: Conditions that there was no work left to compare are compared later, a part every so many milliseconds.
+SETTLE_MS = 50
 #: So many conditions of one broker below are kept; a broker that advertises more is cut off.
 WANTS_MAX = 2**20
 
@@ -152,6 +161,8 @@ class _Root:
 
     tree: Tree
     upward: dict[BrokerId, _Upward]
+    #: What is left to be done in this step to compare conditions. All roots share it.
+    work: Work
     #: The version of what was last advertised, and the epochs that it spoke for.
     version: int
     told: Epochs = NEVER
@@ -166,6 +177,8 @@ class _Root:
     #: The last versions, each with the conditions that it touched; and how much that is.
     changes: deque[tuple[int, tuple[Want, ...]]] = field(default_factory=deque)
     changes_size: int = 0
+    #: The topics whose forests have something left to do.
+    unsettled: dict[TopicId, None] = field(default_factory=dict)
     below: dict[BrokerId, _Table] = field(default_factory=dict)
     filters: dict[CellId, dict[TopicId, CellFilter]] = field(default_factory=dict)
 
@@ -176,24 +189,34 @@ class _Root:
 
     def enter(self, want: Want) -> None:
         """Somebody more wants this."""
+        if not self.upward:
+            return  # nobody is to be told
         topic, condition = want
         forest = self.forests.get(topic)
         if forest is None:
             forest = self.forests[topic] = Forest()
-        change = forest.add(condition)
+        change = forest.add(condition, self.work)
         if not change and not forest.is_maximal(condition):
             reached(ADVERTISED_COVERED)
         self._touch(topic, change)
 
     def leave(self, want: Want) -> None:
         """Somebody less wants this."""
+        if not self.upward:
+            return
         topic, condition = want
-        change = self.forests[topic].remove(condition)
+        change = self.forests[topic].remove(condition, self.work)
         if change.maximal:
             reached(ADVERTISED_UNCOVERED)
         self._touch(topic, change)
-        if not len(self.forests[topic]):
-            del self.forests[topic]
+
+    def settle(self) -> None:
+        """Do some of what was left undone, at least a little."""
+        for topic in list(self.unsettled):
+            reached(ADVERTISED_SETTLED)
+            self._touch(topic, self.forests[topic].settle(self.work))
+            if self.work.is_done:
+                break
 
     def seal(self) -> None:
         """Make what is wanted now a version that can be advertised."""
@@ -237,6 +260,13 @@ class _Root:
         for was, conditions in ((False, change.maximal), (True, change.covered)):
             for condition in conditions:
                 self.toggle((topic, condition), was=was)
+        forest = self.forests[topic]
+        if not forest.is_settled:
+            self.unsettled[topic] = None
+        else:
+            self.unsettled.pop(topic, None)
+            if not len(forest):
+                del self.forests[topic]
 
 
 class Routing:
@@ -250,6 +280,11 @@ class Routing:
         #: The subscriptions of this edge, counted.
         self._own: dict[TopicId, Counter[Condition]] = {}
         self._roots: dict[CellId, _Root] = {}
+        #: What is left to be done in this step to compare conditions, and when some was last done later.
+        self._work = Work(network.parameters.compare_work_max)
+        self._settled_ms = 0
+        #: Which root goes on first.
+        self._turn = 0
         self.extend(network)
 
     def extend(self, network: Network) -> None:
@@ -264,7 +299,7 @@ class Routing:
             if state is None:
                 above = network.cells[tree.parent[cell]] if cell != root else ()
                 upward = {neighbour: _Upward() for neighbour in above}
-                state = self._roots[root] = _Root(tree, upward, self._first_version)
+                state = self._roots[root] = _Root(tree, upward, self._work, self._first_version)
                 state.epochs = self._epochs
             for topic in sorted(offered[root] - state.topics):
                 for condition in self._own.get(topic, ()):
@@ -273,6 +308,7 @@ class Routing:
 
     def wanted_here(self, begun: Iterable[Want], ended: Iterable[Want], epochs: Epochs) -> None:
         """The subscriptions of this edge have changed."""
+        self._work.left = self._network.parameters.compare_work_max
         self._epochs = epochs
         for topic, condition in begun:
             own = self._own.setdefault(topic, Counter())
@@ -308,6 +344,7 @@ class Routing:
 
         Raises PeerError, before anything changes, when it wants more than anybody may want.
         """
+        self._work.left = self._network.parameters.compare_work_max
         state = self._roots[message.root]
         table = state.below.setdefault(message.origin, _Table())
         effects: list[Effect] = []
@@ -380,6 +417,9 @@ class Routing:
     def woken(self, up: frozenset[BrokerId], now: Now) -> list[Effect]:
         """Send what the reachable brokers towards each root have not acknowledged."""
         effects: list[Effect] = []
+        if self._is_unsettled and now.ms >= self._settled_ms + SETTLE_MS:
+            self._settled_ms, self._work.left = now.ms, self._network.parameters.compare_work_max
+            self._settle()
         for root, state in self._roots.items():
             for neighbour, upward in sorted(state.upward.items()):
                 if neighbour in up and self._is_due(state, upward, now):
@@ -397,7 +437,23 @@ class Routing:
             for neighbour, upward in state.upward.items()
             if neighbour in up and (upward.acked != state.version or state.is_changed)
         ]
+        if self._is_unsettled:
+            waiting.append(self._settled_ms + SETTLE_MS)
         return min(waiting, default=None)
+
+    @property
+    def _is_unsettled(self) -> bool:
+        return any(state.unsettled for state in self._roots.values())
+
+    def _settle(self) -> None:
+        """Let the roots that have something left to do go on with it, in turn."""
+        unsettled = [state for state in self._roots.values() if state.unsettled]
+        self._turn += 1
+        first = self._turn % len(unsettled)
+        for state in unsettled[first:] + unsettled[:first]:
+            state.settle()
+            if self._work.is_done:
+                break
 
     # ---- what is heard from below ----
 
@@ -462,14 +518,18 @@ class Routing:
     def _rebuild(self, state: _Root, cell: CellId) -> None:
         """Count anew what is wanted: of an edge that was restarted all is gone, and little is left."""
         before = dict.fromkeys(state.advertised())
-        state.forests = {}
+        state.forests, state.unsettled = {}, {}
         topics = sorted(state.topics.intersection(self._own))
         tables = [table for _, table in sorted(state.below.items())]
         for want in (
             *((topic, condition) for topic in topics for condition in self._own[topic]),
             *(want for table in tables for want in table.all()),
         ):
-            state.forests.setdefault(want[0], Forest()).add(want[1])
+            if state.upward:
+                forest = state.forests.setdefault(want[0], Forest())
+                forest.add(want[1], self._work)
+                if not forest.is_settled:
+                    state.unsettled[want[0]] = None
         after = dict.fromkeys(state.advertised())
         for was, wants, others in ((True, before, after), (False, after, before)):
             for want in wants:
@@ -557,15 +617,16 @@ class Routing:
         most = self._network.parameters.message_conditions_max
         parts: list[tuple[frozenset[Want], frozenset[Want]]] = []
         here: tuple[list[Want], list[Want]] = ([], [])
-        size = count = 0
+        size = count = work = 0
         for side, wants in enumerate((added, removed)):
             for want in wants:
-                more = size_of(want[1])
-                if count == most or (count and size + more > PART_BYTES_MAX):
+                more, effort = size_of(want[1]), placing_cost(want[1])
+                is_full = size + more > PART_BYTES_MAX or work + effort > PART_WORK_MAX
+                if count == most or (count and is_full):
                     parts.append((frozenset(here[0]), frozenset(here[1])))
-                    here, size, count = ([], []), 0, 0
+                    here, size, count, work = ([], []), 0, 0, 0
                 here[side].append(want)
-                size, count = size + more, count + 1
+                size, count, work = size + more, count + 1, work + effort
         if count or not parts:
             parts.append((frozenset(here[0]), frozenset(here[1])))
         return parts

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId
-from gapless.store.files import DiskFiles, File, Files, failure, write_all
+from gapless.store.files import SHARED, DiskFiles, File, Files, failure, write_all
 
 #: Rows of a file are gathered into groups of about this size, so that memory does not grow with the segment.
 ROW_GROUP_BYTES = 8 * 2**20
@@ -59,7 +59,7 @@ class Archive:
         if first is None:
             return None
         temporary = self.folder / f"{prefix}{_TEMPORARY_SUFFIX}"
-        file = self._files.create(temporary)
+        file = self._files.create(temporary, SHARED)
         try:
             stop = self._write_rows(file, first, batches)
             file.sync()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -24,7 +26,17 @@ CACHED_BYTES = 8 * 2**20
 #: A write of so many bytes is begun at once, and not with the sync.
 BEGIN_BYTES = 256 * 2**10
 
+#: Who may read what is stored: the user that the node runs as. An archive may be opened to a group.
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+SHARED = 0o640
+#: The folder in a node's folder that is opened to others or not as its owner likes.
+ARCHIVE_NAME = "archive"
+
+#: So many descriptors are kept for the store alone.
+SPARES = 8
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class File(Protocol):
@@ -70,8 +82,8 @@ class Files(Protocol):
         """Open a file that exists, to read and write."""
         ...
 
-    def create(self, path: Path) -> File:
-        """Open a new, empty file in the place of whatever was there."""
+    def create(self, path: Path, mode: int = PRIVATE) -> File:
+        """Open a new, empty file in the place of whatever was there; `mode` says who may read it."""
         ...
 
     def lock(self, path: Path) -> File:
@@ -87,7 +99,7 @@ class Files(Protocol):
         ...
 
     def make_folder(self, folder: Path) -> None:
-        """Make the folder and those above it, unless they exist."""
+        """Make the folder and those above it, for nobody else to look into, unless they exist."""
         ...
 
     def list_folder(self, folder: Path) -> list[str]:
@@ -177,20 +189,64 @@ class DiskFile:
             os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
+class _Spares:
+    """Descriptors that are kept open for nothing, so that there is one when a file has to be opened.
+
+    A process whose descriptors others have used up, if only for a moment, could not read its own log.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held: list[int] = []
+        self._using = threading.Lock()
+
+    def open(self, path: Path | str, flags: int, mode: int = 0) -> int:
+        """As `os.open`, with a spare one if there is no other."""
+        try:
+            made = os.open(path, flags, mode)
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            return self._open_with_spare(path, flags, mode)
+        if len(self._held) < self._count:
+            self._keep()
+        return made
+
+    def _open_with_spare(self, path: Path | str, flags: int, mode: int) -> int:
+        with self._using:
+            while self._held:
+                os.close(self._held.pop())
+                try:
+                    return os.open(path, flags, mode)
+                except OSError as error:
+                    # Another thread may have been faster.
+                    if error.errno not in _EXHAUSTED:
+                        raise
+        return os.open(path, flags, mode)
+
+    def _keep(self) -> None:
+        with self._using, suppress(OSError):
+            while len(self._held) < self._count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+_spares = _Spares(SPARES)
+
+
 class DiskFiles:
     """The disk of the operating system."""
 
     def open(self, path: Path) -> File:
         """See `Files.open`."""
-        return DiskFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return DiskFile(_spares.open(path, os.O_RDWR | os.O_CLOEXEC))
 
-    def create(self, path: Path) -> File:
+    def create(self, path: Path, mode: int = PRIVATE) -> File:
         """See `Files.create`."""
-        return DiskFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
+        return DiskFile(_spares.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode))
 
     def lock(self, path: Path) -> File:
         """See `Files.lock`."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = _spares.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -211,7 +267,8 @@ class DiskFiles:
     def make_folder(self, folder: Path) -> None:
         """See `Files.make_folder`. The new names are synced, as `sync_folder` does."""
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        for each in reversed(missing):
+            each.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         for each in missing:
             self.sync_folder(each.parent)
 
@@ -221,7 +278,7 @@ class DiskFiles:
 
     def sync_folder(self, folder: Path) -> None:
         """See `Files.sync_folder`."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _spares.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -260,3 +317,22 @@ def failure(error: OSError, path: Path) -> StoreError:
         return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
     reason = error.strerror or str(error)
     return StoreError("E303", f"{path}: {reason}: check the disk and the rights of its folder")
+
+
+def keep_private(folder: Path) -> None:
+    """Take from others what they may do in a node's folder that was made with wider rights.
+
+    Whoever may pass through it still may: that is how others reach its archive, which is left as it is.
+
+    Raises OSError.
+    """
+    _take(folder, 0o066)
+    for each in os.scandir(folder):
+        if each.name != ARCHIVE_NAME and not each.is_symlink():
+            _take(Path(each.path), 0o077)
+
+
+def _take(path: Path, rights: int) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & rights:
+        path.chmod(mode & ~rights)

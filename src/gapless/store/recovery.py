@@ -10,6 +10,7 @@ All calls may wait for the disk: they belong in a thread. Threads that use it at
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from gapless.errors import StoreError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
-from gapless.store.files import DiskFiles, File, Files, failure
+from gapless.store.files import PRIVATE, DiskFiles, File, Files, failure
 
 DATABASE_NAME = "node.sqlite"
 LOCK_NAME = "node.lock"
@@ -126,6 +127,7 @@ class RecoveryDatabase:
         except OSError as error:
             raise failure(error, folder) from error
         try:
+            _make_private(path)
             with _explained(path):
                 # Calls come from a pool of threads, one at a time.
                 connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -331,6 +333,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         return
     for earlier in range(version, _VERSION):
         connection.executescript(f"begin; {_UPGRADES[earlier]} pragma user_version = {earlier + 1}; commit;")
+
+
+def _make_private(path: Path) -> None:
+    """SQLite would let everybody read what it makes; what it makes beside a file is like that file."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+    except OSError as error:
+        raise failure(error, path) from error
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
-from gapless.content.language import TEXT_CHARACTERS_MAX
+from gapless.content.language import WRITTEN_CHARACTERS_MAX
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.schema import COLUMNS_MAX, Schema
@@ -40,7 +40,7 @@ KEPT_BYTES_MIN: Final = 32 * 2**10
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
-ConditionText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+ConditionText = Annotated[str, Meta(max_length=WRITTEN_CHARACTERS_MAX)]
 TickNumber = Annotated[int, Meta(ge=TICK_MIN, le=TICK_MAX)]
 #: Numbers that one side gives to requests, subscriptions and sources.
 Number = Annotated[int, Meta(ge=0, le=2**32 - 1)]

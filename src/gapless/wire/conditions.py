@@ -97,7 +97,7 @@ class Unpacker:
                 text = packed[1:].decode()
             except UnicodeDecodeError as error:
                 raise _wrong(str(error)) from error
-            return parse_condition(text, self._schema)
+            return parse_condition(text, self._schema, is_written=True)
         try:
             conjunctions = _decoder.decode(packed)
         except (ValueError, RecursionError) as error:

@@ -63,6 +63,8 @@ class Kind(IntEnum):
     REFUSE = 0x03
     PING = 0x04
     PONG = 0x05
+    CHALLENGE = 0x06
+    PROOF = 0x07
 
     KNOWLEDGE = 0x10
     ACK = 0x11
@@ -100,16 +102,19 @@ class Kind(IntEnum):
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
-_HANDSHAKE: Final = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSE})
+_HANDSHAKE: Final = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSE, Kind.CHALLENGE, Kind.PROOF})
 _ALIVE: Final = frozenset({Kind.PING, Kind.PONG, Kind.REFUSE})
 
 #: What may come from whom: pass one of these to a FrameReader.
 FROM_STRANGER: Final = frozenset({Kind.HELLO})
+#: A broker that was challenged proves that it knows the secret, and whoever it dialled has challenged it.
+FROM_CHALLENGED: Final = frozenset({Kind.PROOF})
+FROM_CHALLENGER: Final = frozenset({Kind.CHALLENGE, Kind.REFUSE})
 FROM_BROKER: Final = _ALIVE | {kind for kind in Kind if 0x10 <= kind < 0x20}
 FROM_CLIENT: Final = _ALIVE | {kind for kind in Kind if 0x20 <= kind < 0x40}
 FROM_NODE: Final = _ALIVE | {kind for kind in Kind if 0x40 <= kind < 0x60}
 #: Whoever dials hears the answer to its hello, and what follows it, through one reader.
-FROM_DIALED_BROKER: Final = FROM_BROKER | {Kind.WELCOME}
+FROM_DIALED_BROKER: Final = FROM_BROKER | {Kind.WELCOME, Kind.CHALLENGE}
 FROM_DIALED_NODE: Final = FROM_NODE | {Kind.WELCOME}
 
 

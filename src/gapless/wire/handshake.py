@@ -5,6 +5,9 @@ Refuse, which says why not. Refuse may also come later: it is always the last fr
 frames of the handshake never change, so that even programs years apart can tell each other why they
 cannot talk.
 
+Where brokers share a secret, two frames come between Hello and Welcome: the one that was dialled sends a
+Challenge and the one that dialled a Proof. `gapless.wire.proof` says what is in them.
+
 Implements docs/wire.md, section 3.
 """
 
@@ -43,6 +46,8 @@ class Hello:
     #: The version of the program, for people.
     software: str = ""
     token: str | None = None
+    #: Of a broker that has the network's secret: bytes that it has never sent before; else empty.
+    nonce: bytes = b""
     version_min: int = VERSION_MIN
     version_max: int = VERSION_MAX
 
@@ -54,6 +59,7 @@ class Welcome:
     version: int
     #: The broker that answers.
     name: str
+    #: Of `network_fingerprint` to a broker; empty to a client.
     network: str
     software: str = ""
 
@@ -82,10 +88,34 @@ class Pong:
     number: int
 
 
-LinkMessage: TypeAlias = Hello | Welcome | Refuse | Ping | Pong
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """The answer to the Hello of a broker where brokers share a secret: show that you know it, as I do."""
+
+    #: The broker that answers.
+    name: str
+    #: Bytes that it has never sent before.
+    nonce: bytes
+    #: That it knows the secret.
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The answer to a Challenge."""
+
+    proof: bytes
+
+
+LinkMessage: TypeAlias = Hello | Welcome | Refuse | Ping | Pong | Challenge | Proof
+#: How many bytes a nonce and a proof have.
+NONCE_BYTES = 32
+PROOF_BYTES = 32
 
 _Version = Annotated[int, Meta(ge=1, le=255)]
 _Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
+_Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+_Proven = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 # These are maps with names, so that a program of any age finds the fields that it knows.
@@ -97,6 +127,7 @@ class _Hello(msgspec.Struct, frozen=True):
     token: Text | None
     version_min: _Version
     version_max: _Version
+    nonce: _Nonce | None = None
 
 
 class _Welcome(msgspec.Struct, frozen=True):
@@ -112,21 +143,41 @@ class _Refuse(msgspec.Struct, frozen=True):
     retry: bool
 
 
+class _Challenge(msgspec.Struct, frozen=True):
+    name: Name
+    nonce: _Nonce
+    proof: _Proven
+
+
+class _Proof(msgspec.Struct, frozen=True):
+    proof: _Proven
+
+
 _hello = msgspec.msgpack.Decoder(_Hello)
 _welcome = msgspec.msgpack.Decoder(_Welcome)
 _refuse = msgspec.msgpack.Decoder(_Refuse)
+_challenge = msgspec.msgpack.Decoder(_Challenge)
+_proof = msgspec.msgpack.Decoder(_Proof)
 _number = msgspec.msgpack.Decoder(Counter)
 _encode = msgspec.msgpack.Encoder().encode
 
 #: The frames that `decode_link` reads.
-LINK_KINDS = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSE, Kind.PING, Kind.PONG})
+LINK_KINDS = frozenset(
+    {Kind.HELLO, Kind.WELCOME, Kind.REFUSE, Kind.PING, Kind.PONG, Kind.CHALLENGE, Kind.PROOF}
+)
 
 
 def encode_link(message: LinkMessage) -> list[Part]:
     """A message of the handshake, a ping or a pong, as a frame."""
     match message:
-        case Hello():
-            kind = Kind.HELLO
+        case Hello(nonce=nonce):
+            # Without a secret it is the frame that it always was.
+            said = msgspec.to_builtins(message, builtin_types=(bytes,))
+            return encode_frame(Kind.HELLO, _encode(said if nonce else _without(said, "nonce")))
+        case Challenge():
+            kind = Kind.CHALLENGE
+        case Proof():
+            kind = Kind.PROOF
         case Welcome():
             kind = Kind.WELCOME
         case Refuse(message=text):
@@ -140,6 +191,10 @@ def encode_link(message: LinkMessage) -> list[Part]:
     return encode_frame(kind, _encode(message))
 
 
+def _without(said: dict[str, object], name: str) -> dict[str, object]:
+    return {key: value for key, value in said.items() if key != name}
+
+
 def decode_link(frame: Frame) -> LinkMessage:
     """What is in a frame of `LINK_KINDS`. Raises PeerError."""
     match frame.kind:
@@ -147,7 +202,7 @@ def decode_link(frame: Frame) -> LinkMessage:
             hello = decode_head(_hello, frame)
             if hello.version_min > hello.version_max:
                 raise unreadable(frame, "it speaks no version at all")
-            return Hello(**msgspec.structs.asdict(hello))
+            return Hello(**{**msgspec.structs.asdict(hello), "nonce": hello.nonce or b""})
         case Kind.WELCOME:
             return Welcome(**msgspec.structs.asdict(decode_head(_welcome, frame)))
         case Kind.REFUSE:
@@ -156,6 +211,10 @@ def decode_link(frame: Frame) -> LinkMessage:
             return Ping(number=decode_head(_number, frame))
         case Kind.PONG:
             return Pong(number=decode_head(_number, frame))
+        case Kind.CHALLENGE:
+            return Challenge(**msgspec.structs.asdict(decode_head(_challenge, frame)))
+        case Kind.PROOF:
+            return Proof(**msgspec.structs.asdict(decode_head(_proof, frame)))
         case _:
             raise PeerError("E213", f"a {frame.kind.name} frame where the handshake was expected")
 

@@ -1,7 +1,9 @@
 """`gapless token` makes a secret, and an entry that the network file takes."""
 
 import json
+import stat
 import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -60,3 +62,23 @@ def test_a_token_that_makes_no_sense_is_refused(arguments: list[str], reason: st
     result = CliRunner().invoke(app, ["token", *arguments])
     assert isinstance(result.exception, GaplessError)
     assert str(result.exception).startswith(reason)
+
+
+def test_the_secret_of_a_network_goes_into_a_file_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "network.secret"
+    result = CliRunner().invoke(app, ["token", "--network-secret", str(file)])
+    assert result.exit_code == 0, result.output
+    secret = file.read_text().strip()
+    assert secret not in result.output
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    entry = result.output.partition("entry  ")[2]
+    found = load_network(f"{NETWORK.partition('[tokens]')[0]}{entry}", "network.toml").secret
+    assert found is not None
+    assert found.key == secret.encode()
+    # One that is in use is not written over.
+    again = CliRunner().invoke(app, ["token", "--network-secret", str(file)])
+    assert str(again.exception).startswith("E154 ")
+    assert file.read_text().strip() == secret
+    both = CliRunner().invoke(app, ["token", "desk", "--network-secret", str(file)])
+    assert str(both.exception).startswith("E151 ")
+    assert str(CliRunner().invoke(app, ["token", "--admin"]).exception).startswith("E151 say who")

@@ -39,6 +39,8 @@ def test_the_documented_example_has_every_section_of_a_real_network(tmp_path: Pa
     assert set(tomllib.loads(EXAMPLE)) == {*NETWORK_SECTIONS, *NODE_SECTIONS} - {
         "repositories",
         "client_addresses",
+        # It has TLS.
+        "secret",
     }
     node = file.node(BrokerId("s1"), None, "")
     assert str(node.listen) == "10.0.0.8:7400"

@@ -94,6 +94,31 @@ def test_what_repeats_is_told_when_it_begins_and_then_counted(monkeypatch: pytes
     assert json.loads(stream.getvalue().splitlines()[-1])["number"] == 8
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\x9b31m", "\u202egnp", "\x7f", "\u2028"])
+def test_what_a_peer_has_chosen_commands_no_terminal_and_makes_no_line(form: logs.Form, name: str) -> None:
+    stream = lines(form)
+    log.warning("peer_refused", peer=name, reason=f"'{name}' speaks another version")
+    [line] = stream.getvalue().split("\n")[:-1]
+    assert line.isprintable()
+    logging.getLogger("somebody.else").warning("a text of another library: %s", name)
+    [_, line] = stream.getvalue().split("\n")[:-1]
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_traceback_cannot_pass_for_lines_of_the_log(form: logs.Form) -> None:
+    stream = lines(form)
+    try:
+        raise ValueError("\x1b[2J\n12:00:00.000 info    listening")
+    except ValueError:
+        logging.getLogger("somebody.else").exception("failed")
+    first, *others = stream.getvalue().split("\n")[:-1]
+    assert "failed" in first
+    assert all(line.isprintable() for line in (first, *others))
+    assert all(line.startswith("  ") for line in others)
+
+
 def test_troubles_of_very_many_kinds_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "REPEATS_MAX", 10)
     lines("json")

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
+from gapless.content.cost import matching_cost
+from gapless.content.language import parse_condition
 from gapless.errors import UsageError
 from gapless.model.ids import TopicId
+from gapless.model.schema import Schema
 from gapless.node import principals
 from gapless.node.config import Limits
 from gapless.node.connection import ANSWERS_BYTES_MAX, Connection
@@ -234,3 +237,29 @@ def test_unfinished_frames_of_a_principal_are_bounded() -> None:
         assert share.held_bytes == 0
 
     asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
+
+
+def test_what_conditions_cost_with_every_event_has_a_quota() -> None:
+    """Different ones add up; the same one twice is evaluated once, and what the index finds is free."""
+    schema = Schema.parse(TopicId("t"), {"note": "string"})
+    texts = ("note LIKE '%a%'", "note LIKE '%b%'", "note LIKE '%c%'", "note = 'a'")
+    first, second, third, free = (parse_condition(text, schema) for text in texts)
+
+    async def story() -> None:
+        known = Principals(Limits(principal_matching_cost_max=2 * matching_cost(first)))
+        one = known.of("token a")
+        for condition in (first, first, second, free):
+            known.check_matching(one, TopicId("t"), condition)
+            one.match((TopicId("t"), condition), 1)
+        with pytest.raises(UsageError, match="E125"):
+            known.check_matching(one, TopicId("t"), third)
+        known.check_matching(one, TopicId("t"), first)
+        known.check_matching(one, TopicId("t"), free)
+        known.check_matching(known.of("token b"), TopicId("t"), third)
+        for condition in (first, second):
+            one.match((TopicId("t"), condition), -1)
+        known.check_matching(one, TopicId("t"), third)
+        one.match((TopicId("t"), first), -1)
+        assert (one.matching_cost, len(one.matched)) == (0, 0)
+
+    asyncio.run(story())

@@ -6,6 +6,8 @@ from gapless.errors import PeerError
 from gapless.wire.frames import (
     FRAME_BYTES_MAX,
     FROM_BROKER,
+    FROM_CHALLENGED,
+    FROM_CHALLENGER,
     FROM_CLIENT,
     FROM_DIALED_NODE,
     FROM_STRANGER,
@@ -228,7 +230,8 @@ def test_a_stranger_may_only_say_hello_and_only_briefly() -> None:
 
 def test_nobody_may_send_what_others_may() -> None:
     assert not FROM_BROKER & FROM_CLIENT - {Kind.PING, Kind.PONG, Kind.REFUSE}
-    assert FROM_STRANGER | FROM_BROKER | FROM_CLIENT | FROM_DIALED_NODE == EVERY_KIND
+    handshake = FROM_STRANGER | FROM_CHALLENGED | FROM_CHALLENGER
+    assert handshake | FROM_BROKER | FROM_CLIENT | FROM_DIALED_NODE == EVERY_KIND
 
 
 def test_a_frame_has_as_many_parts_as_are_allowed() -> None:

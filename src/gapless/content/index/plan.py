@@ -140,7 +140,7 @@ def plans(conjunction: Conjunction, asked: Callable[[Feature, Key], int]) -> lis
         if piece is best:
             if not _is_exact_equal(piece):
                 residuals.append(piece.within)
-        elif count * len(piece.bounds) > PLANS_MAX or len(split) == BOUNDS_MAX:
+        elif not piece.bounds or count * len(piece.bounds) > PLANS_MAX or len(split) == BOUNDS_MAX:
             residuals.append(piece.within)
         else:
             count *= len(piece.bounds)
@@ -203,6 +203,8 @@ def _piece(term: Term, domain: Domain) -> _Piece:
         piece.bounds.append(Bound(feature_of(term, View.ORDER), low, high - 1, outside=True))
     elif hole is not None and text and Domain(domain.kind, (hole,)).keys():
         piece.bounds.append(Bound(feature_of(term, View.IDENTITY), 0, 0, outside=True, key=hole[0]))
+    elif len(domain.intervals) > PLANS_MAX:
+        piece.bounds = []  # too many to be checked one by one: all of them are, at once
     elif keys and text:
         piece.bounds += [Bound(feature_of(term, View.IDENTITY), 0, 0, key=key) for key in keys]
     else:

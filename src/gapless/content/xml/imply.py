@@ -42,6 +42,8 @@ class Implication:
         """Whether it is proven that whatever has `x` has `y`."""
         if y in {x, TRUE} or x == FALSE:
             return True
+        if _are_apart(x, y):
+            return False
         answer = self._known.get((x, y))
         if answer is None:
             if self.steps_left <= 0:
@@ -105,6 +107,21 @@ class Implication:
                 if all(self.holds(And((*others, *terms_of(each))), y) for each in case.terms):
                     return True
         return False
+
+
+def _are_apart(x: Need, y: Need) -> bool:
+    """Whether x clearly does not imply y: they have other names, or other texts. To see that is no step."""
+    if isinstance(y, Has):
+        named = y.axis is Axis.CHILD and y.label is not None
+        return named and isinstance(x, Has) and x.label != y.label
+    if isinstance(y, Some):
+        if not (isinstance(x, Some) and x.is_single and y.is_single):
+            return False
+        return x.subject != y.subject or _are_apart(x.test, y.test)
+    if isinstance(y, Compare) and isinstance(x, Compare):
+        texts = isinstance(x.literal, str) and isinstance(y.literal, str)
+        return texts and x.operator == y.operator == "=" and x.literal != y.literal
+    return False
 
 
 def _floats(need: Has) -> bool:

@@ -24,6 +24,11 @@ from gapless.content.xml.values import Literal, Operator, number_of
 
 __all__ = ["Normal", "alternatives"]
 
+#: So many pairs of needs are looked at to find out which ones are needless, in one pattern.
+NORMAL_STEPS_MAX = 2_000
+#: Of more terms than this, none is looked for that another makes needless.
+TERMS_COMPARED_MAX = 48
+
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 
 
@@ -33,7 +38,7 @@ class Normal:
     __slots__ = ("_implication",)
 
     def __init__(self) -> None:
-        self._implication = Implication()
+        self._implication = Implication(NORMAL_STEPS_MAX)
 
     def all_of(self, terms: Iterable[Need]) -> Need:
         """All of these."""
@@ -45,7 +50,7 @@ class Normal:
         ordered = sorted(flat, key=_text)
         positive = [each for each in ordered if not isinstance(each, Not)]
         holds = self._implication.holds
-        for denied in ordered:
+        for denied in ordered if len(ordered) <= TERMS_COMPARED_MAX else ():
             if isinstance(denied, Not) and any(holds(each, denied.term) for each in positive):
                 return FALSE
         if contradicts(tuple(ordered)):
@@ -139,6 +144,8 @@ def _text(need: Need) -> str:
 
 def _without(ordered: list[Need], needless: Callable[[Need, Need], bool]) -> list[Need]:
     """The terms that no other remaining term makes needless."""
+    if len(ordered) > TERMS_COMPARED_MAX:
+        return ordered
     kept = list(ordered)
     for each in ordered:
         if any(other is not each and needless(each, other) for other in kept):
