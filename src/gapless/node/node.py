@@ -200,14 +200,7 @@ class Node:
         self._host.feed(BrokerStarted())
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
-        self._door = Door(
-            config,
-            self.links,
-            self.sessions,
-            counters=self.counters,
-            guard=self.guard,
-            descriptors=self._descriptors(),
-        )
+        self._door = self._made_door()
         try:
             await self._door.open()
             if config.http is not None:
@@ -307,13 +300,21 @@ class Node:
                 days = round(days_left(self.certificate_expires), 1)
                 log.warning("certificate_expires_soon", file=str(config.tls.certificate), days=days)
 
-    def _descriptors(self) -> Descriptors:
-        """How many files this node may open, and what for."""
-        return Descriptors(
+    def _made_door(self) -> Door:
+        """The door, with room for as many connections as this process may open files."""
+        descriptors = Descriptors(
             limit=limit(),
             links=len(self._network.neighbours(self.config.broker)),
             logs=lambda: len(self.storage.logs),
             has_http=self.config.http is not None,
+        )
+        return Door(
+            self.config,
+            self.links,
+            self.sessions,
+            counters=self.counters,
+            guard=self.guard,
+            descriptors=descriptors,
         )
 
     def status(self) -> str:
