@@ -16,7 +16,7 @@ from gapless.content.terms import Arithmetic, Term
 MATCHING_COST_MAX = 10_000
 
 #: LIKE with a wildcard before its end goes through the whole text.
-_LIKE_COST = 150
+_LIKE_COST = 250
 #: A comparison of two terms, and each operator of a calculation.
 _COMPARE_COST, _OPERATOR_COST = 40, 50
 #: A comparison of a column with constants that the index does not find.
@@ -36,7 +36,7 @@ def matching_cost(condition: Condition) -> int:
     >>> from gapless.model.schema import Schema
     >>> schema = Schema.parse("trades", {"sym": "string", "price": "int"})
     >>> [matching_cost(parse_condition(text, schema)) for text in ("price = 7", "sym LIKE '%a%'")]
-    [0, 150]
+    [0, 250]
     """
     seen: set[Term | Atom] = set()
     return sum(_conjunction_cost(conjunction, seen) for conjunction in condition.terms)

@@ -28,6 +28,9 @@ Matched: TypeAlias = tuple[TopicId, Condition]
 
 #: The requests of one principal are carried out for so long; then it is the others' turn.
 TURN_SECONDS = 0.005
+#: A single request may take longer, such as one with a large condition. From so long on the principal rests
+#: after it, for so many times as long.
+LONG_SECONDS, REST = 0.008, 3
 
 
 class Share:
@@ -69,9 +72,14 @@ class Share:
             self._call()
 
     def _call(self) -> None:
-        if not self._is_called:
-            self._is_called = True
+        if self._is_called:
+            return
+        self._is_called = True
+        if self.spent_s < LONG_SECONDS:
             self._loop.call_soon(self._turn)
+        else:
+            # What others wait for takes several turns: they must not meet a long request in each of them.
+            self._loop.call_later(REST * self.spent_s, self._turn)
 
 
 @dataclass(slots=True, eq=False)

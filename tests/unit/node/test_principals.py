@@ -263,3 +263,16 @@ def test_what_conditions_cost_with_every_event_has_a_quota() -> None:
         assert (one.matching_cost, len(one.matched)) == (0, 0)
 
     asyncio.run(story())
+
+
+def test_a_principal_rests_after_a_long_request_and_goes_on_then() -> None:
+    async def story() -> None:
+        share, called = Share(0), asyncio.Event()
+        share.spent_s = 2 * principals.LONG_SECONDS
+        share.wait(called.set)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not called.is_set(), "others have had several turns meanwhile"
+        await asyncio.wait_for(called.wait(), PATIENCE_SECONDS)
+
+    asyncio.run(story())
