@@ -59,7 +59,7 @@ from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
-from gapless.store.files import DiskFiles, failure, keep_private
+from gapless.store.files import ARCHIVE_NAME, DiskFiles, failure, keep_private
 from gapless.store.history import History
 from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
@@ -534,7 +534,7 @@ class Node:
             return {}
         return {
             place.pubend: Archive(
-                config.folder / "archive" / place.topic,
+                config.folder / ARCHIVE_NAME / place.topic,
                 place.pubend,
                 config.network.topics[place.topic].arrow(),
             )
@@ -548,7 +548,7 @@ class Node:
         schema = network.topics.get(topic)
         if schema is None:
             return {}
-        folder = None if config.folder is None else config.folder / "archive" / topic
+        folder = None if config.folder is None else config.folder / ARCHIVE_NAME / topic
         logs = self.storage.logs
         return {
             pubend: History(pubend, schema, logs[pubend], folder)

@@ -331,8 +331,8 @@ class Subscriptions:
             wheres.append((where, dict(since) if is_whole else {}))
         conditions = [(self._condition(record.topic, where, is_kept=True), since) for where, since in wheres]
         if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
-            # Acknowledgements were not cut off once. The others must not stay away because of it.
-            raise UsageError("E145", "it has acknowledged what is outside all time: forget it, make it anew")
+            # Earlier versions did not cap acknowledgements; one bad name must not stop the node.
+            raise UsageError("E145", "its position is no tick: subscribe again under its name to replace it")
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
