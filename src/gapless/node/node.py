@@ -208,6 +208,15 @@ class Node:
             guard=self.guard,
             descriptors=self._descriptors(),
         )
+        await self._listen()
+        self.links.start()
+        self._tick()
+        log.info("listening", listens=f"{self.scheme}{self.address}", http=str(self.http_address or ""))
+        return self
+
+    async def _listen(self) -> None:
+        """Open all doors. Raises UsageError when one cannot be opened; everything is closed then."""
+        config = self.config
         try:
             await self._door.open()
             if config.http is not None:
@@ -223,10 +232,6 @@ class Node:
             if self._database is not None:
                 self._database.close()
             raise
-        self.links.start()
-        self._tick()
-        log.info("listening", listens=f"{self.scheme}{self.address}", http=str(self.http_address or ""))
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
