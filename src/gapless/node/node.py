@@ -266,7 +266,7 @@ class Node:
                 await asyncio.wait_for(self.storage.idle(), DRAIN_SECONDS_MAX)
             except TimeoutError:
                 log.warning("slow_disk", reason="stopping although not all that was published is durable")
-        self.sessions.close(UsageError("E188", "this node stops: go to another one", retry=True))
+        self.sessions.close(UsageError("E188", "node shutting down; reconnect elsewhere", retry=True))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.sessions.gone(), DRAIN_SECONDS_MAX)
 
@@ -276,7 +276,7 @@ class Node:
         if isinstance(self.failure, Exception):
             raise self.failure
         if self.failure is not None:
-            # What would end a process without a word, in the wrong place, is a mistake like any other.
+            # SystemExit in a thread is a bug, too; raised as it is, it would end the process silently.
             raise AssertionError(f"{self.failure!r} ended a thread of the node") from self.failure
 
     @property
@@ -289,13 +289,13 @@ class Node:
         self._stopping.set()
 
     def renew(self, tls: Tls | None, secret: NetworkSecret | None, tokens: Tokens | None) -> None:
-        """From now on these decide who may come in; clients whose token is gone are hung up on.
+        """Use these from now on; clients whose token was removed are disconnected.
 
         Raises NetworkDescriptionError, and nothing has changed then.
         """
         config = replace(self.config, tls=tls, secret=secret, tokens=tokens)
         if (tls is None) != (self.config.tls is None):
-            raise NetworkDescriptionError("E132", "tls: it begins or ends with a restart of all nodes")
+            raise NetworkDescriptionError("E132", "tls: adding or removing it needs a restart of all nodes")
         self._check_security(config)
         self.config = config
         self._door.renew(config)
@@ -515,7 +515,7 @@ class Node:
         return KeyedLog(disk) if is_keyed else disk
 
     def _remember_ends(self, logs: Mapping[PubendId, RecordLog]) -> None:
-        """So that a log which is lost later is missed, with its promises. On a full disk, that waits."""
+        """Record how far each log has come, so that a loss is noticed. Skipped while the disk is full."""
         try:
             self._remember_logs(logs)
         except StoreError as error:
@@ -634,7 +634,7 @@ class Node:
         self._stopping.set()
 
     def _mistaken(self, mistake: BaseException) -> None:
-        """Something went wrong that we do not understand: the node stops, and a restart goes by its log."""
+        """An unexpected error: stop the node. A restart recovers from the log."""
         if self.failure is not None:
             return
         if isinstance(mistake, SupersededError):
