@@ -331,8 +331,8 @@ class Subscriptions:
             wheres.append((where, dict(since) if is_whole else {}))
         conditions = [(self._condition(record.topic, where, is_kept=True), since) for where, since in wheres]
         if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
-            # Acknowledgements were not cut off once. The others must not stay away because of it.
-            raise UsageError("E145", "it has acknowledged what is outside all time: forget it, make it anew")
+            # Earlier versions did not cap acknowledgements; one bad name must not stop the node.
+            raise UsageError("E145", "its position is no tick: subscribe again under its name to replace it")
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
@@ -426,8 +426,8 @@ class Subscriptions:
         if not (self._is_gone(owner) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
-                f"there is a subscription '{name}' of somebody else here: choose another name, or use "
-                "the token or certificate that it was made with",
+                f"subscription '{name}' belongs to another principal: choose another name, or use "
+                "the token or certificate that made it",
             )
         self._principals.check_subscription(own, len(session.subscriptions), asked.where, named=True)
 
@@ -610,7 +610,9 @@ class Subscriptions:
         except Exception as error:
             # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
             log.error("request_failed", code="E181", reason=repr(error))
-            raise UsageError("E181", "the node failed to read this condition: its log says why") from error
+            raise UsageError(
+                "E181", "internal error while reading this condition; see the log of the node"
+            ) from error
 
     def _made(
         self, name: str, number: int, asked: Subscribe, session: Session | None, principal: Principal
