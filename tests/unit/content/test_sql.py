@@ -277,7 +277,7 @@ def test_a_deep_text_is_read_up_to_the_limit() -> None:
     terms = " + ".join(["volume"] * (TERM_DEPTH_MAX + 1))
     assert parse_sql(f"{terms} = 3", SCHEMA).terms
     # Depth is not length: what is closed again does not count.
-    assert parse_sql(" OR ".join(["NOT (- volume = (3))"] * 150), SCHEMA).terms
+    assert parse_sql(" OR ".join(["NOT (- volume = (3))"] * 80), SCHEMA).terms
 
 
 @pytest.mark.parametrize(
