@@ -106,6 +106,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         self.door = _Door(tokens)
         super().__init__(f"{scheme}://{listen}", middleware={"rights": self.door}, **files)
         self._source = source
+        #: Conditions are read one at a time: many threads that compute would keep the event loop waiting.
+        self._parsing = threading.Lock()
         self.reads = Reads(READS_MAX, lambda peer: hang_up(peer, self.port), IDLE_SECONDS)
         self._stopping = threading.Event()
         watch = threading.Thread(
@@ -151,7 +153,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                     f"pubend '{asked.pubend}' is known up to {known}, and {ticks.stop} is asked for: "
                     "ask again later",
                 )
-            condition = parse_condition(asked.where, history.schema)
+            with self._parsing:
+                condition = parse_condition(asked.where, history.schema)
             wanted = Wanted(
                 condition=None if condition == ALL_EVENTS else condition,
                 columns=asked.columns,

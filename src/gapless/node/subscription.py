@@ -169,3 +169,21 @@ def reader_of(subscription: Subscription, slot: int) -> Reader:
         groups=(pubends,) if asked.order is Order.TOTAL else tuple((pubend,) for pubend in pubends),
         credit=UNBOUNDED if asked.credit_rows is None else asked.credit_rows,
     )
+
+
+def check_named(asked: Subscribe, *, has_folder: bool) -> None:
+    """Raise UsageError unless a node may keep such a named subscription."""
+    if not has_folder:
+        raise UsageError(
+            "E136", f"this node has no data folder, so it cannot keep '{asked.name}': give it one, or no name"
+        )
+    if asked.mode == "best-effort":
+        raise UsageError(
+            "E138", f"subscription '{asked.name}' has a name, so it is guaranteed: leave the mode out"
+        )
+
+
+def check_unnamed(asked: Subscribe) -> None:
+    """Raise UsageError unless there may be such a subscription without a name."""
+    if asked.mode == "holding":
+        raise UsageError("E138", "a subscription that holds the log has a name: give it one")

@@ -39,7 +39,9 @@ from gapless.node.subscription import (
     Subscription,
     another_topic,
     answer,
+    check_named,
     check_pubends,
+    check_unnamed,
     id_of,
     reader_of,
     renewed_id,
@@ -153,11 +155,10 @@ class Subscriptions:
         self._principals.check_matching(session.principal, asked.topic, condition)
         if isinstance(asked.start, Mapping):
             check_pubends(self.network, session.rights, asked.topic, asked.start)
-        if asked.mode == "holding" and asked.name is None:
-            raise UsageError("E138", "a subscription that holds the log has a name: give it one")
         if asked.name is not None:
             self._subscribe_named(session, asked, asked.name, condition)
             return
+        check_unnamed(asked)
         number = next(self._numbers)
         made = self._made(unnamed_id(session.name, number), number, asked, session, session.principal)
         self._begin(made, condition, start_of(asked))
@@ -385,14 +386,7 @@ class Subscriptions:
                 self._book.moved()
 
     def _subscribe_named(self, session: Session, asked: Subscribe, name: str, condition: Condition) -> None:
-        if self._book is None:
-            raise UsageError(
-                "E136", f"this node has no data folder, so it cannot keep '{name}': give it one, or no name"
-            )
-        if asked.mode == "best-effort":
-            raise UsageError(
-                "E138", f"subscription '{name}' has a name, so it is guaranteed: leave the mode out"
-            )
+        check_named(asked, has_folder=self._book is not None)
         found = self._named.get(name)
         if found is None:
             if len(self._named) >= NAMED_MAX:
@@ -503,16 +497,26 @@ class Subscriptions:
             subscription.before, found.before = found.before, None
             self.end(found)
         self._add(subscription)
-        self._feed(
-            SubscribeRequested(
-                subscription=subscription.name,
-                topic=asked.topic,
-                condition=phases[0][0],
-                order=asked.order,
-                start={pubend: positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
-                changes=tuple(phases[1:]),
-            )
+        request = SubscribeRequested(
+            subscription=subscription.name,
+            topic=asked.topic,
+            condition=phases[0][0],
+            order=asked.order,
+            start={pubend: positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
+            changes=tuple(phases[1:]),
         )
+        try:
+            self._feed(request)
+        except UsageError:
+            self._give_back(subscription)
+            raise
+
+    def _give_back(self, subscription: Subscription) -> None:
+        """A named subscription cannot be kept: it ends, and the one that it stands for has the name again."""
+        held, subscription.before = subscription.before, None
+        self.end(subscription)
+        if held is not None and held.asked.name is not None:
+            self._named[held.asked.name] = held
 
     def _keep(self, subscription: Subscription) -> None:
         """All pubends have confirmed a named subscription: write it down, and then its client hears of it."""
@@ -524,7 +528,7 @@ class Subscriptions:
                 if subscription.session is not None:
                     answer(subscription.session, subscription.asked.request, error)
                 if not subscription.is_kept:
-                    self.end(subscription)
+                    self._give_back(subscription)
                 return
             subscription.is_kept = True
             self._unrestored.pop(subscription.asked.name or "", None)
