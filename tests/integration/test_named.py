@@ -444,3 +444,29 @@ def test_a_node_keeps_so_many_names_and_no_more(tmp_path: Path, monkeypatch: pyt
                     pass
 
     run(story())
+
+
+def test_a_kept_name_whose_renewal_the_disk_refuses_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_record: object) -> None:
+        raise StoreError("E302", "the disk is full: make room, then go on", retry=True)
+
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as wire:
+            confirmed = await wire.subscribe(name="desk")
+            wire.say(Unsubscribe(request=2, subscription=confirmed.subscription))
+            assert isinstance(await wire.hear(), Done)
+            wire.publish([1.0, 2.0])
+            await wire.receipt()
+            monkeypatch.setattr(cluster.nodes["n1"]._database, "put_subscription", full)
+            own = {confirmed.pubend: confirmed.start}
+            wire.say(SubscribeMessage(request=3, topic=TOPIC, name="desk", where="price > 0", start=own))
+            refused = await wire.hear()
+            assert isinstance(refused, RequestRefused)
+            assert (refused.request, refused.code) == (3, "E302")
+            monkeypatch.undo()
+            await wire.subscribe(name="desk")
+            assert await wire.prices(2) == [1.0, 2.0]
+
+    run(story())
