@@ -27,6 +27,10 @@ HARMFUL = 1 / 32
 #: The share of requests.
 REQUESTS = 1 / 8
 
+#: Numbers that stand for the subscriptions of a connection: whoever sends an input puts those in that the
+#: node has given, which are as long.
+SUBSCRIPTIONS = [2**32 - 1 - at for at in range(4)]
+
 #: The topics of the node. Nobody attacks `calm`: there the witness publishes and reads.
 FEW = {"a": "int", "b": "float?", "c": "string", "d": "bool", "e": "binary?"}
 DOCUMENTS = {"x": "xml"}
@@ -123,6 +127,41 @@ class Source:
             else:
                 drawn.append(event())
         return drawn
+
+    def subscribed(self) -> bytes:
+        """What a connection begins with: three subscriptions, one of them with a name."""
+        random = self.random
+        head: list[Any] = [
+            1,
+            str(TOPIC),
+            random.choice(CONDITIONS),
+            None,
+            "publisher",
+            "now",
+            "best-effort",
+            None,
+        ]
+        named = [
+            2,
+            "few",
+            "",
+            self._name("few"),
+            "publisher",
+            "now",
+            "guaranteed",
+            random.choice([None, 0, 5]),
+        ]
+        guaranteed = [
+            3,
+            "documents",
+            "",
+            None,
+            "total",
+            "earliest",
+            "guaranteed",
+            random.choice([None, 0, 5]),
+        ]
+        return b"".join(frame("SUBSCRIBE", each) for each in (head, named, guaranteed))
 
     # ---- events --------------------------------------------------------------------------------------
 
@@ -242,11 +281,15 @@ class Source:
     def _request(self) -> Input:
         """Sound requests, also about subscriptions that are not there."""
         kinds = ["SUBSCRIBE", "CHANGE_FILTER", "UNSUBSCRIBE", "LIST_TOPICS", "CREATE_TOPIC", "ASK_STATUS"]
-        kind = self.random.choices(kinds, [0.2, 3, 3, 1, 0.05, 0.02])[0]
+        kind = self.random.choices(kinds, [0.2, 3, 1, 1, 0.05, 0.02])[0]
         return Input("requests", frame(kind, *self._sound(kind)), After.OPEN)
 
+    def _name(self, topic: str) -> str:
+        """One of a few names that all attackers share."""
+        return f"{topic}-{self.random.randrange(6)}"
+
     def _about_nothing(self) -> Input:
-        """What is said of a subscription and not answered; mostly there is none of that number."""
+        """What is said of a subscription and not answered."""
         kind = self.random.choice(["CREDIT", "ACKNOWLEDGE"])
         return Input("credit and acks", frame(kind, *self._sound(kind)), After.EITHER)
 
@@ -263,7 +306,11 @@ class Source:
         where = " ".join(words)
         number = random.randrange(4)
         if random.random() < 0.3:
-            return Input("conditions", frame("CHANGE_FILTER", [number, number, where]), After.OPEN)
+            return Input(
+                "conditions",
+                frame("CHANGE_FILTER", [number, random.choice(SUBSCRIPTIONS), where]),
+                After.OPEN,
+            )
         head = [number, str(TOPIC), where, None, "publisher", "now", "best-effort", 0]
         return Input("conditions", frame("SUBSCRIBE", head), After.OPEN)
 
@@ -272,9 +319,10 @@ class Source:
         random = self.random
         number = random.randrange(4)
         topic = random.choice([*TOPICS])
+        ours = random.choice(SUBSCRIPTIONS)
         match kind:
             case "SUBSCRIBE":
-                name = random.choice([None, None, f"name-{random.randrange(20)}"])
+                name = random.choice([None, None, self._name(topic)])
                 start = random.choice(["now", "now", "earliest", 5, {PUBENDS[topic]: 7}])
                 order, mode = (
                     random.choice(["publisher", "total"]),
@@ -282,13 +330,13 @@ class Source:
                 )
                 return [number, topic, "", name, order, start, mode, random.choice([None, 0, 1, 100])], []
             case "CHANGE_FILTER":
-                return [number, number, random.choice(CONDITIONS)], []
+                return [number, ours, random.choice(CONDITIONS)], []
             case "UNSUBSCRIBE":
-                return [number, number, random.random() < 0.5], []
+                return [number, ours, random.random() < 0.5], []
             case "CREDIT":
-                return [number, random.choice([0, 1, 100, 2**40])], []
+                return [ours, random.choice([0, 1, 100, 2**40])], []
             case "ACKNOWLEDGE":
-                return [number, {PUBENDS[topic]: random.choice([0, 1, 2**40, -(2**62), 2**62])}], []
+                return [ours, {PUBENDS[topic]: random.choice([0, 1, 2**40, -(2**62), 2**62])}], []
             case "LIST_TOPICS":
                 return [number, False], []
             case "CREATE_TOPIC":

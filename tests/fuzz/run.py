@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tests.fuzz.inputs import PUBENDS, TOPICS, After, Input, Source
+from tests.fuzz.inputs import PUBENDS, SUBSCRIPTIONS, TOPICS, After, Input, Source
 from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
@@ -34,6 +34,9 @@ STALLED_SECONDS = 30.0
 REMEMBERED = 400
 
 _WELCOME, _REFUSE, _PONG = KINDS["WELCOME"], KINDS["REFUSE"], KINDS["PONG"]
+#: A number of 32 bits in MessagePack, and how all begin that stand for others.
+_NUMBER = struct.Struct(">BI")
+_STANDING_IN = b"\xce\xff\xff\xff"
 _HEADER = struct.Struct("<2sBBIIHH")
 
 
@@ -48,6 +51,7 @@ class Wire(asyncio.Protocol):
         self.answers: Counter[int] = Counter()
         self.pong = 0
         self.refusal: dict[str, Any] | None = None
+        self.numbers: list[int] = []
         self.is_open = False
         self.is_welcome = False
         self._buffer = bytearray()
@@ -103,6 +107,18 @@ class Wire(asyncio.Protocol):
                 raise StalledError(f"no answer within {STALLED_SECONDS:g} seconds") from None
         return self.is_welcome and self.pong >= pong
 
+    def number(self, kind: int, body: bytes, head: int, _: int) -> None:
+        """Remember the numbers of the subscriptions that are confirmed."""
+        if kind == KINDS["CONFIRMED"]:
+            self.numbers.append(msgspec.msgpack.decode(body[:head])[1])
+
+    def numbered(self, data: bytes) -> bytes:
+        """An input with the numbers of subscriptions of this connection, where it has any."""
+        if _STANDING_IN in data:
+            for mark, number in zip(SUBSCRIPTIONS, self.numbers[-len(SUBSCRIPTIONS) :], strict=False):
+                data = data.replace(_NUMBER.pack(0xCE, mark), _NUMBER.pack(0xCE, number))
+        return data
+
     def write(self, data: bytes) -> None:
         assert self.transport is not None
         self.transport.write(data)
@@ -148,6 +164,7 @@ class Lane:
             # What surely goes on comes first; then what may end the connection, in as many as it takes. A
             # reader
             # that finds a wrong header drops what came before it in the same piece, so those come alone.
+            await self._subscribe()
             await self._attack([each for each in drawn if each.after is After.OPEN])
             left = [each for each in drawn if each.after is After.EITHER]
             while left:
@@ -184,8 +201,20 @@ class Lane:
         self._count([drawn], wire if not wire.is_welcome else None)
         self._left(wire)
 
-    async def _attack(self, chunk: list[Input]) -> list[Input]:
-        """Send inputs; gives those that were not read, because one before them ended the connection."""
+    async def _subscribe(self) -> None:
+        """Begin a connection with a few subscriptions, whose numbers inputs are about, unless it has some."""
+        wire = await self._welcomed()
+        if not wire.numbers:
+            wire.seen = wire.number
+            wire.write(self._source.subscribed())
+            # They are confirmed when the disk has them, which is soon; how soon does not matter.
+            while len(wire.numbers) < 2 and self._pings < 50:
+                self._pings += 1
+                wire.write(frame("PING", self._pings))
+                await wire.until(self._pings)
+
+    async def _welcomed(self) -> Wire:
+        """The connection, or a new one."""
         wire = self._wire
         if wire is None or not wire.is_open:
             wire = self._wire = await self._dial()
@@ -193,10 +222,15 @@ class Lane:
             if not await wire.until(0):
                 raise StalledError(f"a client was not let in: {wire.refusal}")
             self._pings = 0
+        return wire
+
+    async def _attack(self, chunk: list[Input]) -> list[Input]:
+        """Send inputs; gives those that were not read, because one before them ended the connection."""
+        wire = await self._welcomed()
         first = self._pings
         data: list[bytes] = []
         for at, drawn in enumerate(chunk):
-            data.append(drawn.data)
+            data.append(wire.numbered(drawn.data))
             self._pings += 1
             behind = chunk[at + 1].after if at + 1 < len(chunk) else After.EITHER
             if drawn.after is After.EITHER or (drawn.after is After.OPEN and behind is not After.OPEN):

@@ -219,3 +219,36 @@ def test_names_from_before_there_were_tokens_are_adopted_by_whom_the_operator_na
         with closing(sqlite3.connect(next(tmp_path.rglob("node.sqlite")))) as database:
             owners = dict(database.execute("select name, owner from subscriptions").fetchall())
         assert owners == {"desk-3": "token heir", "other": "token boss"}
+
+
+def test_a_name_that_is_asked_for_again_and_again_while_a_pubend_is_away_stays_one_or_two(
+    tmp_path: Path,
+) -> None:
+    apart = """
+cells = {p = ["p1"], s = ["s1"]}
+links = ["p--s"]
+edges = ["s1"]
+topics.mine = {price = "float", note = "string?"}
+pubends.mine-1 = {topic = "mine", broker = "p1"}
+"""
+    with Victim(tmp_path, apart, broker="s1", brokers=("p1", "s1")) as victim, victim.dial() as raw:
+        for request in range(200):
+            raw.send(desk(request, where=f"price > {request}", start={"mine-1": 5}))
+        raw.send(frame("LIST_TOPICS", [999, False]))
+        raw.hear_kind("TOPICS")
+        status, page = victim.page("/status")
+        assert status == 200
+        assert msgspec.json.decode(page)["subscriptions"]["count"] <= 2
+
+
+def test_a_client_that_calls_itself_like_somebodys_subscription_is_no_danger_to_it(tmp_path: Path) -> None:
+    with Victim(tmp_path, GUARDED) as victim, victim.dial("owner", token=SECRETS["owner"]) as owner:
+        owner.send(desk(1, name="worker#3"))
+        confirmed(owner)
+        with victim.dial("named worker", token=SECRETS["thief"]) as thief:
+            # Unnamed subscriptions are numbered after the name of their client.
+            for request in range(1, 5):
+                thief.send(desk(request, name=None))
+                confirmed(thief)
+        owner.send(rows(2, first=0))
+        assert prices(owner, 2) == [0.0, 1.0]

@@ -70,7 +70,7 @@ async def _told(asker: Asker, publisher: Client, events: Any, early: int) -> Non
     assert wanted.tick is not None
     assert cheap.tick is not None
     assert last.tick is not None
-    name = "reader#1"
+    name = "client reader#1"
     rejected = await asker.why(cheap.tick, name)
     assert rejected.verdict == "rejected"
     assert rejected.sentence == (
@@ -111,7 +111,7 @@ def test_an_event_that_cannot_come_is_followed_to_where_it_waits(tmp_path: Path)
                     await cluster.stop(router)
                 receipt = await publisher.publish("trades", {"name": "IBM", "price": 120.5})
                 assert receipt.tick is not None
-                question = parse_question(f"{PUBEND}:{receipt.tick}", "reader#1")
+                question = parse_question(f"{PUBEND}:{receipt.tick}", "client reader#1")
                 places = [Place(asker.at(each), each) for each in cluster.addresses]
                 async with Watch(places, Door()) as watch:
                     answers = await _asked(watch, await _everybody(watch, Door()), question)

@@ -1,4 +1,4 @@
-"""What may a text do to a terminal? Be shown: whoever wrote it does not command the terminal."""
+"""Escape control characters in text from nodes and peers, so that it cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tame_lines(text: str) -> str:
 
 
 def tamed(value: Any) -> Any:
-    """What a node has told, with all texts in it tame.
+    """A report of a node, with control characters escaped in all its texts.
 
     >>> tamed({"clients": [{"name": "\\x1b[2J", "count": 1}]})
     {'clients': [{'name': '\\\\x1b[2J', 'count': 1}]}

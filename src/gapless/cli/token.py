@@ -35,7 +35,9 @@ def token(
         list[str] | None,
         typer.Option("--subscribe", metavar="PATTERN", help="A topic to subscribe to, or a pattern."),
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="See the status, and create topics.")] = False,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="See the status, create topics, release publishers, adopt names.")
+    ] = False,
     network_secret: Annotated[
         Path | None,
         typer.Option(

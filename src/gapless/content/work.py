@@ -11,11 +11,11 @@ from __future__ import annotations
 
 
 class OutOfWorkError(Exception):
-    """There is no work left. Nobody but who has set the bound ever sees it."""
+    """The work budget is used up. Caught by whoever set it."""
 
 
 class Work:
-    """So much work may be done.
+    """A budget of work.
 
     >>> work = Work(3)
     >>> work.spend(2)
@@ -46,5 +46,5 @@ class Work:
         return Work(max(0, min(self.left, most)))
 
 
-#: More than anybody has.
+#: A budget that nothing uses up.
 UNBOUNDED = 2**62

@@ -66,11 +66,6 @@ def event_sizes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return sizes
 
 
-def too_large(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The places of the rows that are over the budget."""
-    return np.flatnonzero(event_sizes(columns) > EVENT_BYTES_MAX)
-
-
 def cut_to(batch: EventBatch, bytes_max: int) -> Iterator[EventBatch]:
     """The same rows in order, in batches that weigh at most so much each, unless it is a single row."""
     if len(batch) < 2 or batch.weighs_at_most(bytes_max):

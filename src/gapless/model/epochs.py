@@ -95,6 +95,14 @@ class Epochs:
         """The same statement, about `edges` alone. ALWAYS stays: it needs no edge to be true."""
         return _restricted(self, edges)
 
+    def said_by(self, edges: frozenset[BrokerId]) -> Epochs:
+        """What this stamp says when only `edges` vouch for it. Even ALWAYS then speaks for them alone.
+
+        >>> str(ALWAYS.said_by(frozenset({BrokerId("s1")})))
+        's1:all'
+        """
+        return _said_by(self, edges)
+
     def covers(self, other: Epochs) -> bool:
         """Whether this stamp says at least as much as `other` about every edge."""
         return self is other or _covers(self, other)
@@ -141,6 +149,11 @@ def _met(a: Epochs, b: Epochs) -> Epochs:
 def _restricted(a: Epochs, edges: frozenset[BrokerId]) -> Epochs:
     if a.default == EPOCH_ALL:
         return a
+    return Epochs({edge: a.get(edge) for edge in edges})
+
+
+@lru_cache(maxsize=4096)
+def _said_by(a: Epochs, edges: frozenset[BrokerId]) -> Epochs:
     return Epochs({edge: a.get(edge) for edge in edges})
 
 

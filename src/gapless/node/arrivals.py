@@ -30,13 +30,13 @@ log = event_log("gapless.door")
 
 #: How many connections the system holds for us while we are busy.
 BACKLOG_MAX = 4_096
-#: So many are accepted before others have their turn: what is closed for them is closed by then.
+#: Maximum number of connections accepted in one turn of the loop; evicted ones are closed by the next.
 ACCEPTS_MAX = 32
-#: How long nothing is accepted when there are no descriptors left.
+#: How long accepting pauses when descriptors run out.
 PAUSE_SECONDS = 0.1
-#: Those of one host may be one of so many parts of all strangers. Everybody shares the loopback.
+#: One host gets at most 1/HOST_SHARE of all strangers. Loopback is exempt: everybody shares it.
 HOST_SHARE = 2
-#: What `accept` says when the fault is none of the connection's.
+#: Errors of `accept` that are about this process or machine, not about the connection.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -117,7 +117,7 @@ class Arrivals:
                 self._loop.remove_reader(each)
                 each.close()
         for arrival in list(self._strangers.values()):
-            self._hang_up(arrival, "this node stops")
+            self._hang_up(arrival, "node shutting down")
 
     def settled(self, connection: Connection) -> None:
         """It is a stranger no more: it has said who it is, or is gone."""
@@ -148,7 +148,7 @@ class Arrivals:
             "accept_failed",
             by=error.errno,
             reason=error.strerror,
-            way_out="nobody is let in for a moment: raise the limit of open files, such as with `ulimit -n`",
+            way_out="accepting is paused briefly: raise the open-file limit, for example with `ulimit -n`",
         )
         self._loop.remove_reader(listening)
         self._loop.call_later(PAUSE_SECONDS, self._resume, listening)
@@ -189,7 +189,7 @@ class Arrivals:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is None:
             return
-        # Whoever looks for open ports does that all day. Anything else has changed nothing either.
+        # Port scanners cause these all day. Nothing has changed in any case.
         tell = log.debug if isinstance(error, OSError | asyncio.CancelledError) else log.error
         tell("arrival_failed", host=arrival.host or "loopback", reason=repr(error))
         self.settled(arrival.connection)
@@ -199,7 +199,7 @@ class Arrivals:
     def _evict(self, strangers: dict[Connection, Arrival]) -> None:
         """Make room: the one that has been silent for longest goes."""
         arrival = next(iter(strangers.values()))
-        error = PeerError("E219", "too many connections that did not say who they are", retry=True)
+        error = PeerError("E219", "too many unidentified connections", retry=True)
         arrival.connection.refuse(error)
         self._hang_up(arrival, str(error))
 

@@ -69,7 +69,7 @@ class BulkDoor:
     async def opened(self) -> str:
         """Where it is; it is opened if it was shut. Raises UsageError when that is not possible."""
         if self._closed:
-            raise UsageError("E188", "this node stops: go to another one", retry=True)
+            raise UsageError("E188", "node shutting down; reconnect elsewhere", retry=True)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="bulk door")
         try:
@@ -99,9 +99,7 @@ class BulkDoor:
             raise UsageError("E183", f"cannot listen at {listen} for bulk reads: {reason}") from error
         except ImportError as error:
             log.error("bulk_not_loaded", reason=str(error))
-            raise UsageError(
-                "E181", "this node cannot load what bulk reads need: its log says why"
-            ) from error
+            raise UsageError("E181", "this node cannot load its bulk-read libraries; see its log") from error
 
     async def close(self) -> None:
         """Let reads that are under way end with their next batch; those that nobody takes are left behind."""

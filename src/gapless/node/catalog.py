@@ -168,16 +168,16 @@ class Catalog:
         objection = self.network.objection(creation)
         if objection is not None:
             raise UsageError("E187", f"topic '{asked.topic}' cannot be created: {objection}")
-        self._put_creators({**self._creators, asked.topic: principal})
+        self._put_creator(asked.topic, principal)
         self._remember((creation,))
 
-    def _put_creators(self, creators: dict[TopicId, str]) -> None:
-        """Write down who has created which topic; those that do not exist are left out the next time."""
-        known = {topic: by for topic, by in creators.items() if topic in self.network.topics}
-        new = {topic: by for topic, by in creators.items() if topic not in self._creators}
+    def _put_creator(self, topic: TopicId, principal: str) -> None:
+        """Store who is about to create a topic; creators of topics that do not exist are dropped."""
+        known = {each: by for each, by in self._creators.items() if each in self.network.topics}
+        creators = {**known, topic: principal}
         if self._database is not None:
-            self._database.put_meta(CREATORS_KEY, _encode({**known, **new}))
-        self._creators = {**known, **new}
+            self._database.put_meta(CREATORS_KEY, _encode(creators))
+        self._creators = creators
 
     def told(self, request: int, may_see: Callable[[TopicId], bool]) -> Topics:
         """The answer to a client that asks for all topics."""

@@ -1,4 +1,4 @@
-"""What time is it, and can that be? The wall clock of a node, and its leaps.
+"""What time is it, and is that plausible? The wall clock of a node, and its leaps.
 
 Ticks never go backwards, so a clock that was far ahead for a moment leaves its mark: what was published then
 has ticks that others must wait for, or follow. A leap is therefore told, and one that is too long to be
@@ -34,7 +34,7 @@ def _monotonic_ns() -> int:
 
 
 class WallClock:
-    """The wall clock in ticks, without leaps that cannot be."""
+    """The wall clock in ticks, without implausible leaps."""
 
     def __init__(
         self,

@@ -286,11 +286,11 @@ class Connection(asyncio.BufferedProtocol):
         except PeerError as error:
             self.refuse(error)
         except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
-            self.refuse(UsageError("E181", "the node failed to answer this, and stops: its log says why"))
+            self.refuse(UsageError("E181", "internal error; the node stops, see its log"))
             self._mistaken(mistake)
 
     def _mistaken(self, mistake: Exception) -> None:
-        """What was said could be read, and went wrong in the middle: nobody can say what it has left."""
+        """A valid request failed halfway: nobody can say what state it has left."""
         if self._guard is None:
             raise mistake
         self._guard.mistaken(mistake)
@@ -365,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             share.held_bytes += held - self._held_bytes
             self._held_bytes = held
             if held and share.held_bytes > share.held_bytes_max:
-                told = f"its principal has sent {share.held_bytes:,} bytes in unfinished frames"
+                told = f"its principal holds {share.held_bytes:,} bytes that wait or are unfinished frames"
                 self.cut(UsageError("E107", told))
 
     def hand_over(self, owner: Owner) -> None:

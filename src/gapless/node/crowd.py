@@ -1,9 +1,9 @@
-"""What if too many connect where bulk reads are served? Those that read nothing are hung up on.
+"""What if too many connect to the bulk-read port? Connections without a read are closed.
 
 Arrow Flight accepts connections by itself, has no limit for them, and waits for minutes until somebody says
-something. They take descriptors that the node needs. So somebody looks, several times a second, whether the
-descriptors of this process are nearly used up, and if they are, shuts every connection to that port that has
-no read under way. Programs that had one connect again.
+something. They take descriptors that the node needs. So a thread checks several times a second whether the
+process is about to run out of descriptors, and then closes every connection to that port without a read under
+way. Programs reconnect.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ UNLIMITED = 2**20
 
 
 def raise_limit() -> int:
-    """Let this process open as many files as it may; gives how many that are."""
+    """Raise the soft limit of open files to the hard one; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

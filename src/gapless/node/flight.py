@@ -217,7 +217,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
             try:
                 for piece in (each for batch in batches for each in pieces(batch)):
                     if self._stopping.is_set():
-                        raise UsageError("E188", "this node stops: go to another one", retry=True)
+                        raise UsageError("E188", "node shutting down; reconnect elsewhere", retry=True)
                     read.handed = time.monotonic()
                     yield piece
                     read.handed = None

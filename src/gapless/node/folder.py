@@ -46,7 +46,7 @@ IDENTITY_NAME = "node.json"
 #: Incarnations are counted from 2024 on, so many in a second. They fit into 39 bits for centuries.
 _FIRST_SECOND = 1_704_067_200
 _LIVES_PER_SECOND = 64
-_FOREIGN = "give each broker a folder of its own"
+_FOREIGN = "give each broker its own folder"
 
 
 class LogFacts(msgspec.Struct, frozen=True):

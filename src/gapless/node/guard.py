@@ -1,9 +1,8 @@
-"""What becomes of a mistake of our own? It stops the node, and is told: nothing is swallowed.
+"""What happens on an unexpected error? It is reported and stops the node: nothing is swallowed.
 
-An event loop logs what a callback raises and goes on, and a task keeps it until somebody asks: then others
-wait for ever for what was to come, and the node looks healthy. So whatever a node calls later, in a thread
-or in a task goes through its guard. `Guard.last_net` is for the loop of a process that is nothing but a
-node, and catches what went past it.
+An event loop logs what a callback raises and goes on, and a task keeps it until it is awaited: others then
+wait for ever, and the node looks healthy. So callbacks, threads and tasks of a node run under its guard.
+`Guard.last_net` catches what got past it, in a process that runs nothing but a node.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Guard:
         self.mistaken = mistaken
 
     def call(self, call: Callable[Arguments, None]) -> Callable[Arguments, None]:
-        """The same for a callback: what it raises is told."""
+        """Wrap a callback: what it raises goes to `mistaken`."""
 
         @wraps(call)
         def guarded(*arguments: Arguments.args, **named: Arguments.kwargs) -> None:
@@ -42,7 +41,7 @@ class Guard:
         return guarded
 
     def task(self, story: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run it beside everything else: what ends it is told."""
+        """Start a task: what ends it early goes to `mistaken`."""
         task = asyncio.get_running_loop().create_task(story, name=name)
         task.add_done_callback(self._ended)
         return task
@@ -52,13 +51,13 @@ class Guard:
             self.mistaken(mistake)
 
     def last_net(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on whatever goes wrong in this loop, or in any thread, is told."""
+        """Report every uncaught exception of this loop and of any thread."""
 
         def in_loop(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
             error = context.get("exception")
             if error is None or isinstance(error, OSError | GaplessError):
-                # A connection that broke at a bad time, or something that was refused before it had changed
-                # anything: worth a look, and no reason to leave everybody alone.
+                # A connection that broke at a bad time, or a request refused before it changed anything:
+                # worth a look, no reason to stop serving.
                 log.error("unexpected: %s", context.get("message"), exc_info=error)
             else:
                 self.mistaken(error)

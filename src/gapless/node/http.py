@@ -131,7 +131,7 @@ class HttpDoor:
         except Exception as error:  # noqa: BLE001
             # A page changes nothing: whoever asked hears of it.
             log.error("request_failed", path=path, reason=repr(error))
-            return text_page("the node failed to answer this", HTTPStatus.INTERNAL_SERVER_ERROR)
+            return text_page("internal error; see the log of the node", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _head(page: Page) -> bytes:

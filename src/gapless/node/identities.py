@@ -1,10 +1,9 @@
 """Whose is a publisher identity, and when may it be forgotten? Owners and quotas, for all pubends of a node.
 
 An identity belongs to the principal that first published under it at a pubend. When nobody can be that
-principal any more, it goes to the first who uses it. To forget one is to risk that
-what it sends again is stored twice, so that is done only for a principal that has used up its quota, only
-to the one that was silent for longest, and only after a time in which nobody sends an event again. When there
-is none like that, new identities of this principal are refused.
+principal any more, it goes to the first who uses it. Forgetting an identity risks storing a resent event
+twice. So one is forgotten only when its principal has used up its quota, only the least recently active, and
+only after the time within which clients resend. If there is none like that, new identities are refused.
 
 A client that was given no identity makes one, for as long as it runs: such a *temporary* identity may be
 forgotten sooner than one that a program has chosen and may come back to.
@@ -121,7 +120,7 @@ class Identities:
         self._owned.setdefault(identity.owner, _Owned()).of(identity)[identity] = None
 
     def heard(self, identity: Identity) -> None:
-        """It published: there is none that was silent for less long."""
+        """It published: it is the most recently active one now."""
         kept = self._owned[identity.owner].of(identity)
         del kept[identity]
         kept[identity] = None

@@ -78,7 +78,7 @@ class Inquiry:
         except Exception as error:  # noqa: BLE001
             # A question changes nothing: whoever asked hears of it, and all others are served on.
             log.error("request_failed", code="E181", reason=repr(error))
-            refuse(UsageError("E181", "the node failed to answer this: its log says why"))
+            refuse(UsageError("E181", "internal error; see the log of the node"))
 
     async def _report(self, asked: AskStatus, pubend: PubendId, tick: Tick) -> dict[str, object]:
         in_log, row = await self._read(pubend, tick)

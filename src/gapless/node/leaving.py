@@ -1,4 +1,4 @@
-"""How is something done to thousands without a stall? To a few of them in each turn of the event loop."""
+"""How are thousands of items processed without a stall? A few in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Each = TypeVar("Each")
 
 
 class FewAtATime(Generic[Each]):
-    """Does the same to all that are put in, after a while. Those without a delay begin at once."""
+    """Calls a function for each item, `delay_s` after it was put in, a few per turn."""
 
     def __init__(self, do: Callable[[Each], None], delay_s: float = 0.0, guard: Guard | None = None) -> None:
         """`guard` hears of mistakes of our own."""
@@ -32,7 +32,7 @@ class FewAtATime(Generic[Each]):
         return len(self._waiting)
 
     def extend(self, more: Iterable[Each]) -> None:
-        """Do it to these, too."""
+        """Add items."""
         due = self._loop.time() + self._delay_s
         self._waiting.extend((due, each) for each in more)
         if not self._is_called:

@@ -59,7 +59,7 @@ from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
-from gapless.store.files import DiskFiles, failure, keep_private
+from gapless.store.files import ARCHIVE_NAME, DiskFiles, failure, keep_private
 from gapless.store.history import History
 from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
@@ -201,6 +201,15 @@ class Node:
         # Before any link is up, so that nothing is acknowledged upwards that they need.
         self.sessions.subscriptions.restore(self._named)
         self._door = self._made_door()
+        await self._listen()
+        self.links.start()
+        self._tick()
+        log.info("listening", listens=f"{self.scheme}{self.address}", http=str(self.http_address or ""))
+        return self
+
+    async def _listen(self) -> None:
+        """Open all doors. Raises UsageError when one cannot be opened; everything is closed then."""
+        config = self.config
         try:
             await self._door.open()
             if config.http is not None:
@@ -216,10 +225,6 @@ class Node:
             if self._database is not None:
                 self._database.close()
             raise
-        self.links.start()
-        self._tick()
-        log.info("listening", listens=f"{self.scheme}{self.address}", http=str(self.http_address or ""))
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -254,7 +259,7 @@ class Node:
                 await asyncio.wait_for(self.storage.idle(), DRAIN_SECONDS_MAX)
             except TimeoutError:
                 log.warning("slow_disk", reason="stopping although not all that was published is durable")
-        self.sessions.close(UsageError("E188", "this node stops: go to another one", retry=True))
+        self.sessions.close(UsageError("E188", "node shutting down; reconnect elsewhere", retry=True))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.sessions.gone(), DRAIN_SECONDS_MAX)
 
@@ -264,7 +269,7 @@ class Node:
         if isinstance(self.failure, Exception):
             raise self.failure
         if self.failure is not None:
-            # What would end a process without a word, in the wrong place, is a mistake like any other.
+            # SystemExit in a thread is a bug, too; raised as it is, it would end the process silently.
             raise AssertionError(f"{self.failure!r} ended a thread of the node") from self.failure
 
     @property
@@ -277,13 +282,13 @@ class Node:
         self._stopping.set()
 
     def renew(self, tls: Tls | None, secret: NetworkSecret | None, tokens: Tokens | None) -> None:
-        """From now on these decide who may come in; clients whose token is gone are hung up on.
+        """Use these from now on; clients whose token was removed are disconnected.
 
         Raises NetworkDescriptionError, and nothing has changed then.
         """
         config = replace(self.config, tls=tls, secret=secret, tokens=tokens)
         if (tls is None) != (self.config.tls is None):
-            raise NetworkDescriptionError("E132", "tls: it begins or ends with a restart of all nodes")
+            raise NetworkDescriptionError("E132", "tls: adding or removing it needs a restart of all nodes")
         self._check_security(config)
         self.config = config
         self._door.renew(config)
@@ -511,7 +516,7 @@ class Node:
         return KeyedLog(disk) if is_keyed else disk
 
     def _remember_ends(self, logs: Mapping[PubendId, RecordLog]) -> None:
-        """So that a log which is lost later is missed, with its promises. On a full disk, that waits."""
+        """Record how far each log has come, so that a loss is noticed. Skipped while the disk is full."""
         try:
             self._remember_logs(logs)
         except StoreError as error:
@@ -535,7 +540,7 @@ class Node:
             return {}
         return {
             place.pubend: Archive(
-                config.folder / "archive" / place.topic,
+                config.folder / ARCHIVE_NAME / place.topic,
                 place.pubend,
                 config.network.topics[place.topic].arrow(),
             )
@@ -549,7 +554,7 @@ class Node:
         schema = network.topics.get(topic)
         if schema is None:
             return {}
-        folder = None if config.folder is None else config.folder / "archive" / topic
+        folder = None if config.folder is None else config.folder / ARCHIVE_NAME / topic
         logs = self.storage.logs
         return {
             pubend: History(pubend, schema, logs[pubend], folder)
@@ -630,7 +635,7 @@ class Node:
         self._stopping.set()
 
     def _mistaken(self, mistake: BaseException) -> None:
-        """Something went wrong that we do not understand: the node stops, and a restart goes by its log."""
+        """An unexpected error: stop the node. A restart recovers from the log."""
         if self.failure is not None:
             return
         if isinstance(mistake, SupersededError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 from collections.abc import Collection
 from ipaddress import IPv6Address, ip_address
@@ -44,8 +45,8 @@ def hang_up(peer: str, port: int) -> None:
     is in use: it is only shut, and its owner closes it.
     """
     address = address_of(peer)
-    for each in list(_OPEN_FILES.iterdir()) if _OPEN_FILES.is_dir() else ():
-        with contextlib.suppress(OSError), _copied(int(each.name)) as found:
+    for number in _open_numbers():
+        with contextlib.suppress(OSError), _copied(number) as found:
             if _ends(found) == (port, address):
                 found.shutdown(socket.SHUT_RDWR)
 
@@ -54,13 +55,24 @@ def hang_up_others(peers: Collection[str], port: int) -> int:
     """End all connections to a port of this process but those of some peers; gives how many there were."""
     kept = {address_of(peer) for peer in peers}
     count = 0
-    for each in list(_OPEN_FILES.iterdir()) if _OPEN_FILES.is_dir() else ():
-        with contextlib.suppress(OSError), _copied(int(each.name)) as found:
+    for number in _open_numbers():
+        with contextlib.suppress(OSError), _copied(number) as found:
             ends = _ends(found)
             if ends is not None and ends[0] == port and ends[1] not in kept:
                 found.shutdown(socket.SHUT_RDWR)
                 count += 1
     return count
+
+
+def _open_numbers() -> list[int]:
+    """The numbers of the files that this process has open, or may have.
+
+    Listing them takes a descriptor. When another thread has taken the last one, all numbers are tried.
+    """
+    try:
+        return [int(each.name) for each in _OPEN_FILES.iterdir()] if _OPEN_FILES.is_dir() else []
+    except OSError:
+        return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
 
 
 def _copied(number: int) -> socket.socket:

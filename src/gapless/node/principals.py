@@ -1,4 +1,4 @@
-"""How much of a node does one principal have? Its clients, subscriptions and names, and its share of a turn.
+"""How much of a node does one principal use? Its clients, subscriptions and names, and its share of a turn.
 
 A principal is who a client is (`Rights.principal`): a token, a certificate, or everybody who shows neither.
 Whatever a principal has is counted, those subscriptions included that are parked after a connection broke,
@@ -26,7 +26,7 @@ from gapless.node.config import Limits
 #: A condition, and the topic that it is about.
 Matched: TypeAlias = tuple[TopicId, Condition]
 
-#: The requests of one principal are carried out for so long; then it is the others' turn.
+#: How long the requests of one principal may run before others have their turn.
 TURN_SECONDS = 0.005
 #: A single request may take longer, such as one with a large condition. From so long on the principal rests
 #: after it, for so many times as long.
@@ -148,7 +148,7 @@ class Principals:
             raise _exceeded(name, f"{has:,} connections", "principal_clients_max")
 
     def check_subscription(self, principal: Principal, of_client: int, where: str, *, named: bool) -> None:
-        """Raise UsageError if one more subscription would be too much; its client has so many."""
+        """Raise UsageError if one more subscription exceeds a quota; its client has `of_client`."""
         limits, name = self.limits, principal.name
         if of_client >= limits.client_subscriptions_max:
             raise _exceeded(

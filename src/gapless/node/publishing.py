@@ -31,7 +31,7 @@ from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, R
 
 #: More rows than this are not stored together: they would take too long in one step.
 TOGETHER_ROWS_MAX = 65_536
-#: So many rows of one request are worth a step of their own.
+#: A request with at least this many rows gets a step of its own.
 TOGETHER_ROWS_WORTH = 512
 
 
@@ -104,7 +104,7 @@ class Publishing:
         try:
             client.rights.check_publish(message.topic)
             if self.is_stopping:
-                raise UsageError("E188", "this node stops: publish at another one", retry=True)
+                raise UsageError("E188", "node shutting down; publish elsewhere", retry=True)
             pubend = self._pubend_for(client, message)
             publishers = self._publishers[pubend]
             schema = self.network.topics[message.topic]
@@ -337,7 +337,7 @@ class Publishing:
 
 
 def _check_sizes(topic: TopicId, rows: pa.RecordBatch | PackedRows) -> None:
-    """Raise UsageError if a row is larger than any that can be told."""
+    """Raise UsageError if a row exceeds `EVENT_BYTES_MAX`."""
     sizes = event_sizes(as_columns(rows))
     at = int(sizes.argmax())
     if sizes[at] > EVENT_BYTES_MAX:

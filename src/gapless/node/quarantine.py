@@ -1,7 +1,7 @@
-"""What becomes of an event that is too large to be told? Its tick is final, and somebody is told why.
+"""What becomes of an event that is too large to send? Its tick is final, and the operator is told why.
 
-No such event comes through the door. An earlier version let them in, and then stopped with each of them,
-after every start again. They stay in the log, in the archive and in bulk reads, where they can be had; to
+New events of that size are refused. An earlier version accepted them, and then crashed on each of them,
+again after every start. They stay in the log, in the archive and in bulk reads, where they can be had; to
 subscribers their ticks are final. Each is an error in the log of the node once, is counted, and is listed in
 its status.
 """
@@ -20,13 +20,13 @@ from gapless.node.logs import event_log
 
 log = event_log("gapless.quarantine")
 
-#: So many events are listed and known by name; of further ones it is told whenever they are met.
+#: Maximum number of listed events; further ones are reported each time they are met.
 LISTED_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """One event that is not told."""
+    """One event that is withheld from subscribers."""
 
     pubend: PubendId
     tick: Tick
@@ -46,7 +46,7 @@ class Quarantine:
         return list(self._listed.values())
 
     def without(self, pubend: PubendId, batch: EventBatch) -> EventBatch | None:
-        """The events that can be told; None when none can."""
+        """The batch without events that are too large; None when nothing is left."""
         if batch.weighs_at_most(EVENT_BYTES_MAX):
             return batch
         sizes = event_sizes(batch.columns)

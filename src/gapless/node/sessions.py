@@ -62,7 +62,7 @@ log = event_log("gapless.sessions")
 
 #: Maximum number of requests of one connection that wait for the disk, or for a door to open.
 REQUESTS_MAX = 1_024
-#: Of more clients than this, all are looked at in one of so many sweeps, and the congested ones in each.
+#: Beyond SWEPT_MAX clients, a sweep checks congested ones only, and every SWEEPS_BETWEEN-th checks all.
 SWEPT_MAX = 1_000
 SWEEPS_BETWEEN = 4
 
@@ -173,7 +173,7 @@ class Sessions:
         for session in list(self._sessions):
             match standing(tokens, session.rights):
                 case Standing.GONE:
-                    text = "the token is none of this network's any more: ask for another one"
+                    text = "the token was removed from this network: ask for another one"
                     session.connection.refuse(UsageError("E185", text))
                 case Standing.CHANGED:
                     text = "the rights of the token have changed: connect again"
@@ -271,7 +271,7 @@ class Sessions:
                 return
             except Exception as error:  # noqa: BLE001  # whoever asked hears of it
                 log.error("request_failed", client=session.name, code="E181", reason=repr(error))
-                failed = UsageError("E181", "the node failed to answer this: its log says why")
+                failed = UsageError("E181", "internal error; see the log of the node")
                 session.send(_refusal(asked.request, failed))
                 return
             finally:

@@ -259,7 +259,7 @@ class Storage:
         task.add_done_callback(self._guard.call(trimmed))
 
     def _trim_failed(self, pubend: PubendId, before: Tick, error: StoreError, seconds: float) -> None:
-        """Nothing is lost by that: it is tried again."""
+        """A trim failed: nothing is lost, it is retried."""
         log.repeated("trim_failed", by=error.code, code=error.code, reason=error.message)
         if not self._closed:
             self._trim_in(seconds, pubend, before, self._now)

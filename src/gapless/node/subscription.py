@@ -10,9 +10,10 @@ from gapless.content.condition import Condition
 from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
-from gapless.node.delivery import Reader
+from gapless.node.delivery import UNBOUNDED, Reader
 from gapless.node.principals import Principal
 from gapless.node.security import Rights
+from gapless.protocol.events import Order
 from gapless.protocol.network import Network
 from gapless.wire.client_messages import Done, RequestRefused, Subscribe
 
@@ -95,8 +96,18 @@ class Subscription:
 
 
 def id_of(name: str) -> SubscriptionId:
-    """What the broker calls a named subscription. No client has a name like this."""
+    """What the broker calls a named subscription. `unnamed_id` and `renewed_id` never give the same text."""
     return SubscriptionId(f"named {name}")
+
+
+def renewed_id(name: str, number: int) -> SubscriptionId:
+    """What the broker calls a subscription that stands for a named one."""
+    return SubscriptionId(f"named#{number} {name}")
+
+
+def unnamed_id(client: str, number: int) -> SubscriptionId:
+    """What the broker calls a subscription without a name, whatever a client calls itself."""
+    return SubscriptionId(f"client {client}#{number}")
 
 
 def answer(session: Session, request: int, error: StoreError | None) -> None:
@@ -130,3 +141,31 @@ def check_pubends(network: Network, rights: Rights, topic: TopicId, pubends: Ite
         place = network.pubends.get(pubend)
         if place is not None and place.topic != topic and rights.may_see(place.topic):
             raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")
+
+
+def another_topic(found: Subscription, rights: Rights) -> UsageError:
+    """The error for a name whose subscription is of another topic or order than the one asked for."""
+    of, order = found.asked.topic, found.asked.order.value
+    shown = f"topic '{of}', {order} order" if rights.may_see(of) else "another topic"
+    return UsageError(
+        "E138",
+        f"subscription '{found.asked.name}' is of {shown}: choose another name, or forget that one first",
+    )
+
+
+def reader_of(subscription: Subscription, slot: int) -> Reader:
+    """What a subscription is to deliveries."""
+    asked, session = subscription.asked, subscription.session
+    pubends = subscription.pubends
+    # A named one is served when its client has heard that the disk has it.
+    is_served = session is not None and asked.name is None
+    return Reader(
+        subscription=subscription.name,
+        topic=asked.topic,
+        number=subscription.number,
+        slot=slot,
+        guaranteed=asked.mode != "best-effort",
+        connection=session.connection if session is not None and is_served else None,
+        groups=(pubends,) if asked.order is Order.TOTAL else tuple((pubend,) for pubend in pubends),
+        credit=UNBOUNDED if asked.credit_rows is None else asked.credit_rows,
+    )

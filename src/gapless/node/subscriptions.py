@@ -25,7 +25,7 @@ from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
-from gapless.node.delivery import UNBOUNDED, Delivery, Feed, Reader
+from gapless.node.delivery import UNBOUNDED, Delivery, Feed
 from gapless.node.guard import Guard
 from gapless.node.leaving import FewAtATime
 from gapless.node.logs import event_log
@@ -33,7 +33,19 @@ from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.node.principals import Principal, Principals
 from gapless.node.security import NOBODY
-from gapless.node.subscription import EARLIEST, Change, Subscription, answer, check_pubends, id_of, start_of
+from gapless.node.subscription import (
+    EARLIEST,
+    Change,
+    Subscription,
+    another_topic,
+    answer,
+    check_pubends,
+    id_of,
+    reader_of,
+    renewed_id,
+    start_of,
+    unnamed_id,
+)
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
 from gapless.protocol.events import (
@@ -147,7 +159,7 @@ class Subscriptions:
             self._subscribe_named(session, asked, asked.name, condition)
             return
         number = next(self._numbers)
-        made = self._made(f"{session.name}#{number}", number, asked, session, session.principal)
+        made = self._made(unnamed_id(session.name, number), number, asked, session, session.principal)
         self._begin(made, condition, start_of(asked))
 
     def confirmed(self, effect: ConfirmSubscription) -> None:
@@ -159,7 +171,7 @@ class Subscriptions:
         if subscription.is_restored:
             self._look_for_loss(subscription, effect)
         if subscription.reader is None:
-            subscription.reader = self._reader(subscription, effect.slot)
+            subscription.reader = reader_of(subscription, effect.slot)
         self._delivery.enter(subscription.reader, {effect.pubend: effect.start})
         if subscription.asked.name is None:
             self._tell(subscription, subscription.asked.request, effect.pubend, effect.start)
@@ -331,8 +343,8 @@ class Subscriptions:
             wheres.append((where, dict(since) if is_whole else {}))
         conditions = [(self._condition(record.topic, where, is_kept=True), since) for where, since in wheres]
         if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
-            # Acknowledgements were not cut off once. The others must not stay away because of it.
-            raise UsageError("E145", "it has acknowledged what is outside all time: forget it, make it anew")
+            # Earlier versions did not cap acknowledgements; one bad name must not stop the node.
+            raise UsageError("E145", "its position is no tick: subscribe again under its name to replace it")
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )
@@ -393,14 +405,7 @@ class Subscriptions:
             self._begin(subscription, condition, start_of(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
-            known = session.rights.may_see(found.asked.topic)
-            of_topic = (
-                f"topic '{found.asked.topic}', {found.asked.order.value} order" if known else "another topic"
-            )
-            raise UsageError(
-                "E138",
-                f"subscription '{name}' is of {of_topic}: choose another name, or forget that one first",
-            )
+            raise another_topic(found, session.rights)
         last = self._condition(asked.topic, found.conditions[-1][0], is_kept=True)
         is_wider = found.pubends != self.network.pubends_of(asked.topic)
         if is_wider or (last != condition and isinstance(asked.start, Mapping)):
@@ -426,8 +431,8 @@ class Subscriptions:
         if not (self._is_gone(owner) and session.rights.may_adopt(name)):
             raise UsageError(
                 "E105",
-                f"there is a subscription '{name}' of somebody else here: choose another name, or use "
-                "the token or certificate that it was made with",
+                f"subscription '{name}' belongs to another principal: choose another name, or use "
+                "the token or certificate that made it",
             )
         self._principals.check_subscription(own, len(session.subscriptions), asked.where, named=True)
 
@@ -481,7 +486,7 @@ class Subscriptions:
         name = asked.name
         assert name is not None
         number = next(self._numbers)
-        subscription = self._made(f"{id_of(name)}#{number}", number, asked, session, session.principal)
+        subscription = self._made(renewed_id(name, number), number, asked, session, session.principal)
         subscription.before = found
         subscription.resumed = positions = self._positions(found)
         subscription.conditions = [(where, dict(since)) for where, since in found.conditions]
@@ -492,6 +497,11 @@ class Subscriptions:
         before = subscription.conditions
         phases = [(self._condition(asked.topic, where, is_kept=True), since) for where, since in before]
         subscription.matched = [phase for phase, _ in phases]
+        if found.before is not None:
+            # It was never confirmed, so the one that it stands for holds all that is needed. Without this, a
+            # client that comes back again and again while a pubend is away leaves a subscription each time.
+            subscription.before, found.before = found.before, None
+            self.end(found)
         self._add(subscription)
         self._feed(
             SubscribeRequested(
@@ -610,7 +620,9 @@ class Subscriptions:
         except Exception as error:
             # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
             log.error("request_failed", code="E181", reason=repr(error))
-            raise UsageError("E181", "the node failed to read this condition: its log says why") from error
+            raise UsageError(
+                "E181", "internal error while reading this condition; see the log of the node"
+            ) from error
 
     def _made(
         self, name: str, number: int, asked: Subscribe, session: Session | None, principal: Principal
@@ -669,22 +681,6 @@ class Subscriptions:
                 start=start,
                 lost_from=lost_from,
             )
-        )
-
-    def _reader(self, subscription: Subscription, slot: int) -> Reader:
-        asked, session = subscription.asked, subscription.session
-        pubends = subscription.pubends
-        # A named one is served when its client has heard that the disk has it.
-        is_served = session is not None and asked.name is None
-        return Reader(
-            subscription=subscription.name,
-            topic=asked.topic,
-            number=subscription.number,
-            slot=slot,
-            guaranteed=asked.mode != "best-effort",
-            connection=session.connection if session is not None and is_served else None,
-            groups=(pubends,) if asked.order is Order.TOTAL else tuple((pubend,) for pubend in pubends),
-            credit=UNBOUNDED if asked.credit_rows is None else asked.credit_rows,
         )
 
     def _forget(self, subscription: Subscription) -> None:

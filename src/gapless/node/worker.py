@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
-#: A piece of work that takes longer than this is stuck, unless whoever made the worker knows better.
+#: Work that takes longer than this counts as stuck, unless the worker was made with another patience.
 PATIENCE_SECONDS = 5.0
 
 

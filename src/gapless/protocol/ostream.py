@@ -195,7 +195,8 @@ class Ostream:
         """The cell acked: those ticks are not needed by the subscriptions of those epochs."""
         start = TICK_MIN
         for stop, whole in runs:
-            stamp = whole.restrict(self.edges)
+            # A cell speaks for its own edges. Where silence is true for everybody, `passed` knows it already.
+            stamp = whole.said_by(self.edges)
             first = max(start, self.unacked.first)
             self.passed.update(start, min(stop, first), joining(stamp))
             if first < stop:

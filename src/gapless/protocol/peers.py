@@ -16,6 +16,7 @@ import numpy as np
 
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.epochs import EPOCH_NONE
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.ticks import TICK_MAX, TICK_MIN
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, is_pubend_name, is_topic_name
@@ -182,7 +183,9 @@ class Peers:
                 sender == message.origin or sender in self._siblings
             )
             # It speaks for the edges behind its origin, and for nobody else.
-            allowed = allowed and all(edge in tree.edges[cell] for edge, _ in message.epochs.items())
+            stamp = message.epochs
+            allowed = allowed and stamp.default == EPOCH_NONE
+            allowed = allowed and all(edge in tree.edges[cell] for edge, _ in stamp.items())
         if not allowed:
             raise PeerError("E207", f"'{sender}' may not advertise for '{message.origin}' here")
         for topic, condition in message.added if isinstance(message, AdvertisementMessage) else ():

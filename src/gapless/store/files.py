@@ -32,7 +32,7 @@ SHARED = 0o640
 #: The folder in a node's folder that is opened to others or not as its owner likes.
 ARCHIVE_NAME = "archive"
 
-#: So many descriptors are kept for the store alone.
+#: Number of descriptors reserved for the store.
 SPARES = 8
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

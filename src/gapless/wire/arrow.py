@@ -1,4 +1,4 @@
-"""Is an Arrow message what we would have written? Looked at before Arrow reads it.
+"""Is an Arrow message laid out as ours are? Checked before Arrow reads it.
 
 Arrow is made to read what other programs write: it unpacks what says that it is packed, also in the manner of
 old versions, lets many columns share one piece of memory, and takes buffers of any length for any number of

@@ -21,7 +21,6 @@ from gapless.model.budget import (
     TOGETHER_BYTES_MAX,
     cut_to,
     event_sizes,
-    too_large,
 )
 from gapless.model.epochs import ALWAYS
 from gapless.model.ids import CellId, PubendId, TopicId
@@ -104,15 +103,14 @@ def test_an_event_at_the_limit_fits_every_form(more: int) -> None:
     schema = Schema.parse(TopicId("t"), {"a": "int", "b": "string?", "c": "binary"})
     batch = one_row(schema, b="x" * 1_000, c=bytes(EVENT_BYTES_MAX - 1_016 + more))
     assert event_sizes(batch.columns).tolist() == [EVENT_BYTES_MAX + more]
-    assert not len(too_large(batch.columns))
     for form, taken in forms_of(schema, batch).items():
         assert taken <= CLIENT_FRAME_BYTES_MAX, form
 
 
-def test_one_byte_more_is_too_large() -> None:
+def test_the_size_of_an_event_is_exact_to_the_byte() -> None:
     schema = Schema.parse(TopicId("t"), {"a": "int", "c": "binary"})
     batch = one_row(schema, c=bytes(EVENT_BYTES_MAX - 15))
-    assert too_large(batch.columns).tolist() == [0]
+    assert event_sizes(batch.columns).tolist() == [EVENT_BYTES_MAX + 1]
 
 
 def test_the_size_of_a_row_of_a_slice_is_its_own() -> None:

@@ -11,7 +11,7 @@ import pytest
 from gapless.content.condition import Condition
 from gapless.errors import PeerError, SchemaError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import ALWAYS, NEVER, Epochs
+from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.packed import PackedRows
 from gapless.model.ticks import TickRange
@@ -31,6 +31,7 @@ from gapless.protocol.messages import (
     StartRequestMessage,
 )
 from gapless.protocol.network import Network
+from gapless.protocol.ostream import Ostream
 from tests.conditions import where
 
 NETWORK = Network.parse(
@@ -92,6 +93,9 @@ FAULTS: list[tuple[str, Message, str]] = [
     ("p", NACK, "E202"),
     ("b2", NACK, "E202"),
     ("s", NackMessage(pubend=TRADES, ticks=TickRange(5, 5)), "E205"),
+    # An epoch of all edges that are not named would speak for other cells.
+    ("s", replace(advertisement("P", "s"), epochs=ALWAYS), "E207"),
+    ("s", replace(advertisement("P", "s"), epochs=Epochs({BrokerId("s"): 5}, default=7)), "E207"),
     ("s", AckMessage(pubend=TRADES, runs=((9, ALWAYS), (4, ALWAYS))), "E205"),
     (
         "p",
@@ -196,3 +200,12 @@ def test_packed_rows_of_another_schema_are_refused_by_the_broker() -> None:
     assert caught.value.code == "E111"
     fine = PackedRows(NETWORK.topics[TopicId("trades")].arrow(), [b"\x91\x05"])
     assert broker.step(PublishRequested(pubend=TRADES, token=2, rows=fine), Now(6, 6_000))
+
+
+def test_an_ack_that_claims_to_hold_for_everybody_speaks_for_its_own_cell_alone() -> None:
+    ostream = Ostream(CellId("S"), frozenset({BrokerId("s")}), runs_max=64)
+    ostream.acked_by_cell(((50, ALWAYS),))
+    [(stop, stamp)] = ostream.acked()
+    assert stop == 50
+    assert stamp.get(BrokerId("s")) == EPOCH_ALL
+    assert stamp.get(BrokerId("t")) == EPOCH_NONE
