@@ -43,6 +43,8 @@ PLACE_WORK_MAX = 4_000
 #: To enter a conjunction of a root in the tables, or take it out, is so much work; so is to look at a table,
 #: and to look at so many of its entries is one unit more.
 _ENTRY_WORK, _TABLE_WORK, _ENTRIES_PER_WORK = 10, 10, 500
+#: Of no more entries than this, arrays are not worth it.
+FEW_ENTRIES = 64
 #: So many conjunctions have a number among those of all roots.
 _NODE_BITS = 20
 
@@ -392,7 +394,6 @@ class _Roots:
 
 
 _NO_HULLS = HullTable()
-_NO_NUMBERS: Positions = np.zeros(0, np.int64)
 
 
 def _looked(table: HullTable | HullSet, hull: Hull, work: Work) -> HullTable | HullSet:
@@ -403,7 +404,9 @@ def _looked(table: HullTable | HullSet, hull: Hull, work: Work) -> HullTable | H
 
 def _owners(found: list[Positions], most: int | None = None) -> list[int]:
     """The nodes to which entries belong, the oldest first, and of very many only those."""
-    numbers = np.concatenate([_NO_NUMBERS, *found]) >> _NODE_BITS
+    if sum(map(len, found)) <= FEW_ENTRIES:
+        return sorted({entry >> _NODE_BITS for each in found for entry in each.tolist()})[:most]
+    numbers = np.concatenate(found) >> _NODE_BITS
     if most is not None and len(numbers) > 2**12:
         # A node has many entries, so there may be fewer of them in the end.
         numbers = np.partition(numbers, 2**12)[: 2**12]

@@ -213,10 +213,12 @@ class HullSet:
         """The entries whose hull may hold this one."""
         if self._table is not None:
             return self._table.around(hull)
-        return np.asarray([entry for entry, known in self._few.items() if known.holds(hull)], np.int64)
+        found = [entry for entry, known in self._few.items() if known.holds(hull)]
+        return np.asarray(found, np.int64) if found else _NO_ENTRIES
 
     def inside(self, hull: Hull) -> Positions:
         """The entries whose hull may lie in this one."""
         if self._table is not None:
             return self._table.inside(hull)
-        return np.asarray([entry for entry, known in self._few.items() if hull.holds(known)], np.int64)
+        found = [entry for entry, known in self._few.items() if hull.holds(known)]
+        return np.asarray(found, np.int64) if found else _NO_ENTRIES

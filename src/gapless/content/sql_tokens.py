@@ -31,6 +31,8 @@ from gapless.model.schema import Schema
 TOKENS_MAX = 1_000
 #: The same for the text of a condition that was read. A normal form may have so many.
 WRITTEN_TOKENS_MAX = 8_000
+#: A chain of comparisons is looked for where so many characters are left; a shorter one is soon read.
+CHAIN_CHARACTERS_MIN = 100
 #: Parentheses, NOTs and signs inside each other. Parsers recurse that deep.
 DEPTH_MAX = 64
 #: How much of a token an error shows.
@@ -297,6 +299,9 @@ class _Scanner:
             return stop
         if upper in _INSTEAD and not self._is_column(word):
             refuse("E163", f"{upper} is not supported: {_INSTEAD[upper]}", self._text, start)
+        if len(self._text) - stop < CHAIN_CHARACTERS_MIN:
+            self._leaf(Leaf("name", word, start), stop)
+            return stop
         is_first = self._last in ("", "(") or (
             self._last == "a" and self._tokens[-1].token_type is TokenType.OR
         )

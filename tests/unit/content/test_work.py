@@ -15,7 +15,10 @@ from gapless.content.cost import MATCHING_COST_MAX, matching_cost
 from gapless.content.cover import COVER_WORK_MAX, covers
 from gapless.content.domain import Domain
 from gapless.content.forest import PLACE_WORK_MAX, Forest
-from gapless.content.language import parse_condition
+from gapless.content.language import WRITTEN_CHARACTERS_MAX, parse_condition
+from gapless.content.size import written_size
+from gapless.content.sql import SMALL_CHARACTERS
+from gapless.content.sql_tokens import WRITTEN_TOKENS_MAX
 from gapless.content.terms import Column
 from gapless.content.verdict import Cover
 from gapless.content.work import UNBOUNDED, OutOfWorkError, Work
@@ -81,6 +84,7 @@ def test_what_is_accepted_can_be_written_and_read_by_another_broker(shape: str) 
 def test_a_list_that_is_read_at_once_means_what_its_parts_mean(
     text: str, plain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sql_tokens, "CHAIN_CHARACTERS_MIN", 0)
     found = read(text)
     assert found == read(plain)
     monkeypatch.setattr(sql_tokens._Scanner, "_list", lambda _, at: at)
@@ -272,3 +276,18 @@ def test_work_is_counted_alike_in_every_process() -> None:
     }
     assert len(histories) == 1
     assert histories.pop().count("\n") > 50
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["i0 < i1", "i0 + i1 < i2", "-i0 - -i1 < 1", "note LIKE '%a'", "NOT XPATH(doc, '//*/a')", "i0 <> 1"],
+)
+def test_a_small_text_that_is_not_measured_is_within_all_limits(part: str) -> None:
+    for word in (" AND ", " OR "):
+        condition = read(word.join([part] * (SMALL_CHARACTERS // (len(part) + len(word)))))
+        words, characters = written_size(condition)
+        assert words <= WRITTEN_TOKENS_MAX
+        assert characters <= WRITTEN_CHARACTERS_MAX
+        assert matching_cost(condition) <= MATCHING_COST_MAX
+    longest = "i0" + "+i1" * (SMALL_CHARACTERS // 3 - 20)
+    assert matching_cost(read(longest[: 2 + 3 * 45] + "<0")) <= MATCHING_COST_MAX
