@@ -22,6 +22,7 @@ from gapless.content.cost import matching_cost
 from gapless.errors import UsageError
 from gapless.model.ids import TopicId
 from gapless.node.config import Limits
+from gapless.node.security import ANONYMOUS
 
 #: A condition, and the topic that it is about.
 Matched: TypeAlias = tuple[TopicId, Condition]
@@ -31,6 +32,9 @@ TURN_SECONDS = 0.005
 #: A single request may take longer, such as one with a large condition. From so long on the principal rests
 #: after it, for so many times as long.
 LONG_SECONDS, REST = 0.008, 3
+#: All clients without a token or certificate are one principal. Their conditions may cost as much as those of
+#: this many principals: an open network is one team's, and its readers share the price.
+ANONYMOUS_SHARES = 50
 
 
 class Share:
@@ -174,6 +178,8 @@ class Principals:
         cost = matching_cost(condition)
         if cost and (topic, condition) not in principal.matched:
             total, most = principal.matching_cost + cost, self.limits.principal_matching_cost_max
+            if principal.name == ANONYMOUS:
+                most *= ANONYMOUS_SHARES
             if total > most:
                 raise UsageError(
                     "E125",
