@@ -15,7 +15,7 @@ from tests.hostile.victim import Victim
 
 _TOPIC = "topics.{name} = {{{columns}}}\npubends.{name}-1 = {{topic = '{name}', broker = 'n1'}}\n"
 _COLUMNS = ", ".join(f'{name} = "{kind}"' for name, kind in COLUMNS.items())
-#: Without tokens everybody is one principal, whose conditions may cost 50 times as much: as much as one token's.
+#: Without tokens everybody is one principal, whose conditions may cost 50 times as much as a token's.
 ONE_NODE = 'cells = {all = ["n1"]}\nedges = ["n1"]\nlimits.principal_matching_cost_max = 400\n' + "".join(
     _TOPIC.format(name=name, columns=columns)
     for name, columns in (("hostile", _COLUMNS), ("quiet", 'price = "float"'))
