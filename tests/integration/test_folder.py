@@ -122,6 +122,19 @@ def test_a_missing_database_beside_logs_is_an_error(tmp_path: Path) -> None:
     assert "--accept-loss node.sqlite" in error.message
 
 
+def test_a_missing_database_of_an_edge_without_logs_is_an_error(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(FIVE_NODES, tmp_path) as cluster:
+            await cluster.stop("s1")
+            for path in (tmp_path / "s1").glob("node.sqlite*"):
+                path.unlink()
+            with pytest.raises(StoreError, match=r"E308 .* is missing beside .*node.json"):
+                await cluster.start("s1")
+            await cluster.start("s1", "node.sqlite")
+
+    run(story())
+
+
 def test_the_database_of_another_node_is_an_error(tmp_path: Path) -> None:
     async def other() -> None:
         async with Cluster.running(ONE_NODE, tmp_path / "other"):
@@ -181,6 +194,9 @@ def test_a_loss_that_is_accepted_is_a_gap_that_subscribers_are_told_of(tmp_path:
             with pytest.raises(ParameterError, match="E150 --accept-loss: there is no 'trades-2' here"):
                 await cluster.start("n1", "trades-2")
             await cluster.start("n1", "trades-1")
+            # Accepted once is enough, also when nothing is published before the next start.
+            await cluster.stop("n1")
+            await cluster.start("n1")
             async with (
                 client_of(cluster, "n1") as client,
                 client.subscribe("trades", name="desk") as trades,

@@ -80,9 +80,11 @@ def _tell_node(console: Console, report: dict[str, Any]) -> None:
     ready = "ready" if report["ready"] else f"waits for {', '.join(report['waiting_for'])}"
     totals, rates = report["totals"], report["rates"]
     accepted, delivered = rates.get("events_accepted", 0), rates.get("rows_delivered", 0)
+    # A node of an earlier version does not tell.
+    started = f", start number {report['starts']:,}" if "starts" in report else ""
     lines = {
         "broker": f"{report['broker']} in cell {report['cell']}: {', '.join(report['roles']) or 'no role'}",
-        "state": f"{ready}, up {duration(report['uptime_s'])}, start number {report['starts']:,}",
+        "state": f"{ready}, up {duration(report['uptime_s'])}{started}",
         "listens": ", ".join(each for each in (report["listens"], report["http"]) if each),
         "software": report["software"],
         "published": f"{totals['events_accepted']:,} durable, {accepted:,.0f} a second",

@@ -93,7 +93,10 @@ class Folder:
         with suppress(FileNotFoundError):
             if database.stat().st_size:
                 return
-        found = self._folders_with_logs()
+        found = [f"the logs of {', '.join(logs)}"] if (logs := self._folders_with_logs()) else []
+        if self._read() is not None:
+            # An edge or a router may have no log, and names all the same.
+            found.append(str(self.path / LOGS_NAME / IDENTITY_NAME))
         if not found:
             return
         if self.database_accepted:
@@ -101,8 +104,8 @@ class Folder:
             return
         raise StoreError(
             "E308",
-            f"{database} is missing beside the logs of {', '.join(found)}, and with it created topics and "
-            f"named subscriptions: restore it from a copy, or start once with --accept-loss {DATABASE_NAME}",
+            f"{database} is missing beside {' and '.join(found)}, and with it created topics and named "
+            f"subscriptions: restore it from a copy, or start once with --accept-loss {DATABASE_NAME}",
         )
 
     def begin(self, database: RecoveryDatabase, at_least: int) -> int:
@@ -166,6 +169,9 @@ class Folder:
         """
         pubend = disk.pubend
         facts, notes = self._known(database, pubend), _notes(database, pubend)
+        if notes < self.lost_before(database, pubend):
+            # What was seen below it is known to be lost, and was accepted.
+            notes = 0
         trouble = contradiction(disk, facts, notes)
         if trouble is None:
             return
@@ -220,7 +226,9 @@ class Folder:
                 "restore both from one copy",
             )
         starts = int(database.meta("starts") or b"0")
-        if found.starts > starts and not self.database_accepted:
+        if found.starts > starts and self.database_accepted:
+            log.warning("loss_accepted", file=str(database.path), reason="started with an older copy")
+        elif found.starts > starts:
             raise StoreError(
                 "E309",
                 f"{database.path} knows of {starts} starts of this node, {path} of {found.starts}: it is an "
@@ -308,7 +316,8 @@ def contradiction(disk: Log, facts: LogFacts | None, notes: Tick) -> tuple[str, 
         return f"is log {disk.log_id[:8] or 'of an older program'}", f"knows log {facts.log_id[:8]}"
     known = max(facts.next_tick, notes + 1 if notes else 0)
     if found.next_tick < known:
-        return f"has events up to tick {found.next_tick - 1}", f"has seen some up to tick {known - 1}"
+        has = f"has events up to tick {found.next_tick - 1}" if found.next_tick > 0 else "has no events"
+        return has, f"has seen some up to tick {known - 1}"
     number, size = disk.end
     if (number, size) < (facts.number, facts.size):
         return (
