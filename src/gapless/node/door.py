@@ -29,6 +29,7 @@ from gapless.wire.handshake import (
     NONCE_BYTES,
     Hello,
     Proof,
+    Refuse,
     Role,
     Welcome,
     check_hello,
@@ -245,6 +246,8 @@ class _Stranger:
             hello, answering = self._claimed
             answering.proved(message)
             return self._door.broker(self._connection, hello)
+        if self._claimed is not None and isinstance(message, Refuse):
+            raise PeerError("E222", f"'{self._claimed[0].name}' hung up: {message.code} {message.message}")
         if self._claimed is not None or not isinstance(message, Hello):
             raise PeerError("E213", f"a {frame.kind.name} frame before the handshake was done")
         found = self._door.introduced(self._connection, message)

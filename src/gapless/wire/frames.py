@@ -108,7 +108,7 @@ _ALIVE: Final = frozenset({Kind.PING, Kind.PONG, Kind.REFUSE})
 #: What may come from whom: pass one of these to a FrameReader.
 FROM_STRANGER: Final = frozenset({Kind.HELLO})
 #: A broker that was challenged proves that it knows the secret, and whoever it dialled has challenged it.
-FROM_CHALLENGED: Final = frozenset({Kind.PROOF})
+FROM_CHALLENGED: Final = frozenset({Kind.PROOF, Kind.REFUSE})
 FROM_CHALLENGER: Final = frozenset({Kind.CHALLENGE, Kind.REFUSE})
 FROM_BROKER: Final = _ALIVE | {kind for kind in Kind if 0x10 <= kind < 0x20}
 FROM_CLIENT: Final = _ALIVE | {kind for kind in Kind if 0x20 <= kind < 0x40}
