@@ -112,6 +112,8 @@ class Publisher:
         self._given_up = -1
         #: Set while the node has asked us to come again later.
         self._pause: asyncio.TimerHandle | None = None
+        #: Whether some of what was sent has to be sent again.
+        self._comes_again = False
         #: The highest number that the node has, as far as it has said so, and the pubend that has it.
         self._had: tuple[PubendId | None, int] = (None, -1)
         #: The last event that has a receipt; the first thing said on a new connection comes after it.
@@ -294,7 +296,9 @@ class Publisher:
             return parts, False
         size = 0
         before = self._node_had()
-        for send in self._sent:
+        if not self._comes_again:
+            before = next((send.last_open for send in reversed(self._sent) if send.open), before)
+        for send in self._sent if self._comes_again else ():
             if send.again:
                 send.again = False
                 size += send.nbytes
@@ -303,6 +307,7 @@ class Publisher:
                     return parts, True
             if send.open:
                 before = send.last_open
+        self._comes_again = False
         while True:
             if not self._waiting:
                 if not self._rows or (
@@ -383,7 +388,7 @@ class Publisher:
         self._resume()
         self._give_up_old()
         for send in self._sent:
-            send.again = True
+            send.again = self._comes_again = True
         self._session.wake(self)
 
     def _give_up_old(self) -> None:
@@ -500,7 +505,7 @@ class Publisher:
             # The node knows better than we did where the topic is.
             self._moves += 1
             for send in self._sent:
-                send.again = True
+                send.again = self._comes_again = True
             self._steering.home.topics = None
             self._steer()
             return
@@ -522,7 +527,7 @@ class Publisher:
                 self._given_up = max(refused.last_catenation, self._given_up)
                 self._settle(refused.first_catenation, refused.last_catenation, None, error)
             else:
-                send.again = True
+                send.again = self._comes_again = True
                 attempts = max(attempts, send.attempts)
         if attempts and self._pause is None:
             delay_s = self._session.backoff_s(attempts)
