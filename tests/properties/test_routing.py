@@ -234,6 +234,6 @@ def test_conditions_that_are_compared_later_are_advertised_meanwhile(
 
 
 @given(st.sampled_from([1, 2, 3, 512]), st.lists(acts, max_size=60))
-def test_it_does_so_too_when_it_is_counted_anew(conditions_max: int, story: list[tuple]) -> None:
+def test_rebuilt_table_still_covers_everything(conditions_max: int, story: list[tuple]) -> None:
     with mock.patch.object(routing, "REBUILT_MIN", 0):
         play(conditions_max, story)
