@@ -182,3 +182,15 @@ def test_tokens_with_links_that_anybody_may_claim_are_refused_at_start(tmp_path:
     with pytest.raises(AssertionError, match=r"E123 network.toml: tokens: .* add .tls., or a .secret."):
         open_links.start()
     assert open_links.stop() == 2
+
+
+def test_why_a_challenged_broker_hangs_up_is_in_the_log_of_whoever_challenged_it(edge: Victim) -> None:
+    raw, _ = challenged(edge)
+    reason = {"code": "E228", "message": "'s1' does not know the network's secret", "retry": False}
+    with raw:
+        heard = raw.ask(frame("REFUSE", reason))
+        assert heard is not None
+        assert heard.head["code"] == "E222"
+    told = [json.loads(line) for line in edge.log.read_text().splitlines()]
+    [refused] = [each for each in told if each["event"] == "peer_refused"]
+    assert "hung up: E228 's1' does not know the network's secret" in refused["reason"]
