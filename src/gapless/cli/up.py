@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -56,6 +57,8 @@ AcceptLoss = Annotated[
 ]
 #: What nodes and clients are told of the program.
 SOFTWARE = f"gapless {__version__}"
+#: How long one thread keeps the interpreter while another one wants it.
+SWITCH_SECONDS = 0.0005
 
 
 def up(
@@ -265,6 +268,9 @@ async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> N
         if node.http_address is not None:
             line["http"] = f"http://{node.http_address}"
         typer.echo(json.dumps(line))
+        # Threads read conditions and write to disks. The event loop, which wakes up thousands of times a second,
+        # waits at most this long for the interpreter each time; by default it is ten times as long.
+        sys.setswitchinterval(SWITCH_SECONDS)
         # What is here now stays: the garbage collector need not look at it again and again.
         gc.collect()
         gc.freeze()

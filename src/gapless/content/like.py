@@ -10,8 +10,9 @@ Implements docs/content.md, section 2.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -32,7 +33,6 @@ class Wild(Enum):
 
 Token: TypeAlias = str | Wild
 
-_WILD = {"_": Wild.ONE, "%": Wild.MANY}
 _SPECIAL = re.compile(r"[%_\\]")
 
 
@@ -41,6 +41,16 @@ class LikePattern:
     """A pattern as tokens, in normal form. Make one with `parse_like`."""
 
     tokens: tuple[Token, ...]
+    #: Made when they are first asked for: a pattern may have a thousand tokens, and is compared often.
+    _hash: int | None = field(default=None, init=False, compare=False, repr=False)
+    _text: str | None = field(default=None, init=False, compare=False, repr=False)
+    _regex: str | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash(str(self)))
+        assert self._hash is not None
+        return self._hash
 
     @property
     def prefix(self) -> str:
@@ -74,24 +84,55 @@ class LikePattern:
 
     def regex(self) -> str:
         """The same pattern for RE2."""
-        pieces = [_REGEX[token] if isinstance(token, Wild) else _quoted(token) for token in self.tokens]
-        return f"(?s)\\A{''.join(pieces)}\\z"
+        if self._regex is None:
+            pieces = [_quoted(token) if isinstance(token, str) else _REGEX[token] for token in self.tokens]
+            object.__setattr__(self, "_regex", f"(?s)\\A{''.join(pieces)}\\z")
+        assert self._regex is not None
+        return self._regex
 
     def __str__(self) -> str:
         """The pattern as SQL text, with its ESCAPE clause when it needs one."""
+        if self._text is None:
+            object.__setattr__(self, "_text", self._written())
+        assert self._text is not None
+        return self._text
+
+    def _written(self) -> str:
         plain = [token for token in self.tokens if isinstance(token, str)]
-        escaped = any(_SPECIAL.search(text) for text in plain)
-        text = "".join(
-            token.value
-            if isinstance(token, Wild)
-            else (_SPECIAL.sub(lambda found: "\\" + found[0], token) if escaped else token)
-            for token in self.tokens
-        )
-        quoted = "'" + text.replace("'", "''") + "'"
+        escaped = _SPECIAL.search("".join(plain)) is not None
+        texts = iter([_SPECIAL.sub(r"\\\g<0>", text) for text in plain] if escaped else plain)
+        one, many = Wild.ONE, Wild.MANY
+        written = ["%" if token is many else "_" if token is one else next(texts) for token in self.tokens]
+        quoted = "'" + "".join(written).replace("'", "''") + "'"
         return f"{quoted} ESCAPE '\\'" if escaped else quoted
 
 
 _REGEX = {Wild.ONE: ".", Wild.MANY: ".*"}
+
+
+#: Wildcards that stand together.
+_RUN = re.compile("([%_]+)")
+
+
+@lru_cache(maxsize=64)
+def _pieces(escape: str) -> re.Pattern[str]:
+    """A literal text, or wildcards that stand together, or an ESCAPE character that stands before neither."""
+    wild, other = "%_".replace(escape, ""), re.escape(escape)
+    literal = f"[^%_{other}]+|{other}[%_{other}]"
+    return re.compile(f"(?P<literal>(?:{literal})+)|(?P<wild>[{wild}]+)|(?s:.)")
+
+
+def _split(text: str, escape: str) -> list[str]:
+    """A literal text, wildcards, a literal text, and so on, as `_RUN` splits a text without ESCAPE."""
+    parts = [""]
+    for piece in _pieces(escape).finditer(text):
+        if piece.lastgroup == "literal":
+            parts[-1] = re.sub(f"(?s){re.escape(escape)}(.)", r"\1", piece[0])
+        elif piece.lastgroup == "wild":
+            parts += [piece[0], ""]
+        else:
+            raise ContentError("E162", f"the ESCAPE character {escape!r} must stand before %, _ or itself")
+    return parts
 
 
 def parse_like(text: str, escape: str | None = None) -> LikePattern:
@@ -110,38 +151,18 @@ def parse_like(text: str, escape: str | None = None) -> LikePattern:
         raise ContentError(
             "E164", f"a LIKE pattern has at most {PATTERN_CHARACTERS_MAX} characters, got {len(text)}"
         )
+    parts = _RUN.split(text) if escape is None or escape not in text else _split(text, escape)
     tokens: list[Token] = []
-    at = 0
-    while at < len(text):
-        character = text[at]
-        if character == escape:
-            at += 1
-            if at == len(text) or (text[at] not in _WILD and text[at] != escape):
-                raise ContentError(
-                    "E162", f"the ESCAPE character {escape!r} must stand before %, _ or itself"
-                )
-            _append(tokens, text[at])
-        elif character in _WILD:
-            _append(tokens, _WILD[character])
-        else:
-            _append(tokens, character)
-        at += 1
+    many = Wild.MANY
+    for literal, run in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        if literal:
+            tokens.append(literal)
+        if run == "%":
+            tokens.append(many)
+        elif run:
+            # One `%` is as good as two, and `%_` is written `_%`.
+            tokens += [Wild.ONE] * run.count("_") + [many] * ("%" in run)
     return LikePattern(tuple(tokens))
-
-
-def _append(tokens: list[Token], token: Token) -> None:
-    last = tokens[-1] if tokens else None
-    if isinstance(token, str):
-        if isinstance(last, str):
-            tokens[-1] = last + token
-        else:
-            tokens.append(token)
-    elif last is Wild.MANY:
-        # One `%` is as good as two, and `%_` is written `_%`.
-        if token is Wild.ONE:
-            tokens.insert(len(tokens) - 1, token)
-    else:
-        tokens.append(token)
 
 
 def _quoted(text: str) -> str:

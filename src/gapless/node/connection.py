@@ -8,7 +8,8 @@ its owner looks at `backlog_bytes` and decides.
 A client is read from as long as it reads its answers. Whoever has more than `ANSWERS_BYTES_MAX` of them
 unread is not heard until it has read some, and cut off after `UNREAD_SECONDS_MAX` without reading a byte. Its
 deliveries do not count: those have a pace of their own. What comes in one read is carried out as long as the
-principal has a share of the turn, and the rest of it later, in order.
+principal has a share of the turn, and the rest of it later, in order; so is what comes behind a request that
+its owner cannot carry out yet.
 """
 
 from __future__ import annotations
@@ -106,8 +107,10 @@ class Connection(asyncio.BufferedProtocol):
         self._room: memoryview | None = None
         #: Of a client: what its principal has of the event loop. None for a broker, and before the handshake.
         self.share: Share | None = None
-        #: Frames that came and wait for their turn, or until the client reads. At most those of one read.
+        #: Frames that came and wait for their turn, or until the client reads, or until the owner has made up
+        #: its mind about the first of them. At most those of one read.
         self._put_off: Sequence[Frame] = ()
+        self._is_held = False
         #: Bytes that were sent on this connection, ever.
         self._sent_bytes = 0
         #: Bytes of answers: those sent before and those sent after `_answers_mark`, a number of sent bytes.
@@ -281,6 +284,10 @@ class Connection(asyncio.BufferedProtocol):
                     now = perf_counter()
                     share.spent_s += now - before
                     before = now
+                if self._is_held:
+                    self._put_off = frames[at:]
+                    self._transport.pause_reading()
+                    break
             if frames and self._owner is not None:
                 self._owner.settled()
         except PeerError as error:
@@ -294,6 +301,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._guard is None:
             raise mistake
         self._guard.mistaken(mistake)
+
+    def hold(self) -> None:
+        """The frame that is being handed over has to wait: it is handed over again after `go_on`."""
+        self._is_held = True
+
+    def go_on(self) -> None:
+        """The first frame that waits may be handed over again, when it is the principal's turn."""
+        assert self._is_held, "nothing was held"
+        self._is_held = False
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.share is None:
+            self._loop.call_soon(self._go_on)
+        else:
+            self.share.wait(self._go_on)
 
     def _go_on(self) -> None:
         """It is the turn of the frames that were put off."""

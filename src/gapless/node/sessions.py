@@ -27,6 +27,7 @@ from gapless.node.losses import Losses
 from gapless.node.principals import Principal, Principals
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
+from gapless.node.reading import NotReadYetError
 from gapless.node.security import EVERYTHING, Rights, Standing, Tokens, standing
 from gapless.node.subscription import Subscription
 from gapless.node.subscriptions import Subscriptions
@@ -199,6 +200,10 @@ class Sessions:
             return
         try:
             self._answer(session, request)
+        except NotReadYetError as unread:
+            connection = session.connection
+            connection.hold()
+            self.subscriptions.reading.read(session.principal, session, unread, connection.go_on)
         except (UsageError, StoreError) as error:
             number = getattr(request, "request", None)
             if number is None:

@@ -21,8 +21,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from gapless.content.condition import Condition
-from gapless.content.language import parse_condition
-from gapless.errors import GaplessError, StoreError, UsageError
+from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed
@@ -32,6 +31,7 @@ from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.node.principals import Principal, Principals
+from gapless.node.reading import Reading, read_now
 from gapless.node.security import NOBODY
 from gapless.node.subscription import (
     EARLIEST,
@@ -97,6 +97,8 @@ class Subscriptions:
         principal cannot come any more, such as one whose token was removed from the network file.
         """
         self._losses = losses or Losses()
+        #: Reads conditions.
+        self.reading = Reading(guard)
         self._principals = principals
         self._reach = reach
         self._is_gone = is_gone
@@ -126,19 +128,20 @@ class Subscriptions:
         return list(self._by_name.values())
 
     def troubles(self) -> list[str]:
-        """What is wrong with the thread that writes the named ones."""
-        trouble = None if self._book is None else self._book.trouble()
-        return [] if trouble is None else [trouble]
+        """What is wrong with the threads that read conditions and write the named ones."""
+        found = (None if self._book is None else self._book.trouble(), self.reading.trouble())
+        return [trouble for trouble in found if trouble is not None]
 
     async def close(self) -> None:
         """Write down how far the named ones have come."""
+        await self.reading.close()
         if self._book is not None:
             await self._book.close()
 
     # Coming and going.
 
     def subscribe(self, session: Session, asked: Subscribe) -> None:
-        """A client subscribes. Raises UsageError, and nothing has changed then."""
+        """A client subscribes. Raises UsageError or NotReadYetError, and nothing has changed then."""
         if asked.topic not in self.network.topics:
             raise session.rights.no_topic(asked.topic, self.network.topics)
         found = None if asked.name is None else self._named.get(asked.name)
@@ -151,7 +154,7 @@ class Subscriptions:
             )
         else:
             self._check_owner(found.principal.name, session, asked)
-        condition = self._condition(asked.topic, asked.where)
+        condition = self.reading.condition(session, asked.where, self.network.topics[asked.topic])
         self._principals.check_matching(session.principal, asked.topic, condition)
         if isinstance(asked.start, Mapping):
             check_pubends(self.network, session.rights, asked.topic, asked.start)
@@ -216,6 +219,7 @@ class Subscriptions:
 
     def left(self, session: Session) -> None:
         """A client is gone: its subscriptions are parked, a few at a time."""
+        self.reading.forget(session)
         gone = [(session, each) for each in session.subscriptions.values()]
         session.subscriptions.clear()
         self._leaving.extend(gone)
@@ -245,11 +249,12 @@ class Subscriptions:
     # Other conditions.
 
     def change(self, session: Session, asked: ChangeFilter) -> None:
-        """A client wants other events. Raises UsageError, and nothing has changed then."""
+        """A client wants other events. Raises UsageError or NotReadYetError, and nothing has changed."""
         subscription = session.named(asked.subscription)
         self._principals.check_condition(subscription.principal, asked.where)
-        condition = self._condition(subscription.asked.topic, asked.where)
-        self._principals.check_matching(subscription.principal, subscription.asked.topic, condition)
+        topic = subscription.asked.topic
+        condition = self.reading.condition(session, asked.where, self.network.topics[topic])
+        self._principals.check_matching(subscription.principal, topic, condition)
         self._change(subscription, Change(asked.request, asked.where, session), condition)
 
     def changed(self, effect: ConfirmChange) -> None:
@@ -266,7 +271,8 @@ class Subscriptions:
                 subscription.charge(sum(len(each.where) for each in left), subscription.matched[-len(left) :])
         else:
             # A change of an earlier life that this pubend had not confirmed then.
-            since = next(since for _, since in subscription.conditions[1:] if effect.pubend not in since)
+            later = subscription.conditions[1:]
+            since = next(since for _, since, _ in later if effect.pubend not in since)
             since[effect.pubend] = effect.since
 
         def told(error: StoreError | None) -> None:
@@ -296,7 +302,7 @@ class Subscriptions:
         matched = [*subscription.matched, condition]
         subscription.charge(subscription.condition_bytes + len(change.where), matched)
         if subscription.asked.name is not None:
-            subscription.conditions.append((change.where, change.since))
+            subscription.conditions.append((change.where, change.since, condition))
             # The edge has no more phases than this, so what came before them is over.
             del subscription.conditions[:-PHASES_MAX]
 
@@ -336,13 +342,16 @@ class Subscriptions:
             self._write_losses()
 
     def _restored(self, record: NamedSubscription) -> SubscribeRequested:
+        schema = self.network.topics.get(record.topic)
+        if schema is None:
+            raise UsageError("E141", f"there is no topic '{record.topic}'")
         wheres: list[tuple[str, dict[PubendId, Tick]]] = [(record.condition, {})]
         for where, since in record.changes:
             is_whole = record.order is not Order.TOTAL or len(since) == len(
                 self.network.pubends_of(record.topic)
             )
             wheres.append((where, dict(since) if is_whole else {}))
-        conditions = [(self._condition(record.topic, where, is_kept=True), since) for where, since in wheres]
+        phases = [(where, since, read_now(where, schema, is_kept=True)) for where, since in wheres]
         if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
             # Earlier versions did not cap acknowledgements; one bad name must not stop the node.
             raise UsageError("E145", "its position is no tick: subscribe again under its name to replace it")
@@ -351,18 +360,18 @@ class Subscriptions:
         )
         principal = self._principals.of(NOBODY if record.owner is None else record.owner)
         subscription = self._made(id_of(record.name), 0, asked, None, principal)
-        subscription.conditions = wheres
+        subscription.conditions = phases
         subscription.resumed = record.positions
         subscription.is_kept = subscription.is_restored = True
-        subscription.matched = [condition for condition, _ in conditions]
+        subscription.matched = [condition for _, _, condition in phases]
         self._add(subscription)
         return SubscribeRequested(
             subscription=subscription.name,
             topic=record.topic,
-            condition=conditions[0][0],
+            condition=phases[0][2],
             order=record.order,
             start={pubend: record.positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
-            changes=tuple(conditions[1:]),
+            changes=tuple((condition, since) for _, since, condition in phases[1:]),
         )
 
     def acknowledged(self, subscription: Subscription, positions: Mapping[PubendId, Tick]) -> None:
@@ -395,12 +404,12 @@ class Subscriptions:
                 )
             number = next(self._numbers)
             subscription = self._made(id_of(name), number, asked, session, session.principal)
-            subscription.conditions = [(asked.where, {})]
+            subscription.conditions = [(asked.where, {}, condition)]
             self._begin(subscription, condition, start_of(asked))
             return
         if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
             raise another_topic(found, session.rights)
-        last = self._condition(asked.topic, found.conditions[-1][0], is_kept=True)
+        last = found.conditions[-1][2]
         is_wider = found.pubends != self.network.pubends_of(asked.topic)
         if is_wider or (last != condition and isinstance(asked.start, Mapping)):
             self._take_over(found, None, found.asked)
@@ -483,14 +492,13 @@ class Subscriptions:
         subscription = self._made(renewed_id(name, number), number, asked, session, session.principal)
         subscription.before = found
         subscription.resumed = positions = self._positions(found)
-        subscription.conditions = [(where, dict(since)) for where, since in found.conditions]
+        phases = [(where, dict(since), judging) for where, since, judging in found.conditions]
         if condition is not None:
             own = asked.start if isinstance(asked.start, Mapping) else {}
             since = {pubend: max(own.get(pubend, at), at) for pubend, at in positions.items()}
-            subscription.conditions = [*subscription.conditions, (asked.where, since)][-PHASES_MAX:]
-        before = subscription.conditions
-        phases = [(self._condition(asked.topic, where, is_kept=True), since) for where, since in before]
-        subscription.matched = [phase for phase, _ in phases]
+            phases = [*phases, (asked.where, since, condition)][-PHASES_MAX:]
+        subscription.conditions = phases
+        subscription.matched = [judging for _, _, judging in phases]
         if found.before is not None:
             # It was never confirmed, so the one that it stands for holds all that is needed. Without this, a
             # client that comes back again and again while a pubend is away leaves a subscription each time.
@@ -500,10 +508,10 @@ class Subscriptions:
         request = SubscribeRequested(
             subscription=subscription.name,
             topic=asked.topic,
-            condition=phases[0][0],
+            condition=phases[0][2],
             order=asked.order,
             start={pubend: positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
-            changes=tuple(phases[1:]),
+            changes=tuple((judging, since) for _, since, judging in phases[1:]),
         )
         try:
             self._feed(request)
@@ -605,28 +613,12 @@ class Subscriptions:
             condition=conditions[0][0],
             order=subscription.asked.order,
             positions=positions,
-            changes=tuple((where, dict(since)) for where, since in conditions[1:] if since),
+            changes=tuple((where, dict(since)) for where, since, _ in conditions[1:] if since),
             owner=None if subscription.principal.name == NOBODY else subscription.principal.name,
         )
         self._book.put(record, then)
 
     # Small parts.
-
-    def _condition(self, topic: TopicId, where: str, *, is_kept: bool = False) -> Condition:
-        """Read a condition; one that `is_kept` was accepted before, perhaps by an earlier version."""
-        schema = self.network.topics.get(topic)
-        if schema is None:
-            raise UsageError("E141", f"there is no topic '{topic}'")
-        try:
-            return parse_condition(where, schema, is_written=is_kept)
-        except GaplessError:
-            raise
-        except Exception as error:
-            # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
-            log.error("request_failed", code="E181", reason=repr(error))
-            raise UsageError(
-                "E181", "internal error while reading this condition; see the log of the node"
-            ) from error
 
     def _made(
         self, name: str, number: int, asked: Subscribe, session: Session | None, principal: Principal

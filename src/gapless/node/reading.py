@@ -1,0 +1,199 @@
+"""How is a long condition read without a stall? In a thread, one at a time, by turns of the principals.
+
+A condition of a hundred kilobytes, or a short one with many ANDs of ORs, takes up to some hundreds of
+milliseconds to be read, and what comes of it is a function of its text and the schema alone. So it is read in
+a thread while the event loop serves everybody else. The frame that carries it, and all behind it, wait in
+their connection (`Connection.hold`); when the condition is read the frame comes again, as if it had just
+come, and finds it here.
+
+Of each principal one condition is read at a time, and after a long one the principal rests, as it does after
+a long request: so nobody else waits for more than one condition of whoever sends thousands of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TypeAlias
+
+from gapless.content.condition import Condition
+from gapless.content.language import parse_condition
+from gapless.errors import GaplessError, UsageError
+from gapless.model.schema import Schema
+from gapless.node.guard import Guard
+from gapless.node.logs import event_log
+from gapless.node.principals import LONG_SECONDS, REST, Principal
+from gapless.node.worker import Worker
+
+log = event_log("gapless.reading")
+
+#: A condition of no more characters is read at once: the worst of them take about 10 ms, nearly all 0.2 ms.
+SHORT_CHARACTERS = 200
+#: Conditions that are read and not fetched: a client that is not heard may leave its own for a while. Beyond
+#: this, the oldest is dropped, and read again when its frame comes.
+READ_MAX = 64
+
+Result: TypeAlias = Condition | GaplessError
+
+
+class NotReadYetError(Exception):
+    """A condition has to be read first. Raised before anything has changed."""
+
+    def __init__(self, where: str, schema: Schema) -> None:
+        super().__init__(f"a condition of {len(where)} characters")
+        self.where = where
+        self.schema = schema
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    client: object
+    where: str
+    schema: Schema
+    #: Called on the loop when the condition is read.
+    then: Callable[[], None]
+    is_dropped: bool = False
+    seconds: float = 0.0
+
+    def read(self) -> Result:
+        """Read it; in the thread."""
+        began = perf_counter()
+        try:
+            condition = read_now(self.where, self.schema)
+            hash(condition)  # it is kept, and takes long for a large one
+        except GaplessError as error:
+            return error
+        finally:
+            self.seconds = perf_counter() - began
+        return condition
+
+
+class Reading:
+    """Reads the conditions that clients send."""
+
+    def __init__(self, guard: Guard | None = None) -> None:
+        """`guard` hears of mistakes of our own."""
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+        #: Made when the first long condition comes.
+        self._worker: Worker | None = None
+        self._is_closed = False
+        #: What was read for a client and not fetched.
+        self._read: OrderedDict[object, tuple[str, Schema, Result]] = OrderedDict()
+        #: What waits, by principal: at most one of each client. A principal that rests is here, too.
+        self._jobs: dict[Principal, deque[_Job]] = {}
+        self._by_client: dict[object, _Job] = {}
+        #: The principals that have something to be read and do not rest, the next one first.
+        self._turns: deque[Principal] = deque()
+        self._is_busy = False
+
+    def condition(self, client: object, where: str, schema: Schema) -> Condition:
+        """The condition that a client has sent. Raises UsageError when it makes no sense.
+
+        Raises NotReadYetError when it takes long: call `read` then, and come again when it is read.
+        """
+        if len(where) <= SHORT_CHARACTERS:
+            return read_now(where, schema)
+        found = self._read.pop(client, None)
+        if found is None or (found[0], found[1]) != (where, schema):
+            raise NotReadYetError(where, schema)
+        result = found[2]
+        if isinstance(result, GaplessError):
+            raise result
+        return result
+
+    def read(
+        self, principal: Principal, client: object, unread: NotReadYetError, then: Callable[[], None]
+    ) -> None:
+        """Read a condition of a client, which has no other one that waits; call `then` when it is read."""
+        assert client not in self._by_client, "the frames of a client wait behind the one that is read"
+        job = self._by_client[client] = _Job(client, unread.where, unread.schema, then)
+        waiting = self._jobs.get(principal)
+        if waiting is None:
+            waiting = self._jobs[principal] = deque()
+            self._turns.append(principal)
+        waiting.append(job)
+        self._next()
+
+    def forget(self, client: object) -> None:
+        """A client is gone."""
+        self._read.pop(client, None)
+        job = self._by_client.pop(client, None)
+        if job is not None:
+            job.is_dropped = True
+
+    def trouble(self) -> str | None:
+        """What a person should know of the thread, None when all is well."""
+        return None if self._worker is None else self._worker.trouble()
+
+    async def close(self) -> None:
+        """End the thread."""
+        self._is_closed = True
+        if self._worker is not None:
+            await self._worker.close()
+
+    def _next(self) -> None:
+        """Let the thread read what is next."""
+        while self._turns and not self._is_busy and not self._is_closed:
+            principal = self._turns.popleft()
+            waiting = self._jobs[principal]
+            while waiting and waiting[0].is_dropped:
+                waiting.popleft()
+            if not waiting:
+                del self._jobs[principal]
+                continue
+            job = waiting.popleft()
+            self._is_busy = True
+            self._thread().do(
+                job.read, self._guarded(lambda result, error: self._done(principal, job, result, error))
+            )
+
+    def _thread(self) -> Worker:
+        if self._worker is None:
+            died = None if self._guard is None else self._guard.mistaken
+            self._worker = Worker("gapless-conditions", died)
+        return self._worker
+
+    def _guarded(
+        self, call: Callable[[Result, BaseException | None], None]
+    ) -> Callable[[Result, BaseException | None], None]:
+        return call if self._guard is None else self._guard.call(call)
+
+    def _done(self, principal: Principal, job: _Job, result: Result, error: BaseException | None) -> None:
+        self._is_busy = False
+        if error is not None:
+            raise error
+        if job.seconds < LONG_SECONDS:
+            self._again(principal)
+        else:
+            again = self._again if self._guard is None else self._guard.call(self._again)
+            self._loop.call_later(REST * job.seconds, again, principal)
+            self._next()
+        if not job.is_dropped:
+            del self._by_client[job.client]
+            self._read[job.client] = (job.where, job.schema, result)
+            if len(self._read) > READ_MAX:
+                self._read.popitem(last=False)
+            job.then()
+
+    def _again(self, principal: Principal) -> None:
+        """The principal has rested."""
+        self._turns.append(principal)
+        self._next()
+
+
+def read_now(where: str, schema: Schema, *, is_kept: bool = False) -> Condition:
+    """Read a condition; one that `is_kept` was accepted before, perhaps by an earlier version."""
+    try:
+        return parse_condition(where, schema, is_written=is_kept)
+    except GaplessError:
+        raise
+    except Exception as error:
+        # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
+        log.error("request_failed", code="E181", reason=repr(error))
+        raise UsageError(
+            "E181", "internal error while reading this condition; see the log of the node"
+        ) from error
