@@ -37,6 +37,13 @@ class Domain:
     null: bool = False
     #: What whoever evaluates the domain has made of it, so that thousands of values are gone through once.
     _form: Any = field(default=None, init=False, compare=False, repr=False)
+    _hash: int | None = field(default=None, init=False, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.kind, self.intervals, self.null)))
+        assert self._hash is not None
+        return self._hash
 
     def form(self, make: Callable[[Domain], Any]) -> Any:
         """What `make` makes of the domain: the same function for all domains of a type."""

@@ -23,10 +23,28 @@ from gapless.content.terms import Column, Term
 from gapless.content.values import NUMBERS, Key
 from gapless.content.xml.evaluate import evaluate
 
-#: In so few rows, a text is looked up in a set; of more, Arrow does it for all.
+#: In so few rows, or fewer than there are values, a text is looked up in a set; of more, Arrow does it for all,
+#: which takes as long as to go through the values.
 FEW_ROWS = 64
 #: Of so many intervals, texts are compared with each; of more, they are searched for.
 COMPARED_INTERVALS_MAX = 4
+
+
+#: The types whose values have no code.
+_TEXTS = ("string", "binary", "xml")
+
+
+def prepare(condition: Condition) -> None:
+    """Do what is done once for each condition, and takes long for a large one, before the first batch."""
+    hash(condition)
+    for conjunction in condition.terms:
+        for term, domain in conjunction.within.items():
+            domain.form(_text_form if term.kind in _TEXTS else _code_form)
+        for atom in conjunction.atoms:
+            if isinstance(atom, AnyOf):
+                prepare(atom.condition)
+            elif isinstance(atom, Like):
+                atom.pattern.regex()
 
 
 def mask(condition: Condition, rows: Rows) -> RowMask:
@@ -49,7 +67,7 @@ def mask_conjunction(conjunction: Conjunction, rows: Rows) -> RowMask:
 
 def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
     """In which rows the term lies in the domain."""
-    if term.kind in ("string", "binary", "xml"):
+    if term.kind in _TEXTS:
         assert isinstance(term, Column)
         return _mask_texts(rows.column(term), domain)
     codes = rows.codes(term)
@@ -124,11 +142,11 @@ def _is_code(bound: object) -> bool:
 
 
 def _mask_texts(texts: pa.Array, domain: Domain) -> RowMask:
-    keys, bounds = domain.form(_text_form)
-    if keys is not None and len(texts) > FEW_ROWS:
-        found = _true(pc.is_in(texts, value_set=pa.array(keys, texts.type)))
-    elif keys is not None:
-        found = np.fromiter((text in keys for text in texts.to_pylist()), np.bool_, len(texts))
+    keys, others, bounds = domain.form(_text_form)
+    if keys is not None or others is not None:
+        found = _is_in(texts, others if keys is None else keys)
+        if keys is None:
+            found = ~(found | _true(texts.is_null()))
     elif len(domain.intervals) <= COMPARED_INTERVALS_MAX:
         found = np.zeros(len(texts), dtype=np.bool_)
         for interval in domain.intervals:
@@ -143,11 +161,19 @@ def _mask_texts(texts: pa.Array, domain: Domain) -> RowMask:
     return found | _true(texts.is_null()) if domain.null else found
 
 
-def _text_form(domain: Domain) -> tuple[frozenset[Key] | None, list[Key]]:
-    """The only values, if there are no others; and where the intervals begin and end."""
-    keys = domain.keys()
+def _is_in(texts: pa.Array, keys: frozenset[Key]) -> RowMask:
+    if len(texts) > max(FEW_ROWS, len(keys)):
+        return _true(pc.is_in(texts, value_set=pa.array(keys, texts.type)))
+    return np.fromiter((text in keys for text in texts.to_pylist()), np.bool_, len(texts))
+
+
+def _text_form(domain: Domain) -> tuple[frozenset[Key] | None, frozenset[Key] | None, list[Key]]:
+    """The only values, or the only ones that are missing; and where the intervals begin and end."""
+    keys, others = domain.keys(), None
+    if keys is None and len(domain.intervals) > COMPARED_INTERVALS_MAX:
+        others = domain.without_null_inverse().keys()
     bounds = [bound for interval in domain.intervals for bound in interval if bound is not None]
-    return None if keys is None else frozenset(keys), bounds
+    return None if keys is None else frozenset(keys), None if others is None else frozenset(others), bounds
 
 
 def _between(texts: pa.Array, interval: Interval) -> pa.Array:

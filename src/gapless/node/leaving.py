@@ -1,16 +1,20 @@
-"""How are thousands of items processed without a stall? A few in each turn of the event loop."""
+"""How are thousands of items processed without a stall? A few in each turn of the event loop, then a rest."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Generic, TypeVar
 
 from gapless.node.guard import Guard
 
-#: Maximum number that is done in one turn of the event loop. Each is a step of the broker, of up to 0.3 ms.
-LEAVING_MAX = 10
+#: Maximum number that is done in one turn of the event loop. Each is a step of the broker, of up to 0.3 ms, or
+#: several milliseconds for a large condition: none is begun when the turn has taken as long as `TURN_SECONDS`.
+LEAVING_MAX, TURN_SECONDS = 10, 0.003
+#: After a turn everybody else is served for so many times as long.
+REST = 2
 
 Each = TypeVar("Each")
 
@@ -41,10 +45,12 @@ class FewAtATime(Generic[Each]):
 
     def _next(self) -> None:
         now = self._loop.time()
+        began, spent = perf_counter(), 0.0
         for _ in range(LEAVING_MAX):
-            if not self._waiting or self._waiting[0][0] > now:
+            if not self._waiting or self._waiting[0][0] > now or spent > TURN_SECONDS:
                 break
             self._do(self._waiting.popleft()[1])
+            spent = perf_counter() - began
         self._is_called = bool(self._waiting)
         if self._is_called:
-            self._loop.call_later(max(self._waiting[0][0] - now, 0.0), self._later)
+            self._loop.call_later(max(self._waiting[0][0] - now, REST * spent), self._later)

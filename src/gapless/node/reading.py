@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from gapless.content.condition import Condition
+from gapless.content.evaluate import prepare
 from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, UsageError
 from gapless.model.schema import Schema
@@ -63,7 +64,7 @@ class _Job:
         began = perf_counter()
         try:
             condition = read_now(self.where, self.schema)
-            hash(condition)  # it is kept, and takes long for a large one
+            prepare(condition)
         except GaplessError as error:
             return error
         finally:

@@ -565,6 +565,7 @@ class Broker:
         step.touched.update(due)
         for pubend in due:
             path = self._paths[pubend]
+            step.effects += [] if self._edge is None else self._edge.place(pubend)
             if path.pubend is not None and step.now.ms >= path.pubend.deadline_ms():
                 wanted = self._is_wanted(path, pubend)
                 effects, knowledge, expected = path.pubend.woken(step.now, wanted=wanted)
@@ -662,9 +663,7 @@ class Broker:
     def _deadline_ms(self, pubend: PubendId) -> int | None:
         """When a pubend must be looked at again even if nothing happens."""
         path = self._paths[pubend]
-        at: list[int | None] = []
-        if path.pubend is not None:
-            at.append(path.pubend.deadline_ms())
+        at = [None if path.pubend is None else path.pubend.deadline_ms()]
         if path.ack_dirty and path.ack_sent_ms is not None:
             at.append(path.ack_sent_ms + self.network.parameters.ack_delay_ms)
         if self._edge is not None:

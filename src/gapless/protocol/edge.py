@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from gapless.content.condition import Condition
+from gapless.content.cost import placing_cost
 from gapless.errors import SupersededError, UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs, first_epoch, incarnation_of
@@ -37,10 +38,13 @@ ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the p
 STARTS_TOGETHER = mark(
     "starts_together", "a start tick was asked for that is wanted, or below what is wanted"
 )
+PLACED_LATER = mark("placed_later", "more subscriptions were granted than are placed in one step")
 CHANGE_OVER = mark("change_over", "the condition before a change was needed by nobody any more")
 
 #: The conditions that a subscription may have at once: one, and those of changes that are under way.
 PHASES_MAX = 8
+#: What it takes to begin a subscription beside its condition, in units of about a microsecond.
+PLACED_COST = 100
 
 
 @dataclass(slots=True)
@@ -61,6 +65,10 @@ class _Door:
     groups: list[Group] = field(default_factory=list)
     #: Phases that wait for their start tick, by their birth, which ascends.
     pending: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
+    #: Those of them that the pubend has not granted, and those that it has: these are placed as soon as there
+    #: is time for it. In total order they may still wait for other pubends.
+    ungranted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
+    granted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     request: _Request | None = None
     #: What the pubend said of earlier lives of this edge, and of events that it has lost.
     seen: Epoch = EPOCH_NONE
@@ -173,7 +181,8 @@ class Edge:
         for pubend in self._merge(subend).pubends:
             door = self._doors[pubend]
             for phase in subend.phases:
-                door.pending.pop(phase.birth, None)
+                for waiting in (door.pending, door.ungranted, door.granted):
+                    waiting.pop(phase.birth, None)
             if not door.pending:
                 door.floor = TICK_MAX
         self._ended += [(subend.topic, phase.condition) for phase in subend.phases]
@@ -206,12 +215,29 @@ class Edge:
         request = door.request
         if request is not None and request.wanted == message.wanted and request.epoch <= message.epoch:
             door.request = None
-        effects: list[Effect] = []
-        for subend, phase in list(door.pending.values()):
-            if phase.birth <= message.epoch and phase.asked.get(message.pubend) == message.wanted:
+        for birth, (subend, phase) in list(door.ungranted.items()):
+            if birth > message.epoch:
+                break
+            if phase.asked.get(message.pubend) == message.wanted:
                 start = max(message.start, phase.wanted.get(message.pubend, TICK_MIN))
-                phase.granted.setdefault(message.pubend, (start, message.until))
-                effects += self._place(subend, message.pubend)
+                phase.granted[message.pubend] = (start, message.until)
+                del door.ungranted[birth]
+                door.granted[birth] = (subend, phase)
+        return self.place(message.pubend)
+
+    def place(self, pubend: PubendId) -> list[Effect]:
+        """Let granted subscriptions begin, as many as one step may; the others have to be asked for again."""
+        door = self._doors[pubend]
+        effects: list[Effect] = []
+        if not door.granted:
+            return effects
+        work = self._parameters.place_work_max
+        while door.granted and work > 0:
+            subend, phase = door.granted.pop(next(iter(door.granted)))
+            work -= PLACED_COST + (0 if subend.away else placing_cost(phase.condition))
+            effects += self._place(subend, pubend)
+        if door.granted:
+            reached(PLACED_LATER)
         for other in self._doors.values():
             if not other.pending:
                 other.floor = TICK_MAX
@@ -320,17 +346,14 @@ class Edge:
     def start_requests(self, pubend: PubendId, now: Now) -> list[StartRequestMessage]:
         """The start request to send now, if one is due."""
         door = self._doors[pubend]
-        if not door.pending:
+        if not door.ungranted:
             door.request = None
             return []
         request = door.request
         if request is not None and now.ms < request.sent_ms + self._parameters.advertise_repeat_ms:
             # Thousands may be waiting, and one answer is for all that want the same: look when it has come.
             return []
-        ungranted = [phase for _, phase in door.pending.values() if pubend not in phase.granted]
-        if not ungranted:
-            door.request = None
-            return []
+        ungranted = [phase for _, phase in door.ungranted.values()]
         if request is not None:
             reached(START_REQUESTED_AGAIN)
         wanted = ungranted[0].asked.get(pubend)
@@ -375,6 +398,8 @@ class Edge:
         """When this pubend must be looked at again even if nothing happens."""
         door = self._doors[pubend]
         waiting = [door.lane.clock.deadline_ms()]
+        if door.granted:
+            waiting.append(0)
         if door.request is not None:
             waiting.append(door.request.sent_ms + self._parameters.advertise_repeat_ms)
         if self._parameters.delay_curiosity_ms is not None and any(g.has_readers for g in door.groups):
@@ -394,6 +419,9 @@ class Edge:
                     assert taken <= handed, f"{name} took {taken}, was handed {handed}"
                     assert lag.busy != (name in group.ready), f"{name} is ready, and busy too, or neither"
                     assert lag.outstanding.keys() <= lag.subend.outstanding, f"{name} holds what was taken"
+            for birth in door.ungranted.keys() | door.granted.keys():
+                assert (birth in door.ungranted) != (birth in door.granted), f"{birth} is granted, and is not"
+            assert door.ungranted.keys() <= door.pending.keys(), "what waits for a grant is pending"
 
     def _merge(self, subend: Subend) -> Group:
         """The merge of all pubends that a subscription has."""
@@ -450,8 +478,8 @@ class Edge:
                 at = max(since[pubend] for pubend in group.pubends)
                 phase.since.update(dict.fromkeys(group.pubends, at))
             else:
-                for pubend in group.pubends:
-                    self._doors[pubend].pending[phase.birth] = (subend, phase)
+                for door in map(self._doors.__getitem__, group.pubends):
+                    door.pending[phase.birth] = door.ungranted[phase.birth] = (subend, phase)
 
     def _place(self, subend: Subend, pubend: PubendId) -> list[Effect]:
         """Let the phases of a subscription begin that have their grants, each after those before it."""

@@ -59,6 +59,8 @@ class Parameters:
     message_conditions_max: int = 512
     #: How much work a broker does in one step to compare conditions, in units of about a microsecond.
     compare_work_max: int = 10_000
+    #: How much work a broker does in one step to begin subscriptions that were granted, in the same units.
+    place_work_max: int = 3_000
     #: How many bytes of data rows one stream of a broker keeps; beyond, it forgets.
     stream_bytes_max: int = 64 * 2**20
     #: How many runs one stream keeps; beyond, it forgets.

@@ -114,5 +114,5 @@ def random_parameters(random: Random) -> dict[str, object]:
     if random.random() < 0.3:
         parameters["deliveries_waiting_max"] = random.choice((2, 4, 16))
     if random.random() < 0.3:
-        parameters["compare_work_max"] = random.choice((1, 20, 100))
+        parameters["compare_work_max"] = parameters["place_work_max"] = random.choice((1, 20, 100))
     return parameters
