@@ -25,6 +25,7 @@ from gapless.protocol.events import (
     SubscribeRequested,
     SubscriberSlow,
     SubscriptionsRestored,
+    TimerFired,
     UnsubscribeRequested,
 )
 from gapless.protocol.messages import (
@@ -687,3 +688,44 @@ def test_a_restored_subscription_that_ends_holds_nothing() -> None:
     hand.link_up("b", "s")
     hand.wait(15_000)
     assert hand.recovered("nyse").released > FIRST
+
+
+def test_granted_subscriptions_begin_a_few_in_each_step() -> None:
+    """Clause 9.34."""
+    hand = Hand.started(network({"place_work_max": 1}))
+    hand.loses = lambda _sender, _to, message: isinstance(message, StartGrantMessage)
+    names = ["alice", "bob", "carol"]
+    for name in names:
+        hand.subscribe(name)
+    hand.loses = lambda *_: False
+    hand.ms += Parameters().advertise_repeat_ms
+    hand.feed("s", TimerFired())
+    asked = len(hand.sent(StartRequestMessage, "s"))
+    for count in (1, 2, 3):
+        assert [c.subscription for _, c in hand.of(ConfirmSubscription)] == names[:count]
+        hand.wait(1)
+    assert len(hand.sent(StartRequestMessage, "s")) == asked
+    hand.publish(1)
+    assert hand.got("alice") == hand.got("bob") == hand.got("carol")
+    assert len(hand.got("alice")) == 1
+
+
+def test_a_granted_subscription_that_has_not_begun_holds_what_it_needs_and_may_end() -> None:
+    """Clause 9.34."""
+    hand = Hand.started(network({"place_work_max": 1}))
+    hand.loses = lambda _sender, _to, message: isinstance(message, StartGrantMessage)
+    for name in ("alice", "bob", "carol"):
+        hand.subscribe(name)
+    hand.loses = lambda *_: False
+    hand.ms += Parameters().advertise_repeat_ms
+    hand.feed("s", TimerFired())
+    [first] = [c.subscription for _, c in hand.of(ConfirmSubscription)]
+    assert first == "alice", "the timer has not fired again yet"
+    hand.publish(1)
+    hand.feed("s", UnsubscribeRequested(subscription=SubscriptionId("bob")))
+    hand.wait(10)
+    assert {c.subscription for _, c in hand.of(ConfirmSubscription)} == {"alice", "carol"}
+    hand.publish(2)
+    assert hand.got("alice") == [*hand.got("alice")[:1], *hand.got("carol")[-1:]]
+    assert hand.starts("carol")["nyse"] <= hand.got("carol")[-1]
+    assert hand.got("bob") == []

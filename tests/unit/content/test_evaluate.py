@@ -111,3 +111,16 @@ def test_a_batch_computes_its_rows_once() -> None:
 def test_hostile_patterns_cost_no_more_than_their_length_times_the_text(pattern: str) -> None:
     text = "a" * 20_000
     assert accepted(f"s LIKE '{pattern}'", s=[text, None]) in ([True, False], [False, False])
+
+
+@pytest.mark.parametrize("copies", [1, 100])
+def test_long_lists_of_texts_are_looked_up_and_null_is_in_none(copies: int) -> None:
+    """In few rows and in many, with fewer values than rows and with more."""
+    texts: list[object] = ["a", "b", "zz", "", None]
+    for count in (6, 1_000):
+        listed = ", ".join(f"'{text}'" for text in ["a", "zz", *(f"v{at}" for at in range(count))])
+        inside = [True, False, True, False, False] * copies
+        outside = [False, True, False, True, False] * copies
+        assert accepted(f"s IN ({listed})", s=texts * copies) == inside
+        assert accepted(f"s NOT IN ({listed})", s=texts * copies) == outside
+        assert accepted(f"s NOT IN ({listed}) OR s IS NULL", s=texts * copies) == [not each for each in inside]

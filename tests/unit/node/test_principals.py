@@ -114,7 +114,9 @@ class Answering:
             await asyncio.wait_for(self.news.wait(), PATIENCE_SECONDS)
 
 
-async def answering(share: Share, answer_bytes: int) -> tuple[Answering, socket.socket]:
+async def answering(
+    share: Share, answer_bytes: int, kind: type[Answering] | None = None
+) -> tuple[Answering, socket.socket]:
     """A connection of a principal, and the socket at the other end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         far = socket.create_connection(server.getsockname())
@@ -124,7 +126,7 @@ async def answering(share: Share, answer_bytes: int) -> tuple[Answering, socket.
 
     def made(connection: Connection) -> Answering:
         connection.share = share
-        return Answering(connection, answer_bytes)
+        return (kind or Answering)(connection, answer_bytes)
 
     loop = asyncio.get_running_loop()
     _, connection = await loop.connect_accepted_socket(lambda: Connection(FROM_CLIENT, made), near)
@@ -281,3 +283,57 @@ def test_a_principal_rests_after_a_long_request() -> None:
         return rests
 
     assert asyncio.run(story()) == [principals.REST * 2 * principals.LONG_SECONDS]
+
+
+class Thoughtful(Answering):
+    """Cannot carry out a frame when it first comes, but when it is told so."""
+
+    is_ready = False
+
+    def received(self, frame: Frame) -> None:
+        self.news.set()
+        if bytes(frame.head) == b"%08d" % 3 and not self.is_ready:
+            self._connection.hold()
+            return
+        super().received(frame)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_comes_behind_a_frame_that_is_held_waits_for_it_and_comes_in_order(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        owner, far = await answering(Share(2**30), 1, Thoughtful)
+        assert isinstance(owner, Thoughtful)
+        running = asyncio.get_running_loop()
+        with far:
+            await running.sock_sendall(far, frames(10))
+            await owner.until(3)
+            assert len(owner.came) == 3
+            owner.is_ready = True
+            owner._connection.go_on()
+            await owner.until(10)
+            assert owner.came == [b"%08d" % at for at in range(10)]
+            await running.sock_sendall(far, frames(1))
+            await owner.until(11)
+            owner._connection.abort("done")
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(story())
+
+
+def test_a_held_connection_that_is_lost_takes_what_waits_with_it() -> None:
+    async def story() -> None:
+        share = Share(2**30)
+        owner, far = await answering(share, 1, Thoughtful)
+        with far:
+            await asyncio.get_running_loop().sock_sendall(far, frames(10))
+            await owner.until(3)
+            owner._connection.abort("done")
+            while owner._connection.is_open or share.held_bytes:
+                await asyncio.sleep(0)
+            owner._connection.go_on()
+            await asyncio.sleep(0)
+            assert len(owner.came) == 3
+
+    asyncio.run(story())
