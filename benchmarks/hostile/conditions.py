@@ -69,6 +69,61 @@ def much_arithmetic(seed: int) -> str:
     return " OR ".join(parts)
 
 
+def allowed_texts(seed: int) -> str:
+    """As many texts as are accepted, on two columns: one that may have them, and one that may not."""
+    draw = Random(seed)
+    values = ", ".join(f"'{draw.randrange(16**40):040x}'" for _ in range(2_500))
+    return f"name IN ({values}) OR body NOT IN ({values})"
+
+
+def chained_texts(seed: int) -> str:
+    """Thousands of comparisons of one column, which are read as one list."""
+    draw = Random(seed)
+    return " AND ".join(f"name <> '{draw.randrange(16**8):08x}'" for _ in range(9_000))
+
+
+def allowed_pairs(seed: int) -> str:
+    """Alternatives of two columns each, as many as there may be words."""
+    draw = Random(seed)
+    return " OR ".join(
+        f"(key = {draw.randrange(10**9)} AND sent > {draw.randrange(10**9)})" for _ in range(85)
+    )
+
+
+def products(seed: int) -> str:
+    """ORs of ANDs of ORs, each AND just so large that it is written out: the most work for a short text."""
+    draw = Random(seed)
+    columns = ("key", "sent", "key + sent", "key - sent", "key * 2", "sent * 2", "key")
+
+    def one() -> str:
+        low = draw.randrange(10**6)
+        pairs = zip(columns, columns[1:], strict=False)
+        return " AND ".join(f"({left} > {low + at} OR {right} < {at})" for at, (left, right) in enumerate(pairs))
+
+    return " OR ".join(one() for _ in range(6))
+
+
+def whole_products(seed: int) -> str:
+    """ANDs of ORs, too many to be written out: they stay whole, and are evaluated for every event."""
+    draw = Random(seed)
+    return " AND ".join(
+        f"(key = {draw.randrange(10**9)} OR sent = {draw.randrange(10**9)} OR name > '{at}')" for at in range(60)
+    )
+
+
+def allowed_patterns(seed: int) -> str:
+    """As many patterns as one principal may have, each as long as it may be, on the longest column."""
+    draw = Random(seed)
+    letters = "".join(draw.choice("x_%") for _ in range(950))
+    return " OR ".join(f"body LIKE '%{at}{letters}%z'" for at in range(35))
+
+
+def allowed_arithmetic(seed: int) -> str:
+    """Calculations, as many as one principal may have: no two alike, and no index helps with them."""
+    draw = Random(seed)
+    return " OR ".join(f"key * {draw.randrange(2, 10**6)} > sent + {at}" for at in range(60))
+
+
 SHAPES: Mapping[str, Callable[[int], str]] = MappingProxyType(
     {
         "alternatives": many_alternatives,
@@ -77,5 +132,12 @@ SHAPES: Mapping[str, Callable[[int], str]] = MappingProxyType(
         "patterns": many_patterns,
         "nesting": deep_nesting,
         "arithmetic": much_arithmetic,
+        "allowed texts": allowed_texts,
+        "chains": chained_texts,
+        "pairs": allowed_pairs,
+        "products": products,
+        "whole products": whole_products,
+        "allowed patterns": allowed_patterns,
+        "allowed arithmetic": allowed_arithmetic,
     }
 )

@@ -53,12 +53,13 @@ def test_subscriptions_are_parked_and_ended_in_small_parts(
                     node.sessions.delivery._feed = counted  # type: ignore[assignment]
                     [session] = [each for each in node.sessions.clients() if len(each.subscriptions) == MANY]
                     session.connection.abort("lost")
+                    # It must not come back meanwhile.
+                    client._session._fail(ConnectionError("the test is over"))  # type: ignore[arg-type]
                     while any(each.session is session for each in held.held()) or (
                         len(held) > 1 and not named
                     ):
                         await asyncio.sleep(0)
                         assert held._principals.of("anonymous").subscriptions == len(held)
-                    client._session._fail(ConnectionError("the test is over"))  # type: ignore[arg-type]
                 await other.publish("trades", {"name": "x", "price": 1.0})
                 assert (await anext(trades))["price"] == 1.0
 

@@ -15,12 +15,13 @@ from gapless.content.terms import Arithmetic, Term
 #: A condition that costs more is refused.
 MATCHING_COST_MAX = 10_000
 
-#: LIKE with a wildcard before its end goes through the whole text.
-_LIKE_COST = 250
+#: LIKE with a wildcard before its end goes through the whole text. From so many characters and wildcards on, each
+#: of them costs more: the automaton that does it is made anew for every batch, and has a state for each.
+_LIKE_COST, _LIKE_PARTS, _LIKE_PART_COST = 250, 32, 10
 #: A comparison of two terms, and each operator of a calculation.
 _COMPARE_COST, _OPERATOR_COST = 40, 50
-#: A comparison of a column with constants that the index does not find.
-_COLUMN_COST = 10
+#: A comparison of a column with constants that the index does not find: of numbers, and of texts.
+_COLUMN_COST, _TEXT_COST = 10, 40
 #: To take in a condition, to file a conjunction or a restricted term of it, to read an atom from its text.
 _CONDITION_COST, _FILED_COST, _READ_COST = 20, 10, 100
 #: A pattern that the index does not find is tried on every document, by itself.
@@ -83,7 +84,7 @@ def _conjunction_cost(conjunction: Conjunction, seen: set[Term | Atom]) -> int:
 def _atom_cost(atom: Atom) -> int:
     match atom:
         case Like():
-            return _LIKE_COST
+            return _LIKE_COST + _LIKE_PART_COST * max(0, atom.pattern.automaton_size - _LIKE_PARTS)
         case Compare():
             return _COMPARE_COST + _term_cost(atom.left) + _term_cost(atom.right)
         case Matches():
@@ -94,8 +95,12 @@ def _atom_cost(atom: Atom) -> int:
 
 def _evaluated_cost(conjunction: Conjunction) -> int:
     """The same for a conjunction that is in no index."""
-    terms = sum(_COLUMN_COST + _term_cost(term) for term in conjunction.within)
+    terms = sum(_column_cost(term) for term in conjunction.within)
     return terms + sum(map(_atom_cost, conjunction.atoms))
+
+
+def _column_cost(term: Term) -> int:
+    return _TEXT_COST if term.kind in ("string", "binary", "xml") else _COLUMN_COST + _term_cost(term)
 
 
 def _term_cost(term: Term) -> int:

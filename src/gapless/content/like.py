@@ -72,6 +72,22 @@ class LikePattern:
             len(self.tokens) == 1 or (len(self.tokens) == 2 and bool(self.prefix))
         )
 
+    @property
+    def automaton_size(self) -> int:
+        """How many characters and wildcards are looked for one after the other; 0 when no automaton does it."""
+        if self._is_searched:
+            return 0
+        return sum(len(token) if isinstance(token, str) else 1 for token in self.tokens)
+
+    @property
+    def _is_searched(self) -> bool:
+        """Whether it asks for a text inside, or at the end, and for nothing else."""
+        match self.tokens:
+            case (Wild.MANY, str()) | (Wild.MANY, str(), Wild.MANY):
+                return True
+            case _:
+                return False
+
     def matches(self, texts: pa.Array) -> pa.Array:
         """Which texts match; null for null."""
         match self.tokens:
