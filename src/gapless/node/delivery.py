@@ -324,10 +324,16 @@ class Delivery:
         self._caught_up(reader)
 
     def _send_unsent(self, reader: Reader) -> None:
-        """Send a laggard as much as it has credit for, and let go of what is sent."""
+        """Send a laggard as much as it has credit for, and let go of what is sent.
+
+        Not while its connection holds much that was not read: encoding more is work for nothing then.
+        """
         while reader.unsent and reader.connection is not None:
             held = reader.unsent[0]
             if held.unsent is not None:
+                if reader.connection.is_congested:
+                    self._congested.setdefault(reader.connection, {})[reader] = None
+                    return
                 writer, rows = held.unsent
                 now, later = rows[: max(reader.credit, 0)], rows[max(reader.credit, 0) :]
                 if len(now):
@@ -365,7 +371,10 @@ class Delivery:
     def drained(self, connection: Connection) -> None:
         """What was sent has left, or is lost with the connection."""
         for reader in self._congested.pop(connection, {}):
-            self._ask(reader)
+            if reader.unsent:
+                self._send_unsent(reader)
+            else:
+                self._ask(reader)
 
     # What comes back.
 

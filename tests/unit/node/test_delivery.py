@@ -174,9 +174,11 @@ def test_a_client_that_does_not_read_gets_more_when_it_has_read() -> None:
         desk.line.is_congested = True
         desk.delivery.deliver(_laggard(1, [10]))
         assert await desk.heard() == []
+        assert not desk.line.sent, "nothing is encoded for somebody who does not read"
         desk.line.is_congested = False
         desk.delivery.drained(desk.line)
         assert await desk.heard() == [READY]
+        assert desk.line.sent == 1
         desk.delivery.drained(desk.line)
         assert await desk.heard() == [], "nobody waits any more"
 

@@ -104,3 +104,64 @@ def test_a_trim_that_the_database_refused_is_done_later(
     assert asked == ["remember", "room", "remember", "room", "remember", "trim 7"]
     assert [record.getMessage() for record in caplog.records] == ["trim_failed"], "once, on one line"
     assert not any(record.exc_info for record in caplog.records)
+
+
+def test_the_broker_is_told_of_many_rows_in_pieces_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "TELL_ROWS", 2)
+    fed: list[tuple[int, int]] = []
+
+    async def story() -> None:
+        turn = 0
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count)
+
+        def feed(event: Event) -> None:
+            assert isinstance(event, RecordDurable)
+            fed.append((turn, event.token))
+
+        loop = asyncio.get_running_loop()
+        log = MemoryLog()
+        storage = Storage({PUBEND: log}, feed, lambda _: None)
+        for token in range(1, 7):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+        count()
+        await storage.idle()
+        await storage.close()
+
+    asyncio.run(story())
+    assert [token for _, token in fed] == [2, 4, 6], "all of them before it is idle"
+    turns = [turn for turn, _ in fed]
+    assert sorted(set(turns)) == turns
+
+
+def test_a_trim_waits_until_little_is_left_to_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "TRIM_SECONDS", 0)
+    asked: list[str] = []
+
+    def prepare_trim() -> bool:
+        asked.append("some")
+        return len(asked) == 3
+
+    def before_trim() -> dict[PubendId, int]:
+        asked.append("all")
+        done.set()
+        return {}
+
+    async def story() -> None:
+        storage = Storage(
+            {PUBEND: MemoryLog()},
+            lambda _: None,
+            lambda _: None,
+            before_trim=before_trim,
+            prepare_trim=prepare_trim,
+        )
+        storage.trim(TrimLog(pubend=PUBEND, before=5), 0)
+        await asyncio.wait_for(done.wait(), 30)
+        await storage.close()
+
+    done = asyncio.Event()
+    asyncio.run(story())
+    assert asked == ["some", "some", "some", "all"]
