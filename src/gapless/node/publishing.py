@@ -33,9 +33,9 @@ from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, R
 #: More rows than this are not stored together, and one request with more is cut: a step would take too long.
 TOGETHER_ROWS_MAX = 65_536
 #: A request with at least this many rows, or bytes, gets a step of its own: copying it would cost more.
-TOGETHER_ROWS_WORTH, TOGETHER_BYTES_WORTH = 512, 256 * 2**10
+TOGETHER_ROWS_WORTH, TOGETHER_BYTES_WORTH = 512, 64 * 2**10
 #: Bytes of one pubend that are handed over in one turn of the loop, unless it is a single request.
-TURN_BYTES = 4 * 2**20
+TURN_BYTES = 1 * 2**20
 #: Steps that take less are not charged to anybody.
 CHARGED_SECONDS = 0.002
 
