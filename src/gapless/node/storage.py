@@ -36,6 +36,8 @@ TRIM_SECONDS = 1.0
 TRIM_AGAIN_SECONDS = 2.0
 #: Rows and bytes that the broker is told to be durable in one turn of the loop, and one record more.
 TELL_ROWS, TELL_BYTES = 65_536, 4 * 2**20
+#: Up to so many bytes a flush is quick; larger ones have a thread of their own.
+QUICK_BYTES_MAX = 1 * 2**20
 #: Reading, trimming, archiving and tidying are stuck when one piece takes longer than this.
 READ_SECONDS_MAX = 30.0
 ARCHIVE_SECONDS_MAX = 300.0
@@ -97,16 +99,17 @@ class Storage:
         self._feed = feed
         self._broken = broken
         self._loop = asyncio.get_running_loop()
-        # One thread each: fdatasync of two logs at once would only make both wait for the same disk.
+        # One thread each: fdatasync of two logs at once would only make both wait for the same disk. But
+        # those who write little do not wait for those who write much.
         self._writer = Worker("gapless-flush", self._guard.mistaken)
+        self._bulk_writer = Worker("gapless-flush-bulk", self._guard.mistaken)
         self.reader = Desk("gapless-read", patience_s=READ_SECONDS_MAX)
         # Making Parquet of a segment takes seconds, which nobody shall wait for.
         self.archivist = Desk("gapless-archive", patience_s=ARCHIVE_SECONDS_MAX)
         self._archiving = False
         #: Letting go of what newer rows supersede, while that is under way.
         self._tidying: asyncio.Task[None] | None = None
-        #: Logs with records that are not being flushed yet, and those under way.
-        self._waiting: dict[PubendId, None] = {}
+        #: Logs with a flush under way, or about to begin.
         self._flushing: set[PubendId] = set()
         #: Records that are not flushed, with their rows and bytes; and those that are, in pieces that the
         #: broker has not been told of: up to which token each goes.
@@ -216,9 +219,7 @@ class Storage:
         batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
         weight = (0, 0) if batch is None else (len(batch), batch.nbytes)
         self._weights.setdefault(effect.pubend, deque()).append((effect.token, *weight))
-        if effect.pubend in self._flushing:
-            self._waiting[effect.pubend] = None
-        else:
+        if effect.pubend not in self._flushing:
             self._flushing.add(effect.pubend)
             self._idle.clear()
             # At the end of this turn of the loop, so that what else it appends goes along.
@@ -288,13 +289,14 @@ class Storage:
 
     def troubles(self) -> list[str]:
         """The threads that have ended, or have been at one piece of work for too long."""
-        found = (self._writer.trouble(), self.reader.trouble(), self.archivist.trouble())
+        writers = (self._writer.trouble(), self._bulk_writer.trouble())
+        found = (*writers, self.reader.trouble(), self.archivist.trouble())
         return [trouble for trouble in found if trouble is not None]
 
     @property
     def is_dead(self) -> bool:
         """Whether nothing will ever become durable again."""
-        return self._writer.is_dead
+        return self._writer.is_dead or self._bulk_writer.is_dead
 
     async def idle(self) -> None:
         """Return when everything that was appended is durable, or was refused."""
@@ -306,6 +308,7 @@ class Storage:
         if self._tidying is not None:
             await asyncio.wait([self._tidying])
         await self._writer.close()
+        await self._bulk_writer.close()
         await self.reader.close()
         await self.archivist.close()
         for each in self._logs.values():
@@ -313,7 +316,8 @@ class Storage:
 
     def _flush(self, pubend: PubendId) -> None:
         began = time.perf_counter()
-        self._writer.do(
+        waiting = sum(nbytes for _, _, nbytes in self._weights[pubend])
+        (self._writer if waiting <= QUICK_BYTES_MAX else self._bulk_writer).do(
             self._logs[pubend].flush, lambda flushed, error: self._flushed(pubend, began, flushed, error)
         )
 
@@ -332,8 +336,12 @@ class Storage:
     def _was_flushed(self, pubend: PubendId, flushed: Flushed) -> None:
         # What was published after events that failed must not be stored before they are.
         later = self._logs[pubend].take_back() if flushed.failed else ()
-        if pubend in self._waiting:
-            del self._waiting[pubend]
+        failed = (*flushed.failed, *later)
+        if failed:
+            weights = self._weights[pubend]
+            self._weights[pubend] = deque(each for each in weights if each[0] not in failed)
+        pieces = self._in_pieces(pubend, flushed)
+        if self._weights[pubend]:
             self._flush(pubend)
         else:
             self._flushing.discard(pubend)
@@ -345,14 +353,10 @@ class Storage:
                 "append_failed", by=(pubend, error.code), pubend=pubend, code=error.code, reason=error.message
             )
         reason = "" if error is None else str(error)
-        failed = (*flushed.failed, *later)
-        if failed:
-            weights = self._weights[pubend]
-            self._weights[pubend] = deque(each for each in weights if each[0] not in failed)
         for token in failed:
             self._feed(RecordFailed(pubend=pubend, token=token, reason=reason))
         is_telling = bool(self._untold)
-        self._untold += [(pubend, token) for token in self._in_pieces(pubend, flushed)]
+        self._untold += [(pubend, token) for token in pieces]
         if not is_telling:
             self._tell()
 

@@ -59,9 +59,7 @@ HEAP_STALE_MAX = 64
 #: So many members are asked one by one.
 FEW_MAX = 4
 #: Deliveries are not made larger than this by putting batches together.
-_TOGETHER_BYTES_MAX = 8 * 2**20
-#: Nor those to a laggard: many of them may be served one after the other, each from a place of its own.
-_LAGGARD_BYTES_MAX = 1 * 2**20
+_TOGETHER_BYTES_MAX = 1 * 2**20
 _WINDOW_MIN = 1_000
 #: More than all time since ticks began: a window that ended before now would have to be moved on with every
 #: part of an answer, and each time be asked for in ever smaller parts.
@@ -373,7 +371,7 @@ class Group:
             reach = min(*known, self.horizon, low + lag.window, until)
             if reach <= low:
                 return None
-            merged, stop = next(self._pieces(lag.handed, reach, _LAGGARD_BYTES_MAX))
+            merged, stop = next(self._pieces(lag.handed, reach))
             before = lag.handed
             lag.handed = {pubend: max(at, stop) for pubend, at in lag.handed.items()}
             self._adapt_window(lag, 0 if merged is None else len(merged.batch))
@@ -570,9 +568,7 @@ class Group:
         ]
         return max(spans, default=TICK_MIN)
 
-    def _pieces(
-        self, start: dict[PubendId, Tick], stop: Tick, bytes_max: int = _TOGETHER_BYTES_MAX
-    ) -> Iterator[tuple[Merged | None, Tick]]:
+    def _pieces(self, start: dict[PubendId, Tick], stop: Tick) -> Iterator[tuple[Merged | None, Tick]]:
         """The rows from `start` on below `stop` in delivery order, in bounded pieces."""
         rows_max = self.parameters.message_rows_max
         if len(self.lanes) == 1:
@@ -581,7 +577,7 @@ class Group:
             if not self.index.takes_all:
                 # What one of many wants of a delivery is written to it at once, so a delivery costs them all
                 # nearly the same, however many rows it has. Those who want all of it get it as it came.
-                chunks = gathered(chunks, rows_max, bytes_max)
+                chunks = gathered(chunks, rows_max, _TOGETHER_BYTES_MAX)
             for chunk in chunks:
                 for piece in chunk.pieces(rows_max):
                     yield Merged(piece, None), piece.last + 1

@@ -165,3 +165,47 @@ def test_a_trim_waits_until_little_is_left_to_be_remembered(monkeypatch: pytest.
     done = asyncio.Event()
     asyncio.run(story())
     assert asked == ["some", "some", "some", "all"]
+
+
+def test_what_one_flush_leaves_the_next_one_takes() -> None:
+    fed: list[Event] = []
+
+    class _OneByOne(MemoryLog):
+        def flush(self) -> Flushed:
+            held = [self._waiting.pop() for _ in range(len(self._waiting) - 1)]
+            done = super().flush()
+            self._waiting.extend(reversed(held))
+            return done
+
+    async def story() -> None:
+        storage = Storage({PUBEND: _OneByOne()}, fed.append, lambda _: None)
+        for token in range(1, 5):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+        await storage.idle()
+        await storage.close()
+
+    asyncio.run(story())
+    assert [event.token for event in fed if isinstance(event, RecordDurable)] == [1, 2, 3, 4]
+
+
+def test_a_large_flush_keeps_no_small_one_of_another_log_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "QUICK_BYTES_MAX", batch(1).batch.nbytes)
+    fed: list[Event] = []
+    other = PubendId("q")
+
+    async def story() -> None:
+        heavy = _Gated(bytes_max=2**30)
+        storage = Storage({PUBEND: heavy, other: MemoryLog()}, fed.append, lambda _: None)
+        for token in (1, 2):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+        await asyncio.get_running_loop().run_in_executor(None, heavy.taken.wait, 30)
+        storage.append(AppendRecord(pubend=other, token=1, record=batch(1)))
+        while not fed:  # noqa: ASYNC110  # nothing else tells of it
+            await asyncio.sleep(0)
+        assert fed == [RecordDurable(pubend=other, token=1)]
+        heavy.go.set()
+        await storage.idle()
+        await storage.close()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+    assert fed[1:] == [RecordDurable(pubend=PUBEND, token=2)]
