@@ -36,8 +36,10 @@ TRIM_SECONDS = 1.0
 TRIM_AGAIN_SECONDS = 2.0
 #: Rows and bytes that the broker is told to be durable in one turn of the loop, and one record more.
 TELL_ROWS, TELL_BYTES = 65_536, 4 * 2**20
-#: Up to so many bytes a flush is quick; larger ones have a thread of their own.
+#: Up to so many bytes a flush is quick; larger ones have a thread of their own. While other logs are flushed
+#: as well, the next flush after one of these waits for as long as it took: the disk is theirs, too.
 QUICK_BYTES_MAX = 1 * 2**20
+OTHERS_SECONDS = 0.1
 #: Reading, trimming, archiving and tidying are stuck when one piece takes longer than this.
 READ_SECONDS_MAX = 30.0
 ARCHIVE_SECONDS_MAX = 300.0
@@ -111,6 +113,9 @@ class Storage:
         self._tidying: asyncio.Task[None] | None = None
         #: Logs with a flush under way, or about to begin.
         self._flushing: set[PubendId] = set()
+        #: The log whose flush began last and when, and the same of the last flush of another log.
+        self._last_flush: tuple[PubendId, float] = (PubendId(""), -OTHERS_SECONDS)
+        self._last_other = self._last_flush
         #: Records that are not flushed, with their rows and bytes; and those that are, in pieces that the
         #: broker has not been told of: up to which token each goes.
         self._weights: dict[PubendId, deque[tuple[int, int, int]]] = {}
@@ -316,24 +321,31 @@ class Storage:
 
     def _flush(self, pubend: PubendId) -> None:
         began = time.perf_counter()
-        waiting = sum(nbytes for _, _, nbytes in self._weights[pubend])
-        (self._writer if waiting <= QUICK_BYTES_MAX else self._bulk_writer).do(
-            self._logs[pubend].flush, lambda flushed, error: self._flushed(pubend, began, flushed, error)
+        is_quick = sum(nbytes for _, _, nbytes in self._weights[pubend]) <= QUICK_BYTES_MAX
+        if pubend != self._last_flush[0]:
+            self._last_other = self._last_flush
+        self._last_flush = (pubend, began)
+        (self._writer if is_quick else self._bulk_writer).do(
+            self._logs[pubend].flush,
+            lambda flushed, error: self._flushed(pubend, began, flushed, error, is_quick=is_quick),
         )
 
-    def _flushed(self, pubend: PubendId, began: float, flushed: Flushed, error: BaseException | None) -> None:
-        self._flush_took(time.perf_counter() - began)
+    def _flushed(
+        self, pubend: PubendId, began: float, flushed: Flushed, error: BaseException | None, *, is_quick: bool
+    ) -> None:
+        seconds = time.perf_counter() - began
+        self._flush_took(seconds)
         if isinstance(error, StoreError):
             self._broken(error)
         elif error is not None:
             self._guard.mistaken(error)
         else:
             try:
-                self._was_flushed(pubend, flushed)
+                self._was_flushed(pubend, flushed, 0.0 if is_quick else seconds)
             except Exception as mistake:  # noqa: BLE001  # publishers wait for what comes of it
                 self._guard.mistaken(mistake)
 
-    def _was_flushed(self, pubend: PubendId, flushed: Flushed) -> None:
+    def _was_flushed(self, pubend: PubendId, flushed: Flushed, pause_s: float) -> None:
         # What was published after events that failed must not be stored before they are.
         later = self._logs[pubend].take_back() if flushed.failed else ()
         failed = (*flushed.failed, *later)
@@ -341,7 +353,9 @@ class Storage:
             weights = self._weights[pubend]
             self._weights[pubend] = deque(each for each in weights if each[0] not in failed)
         pieces = self._in_pieces(pubend, flushed)
-        if self._weights[pubend]:
+        if self._weights[pubend] and pause_s and self._others_flush(pubend):
+            self._loop.call_later(pause_s, self._guard.call(self._flush), pubend)
+        elif self._weights[pubend]:
             self._flush(pubend)
         else:
             self._flushing.discard(pubend)
@@ -359,6 +373,11 @@ class Storage:
         self._untold += [(pubend, token) for token in pieces]
         if not is_telling:
             self._tell()
+
+    def _others_flush(self, pubend: PubendId) -> bool:
+        """Whether another log was flushed of late."""
+        last = self._last_other if self._last_flush[0] == pubend else self._last_flush
+        return time.perf_counter() - last[1] < OTHERS_SECONDS
 
     def _in_pieces(self, pubend: PubendId, flushed: Flushed) -> list[int]:
         """Up to which tokens the broker is told, one after the other, that records are durable."""
