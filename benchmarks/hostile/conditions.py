@@ -7,6 +7,7 @@ equal ones share their work. To try other shapes, replace `SHAPES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from random import Random
 from types import MappingProxyType
 
@@ -97,8 +98,10 @@ def products(seed: int) -> str:
 
     def one() -> str:
         low = draw.randrange(10**6)
-        pairs = zip(columns, columns[1:], strict=False)
-        return " AND ".join(f"({left} > {low + at} OR {right} < {at})" for at, (left, right) in enumerate(pairs))
+        pairs = pairwise(columns)
+        return " AND ".join(
+            f"({left} > {low + at} OR {right} < {at})" for at, (left, right) in enumerate(pairs)
+        )
 
     return " OR ".join(one() for _ in range(6))
 
@@ -107,7 +110,8 @@ def whole_products(seed: int) -> str:
     """ANDs of ORs, too many to be written out: they stay whole, and are evaluated for every event."""
     draw = Random(seed)
     return " AND ".join(
-        f"(key = {draw.randrange(10**9)} OR sent = {draw.randrange(10**9)} OR name > '{at}')" for at in range(60)
+        f"(key = {draw.randrange(10**9)} OR sent = {draw.randrange(10**9)} OR name > '{at}')"
+        for at in range(60)
     )
 
 

@@ -268,7 +268,7 @@ async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> N
         if node.http_address is not None:
             line["http"] = f"http://{node.http_address}"
         typer.echo(json.dumps(line))
-        # Threads read conditions and write to disks. The event loop, which wakes up thousands of times a second,
+        # Threads read conditions and write to disks. The event loop wakes up thousands of times a second, and
         # waits at most this long for the interpreter each time; by default it is ten times as long.
         sys.setswitchinterval(SWITCH_SECONDS)
         # What is here now stays: the garbage collector need not look at it again and again.

@@ -15,8 +15,8 @@ from gapless.content.terms import Arithmetic, Term
 #: A condition that costs more is refused.
 MATCHING_COST_MAX = 10_000
 
-#: LIKE with a wildcard before its end goes through the whole text. From so many characters and wildcards on, each
-#: of them costs more: the automaton that does it is made anew for every batch, and has a state for each.
+#: LIKE with a wildcard before its end goes through the whole text. Beyond so many characters and wildcards,
+#: each costs something: the automaton that does it is made anew for every batch, and has a state for each.
 _LIKE_COST, _LIKE_PARTS, _LIKE_PART_COST = 250, 32, 10
 #: A comparison of two terms, and each operator of a calculation.
 _COMPARE_COST, _OPERATOR_COST = 40, 50

@@ -23,8 +23,8 @@ from gapless.content.terms import Column, Term
 from gapless.content.values import NUMBERS, Key
 from gapless.content.xml.evaluate import evaluate
 
-#: In so few rows, or fewer than there are values, a text is looked up in a set; of more, Arrow does it for all,
-#: which takes as long as to go through the values.
+#: In so few rows, or fewer than there are values, a text is looked up in a set; of more, Arrow does it for
+#: all, which takes as long as to go through the values.
 FEW_ROWS = 64
 #: Of so many intervals, texts are compared with each; of more, they are searched for.
 COMPARED_INTERVALS_MAX = 4

@@ -74,7 +74,7 @@ class LikePattern:
 
     @property
     def automaton_size(self) -> int:
-        """How many characters and wildcards are looked for one after the other; 0 when no automaton does it."""
+        """How many characters and wildcards an automaton looks for; 0 when it takes none."""
         if self._is_searched:
             return 0
         return sum(len(token) if isinstance(token, str) else 1 for token in self.tokens)

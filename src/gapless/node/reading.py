@@ -16,6 +16,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TypeAlias
 
@@ -148,20 +149,14 @@ class Reading:
                 continue
             job = waiting.popleft()
             self._is_busy = True
-            self._thread().do(
-                job.read, self._guarded(lambda result, error: self._done(principal, job, result, error))
-            )
+            done = partial(self._done, principal, job)
+            self._thread().do(job.read, done if self._guard is None else self._guard.call(done))
 
     def _thread(self) -> Worker:
         if self._worker is None:
             died = None if self._guard is None else self._guard.mistaken
             self._worker = Worker("gapless-conditions", died)
         return self._worker
-
-    def _guarded(
-        self, call: Callable[[Result, BaseException | None], None]
-    ) -> Callable[[Result, BaseException | None], None]:
-        return call if self._guard is None else self._guard.call(call)
 
     def _done(self, principal: Principal, job: _Job, result: Result, error: BaseException | None) -> None:
         self._is_busy = False

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from gapless.content.condition import Condition
 from gapless.errors import StoreError, UsageError
-from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ids import PubendId, SubscriptionId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.node.delivery import UNBOUNDED, Delivery, Feed
 from gapless.node.guard import Guard

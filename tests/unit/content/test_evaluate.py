@@ -123,4 +123,6 @@ def test_long_lists_of_texts_are_looked_up_and_null_is_in_none(copies: int) -> N
         outside = [False, True, False, True, False] * copies
         assert accepted(f"s IN ({listed})", s=texts * copies) == inside
         assert accepted(f"s NOT IN ({listed})", s=texts * copies) == outside
-        assert accepted(f"s NOT IN ({listed}) OR s IS NULL", s=texts * copies) == [not each for each in inside]
+        assert accepted(f"s NOT IN ({listed}) OR s IS NULL", s=texts * copies) == [
+            not each for each in inside
+        ]
