@@ -103,11 +103,9 @@ def test_a_subscriber_gets_its_events_while_another_asks_for_the_worst(nodes: st
 
 
 def slow_texts(count: int) -> list[str]:
-    """Patterns of thousands of wildcards, all different: each takes long to be read, to be refused then."""
-    pattern = "%".join("xy" * 200)
-    return [
-        " OR ".join(f"note LIKE '%{number}{at}%{pattern}%z'" for at in range(100)) for number in range(count)
-    ]
+    """Lists as long as may be, all different; each takes long to be read, to be refused then (E161)."""
+    values = ", ".join(f"'v{at:015}'" for at in range(9_900))
+    return [f"note NOT IN ({values}) AND i9 = {number}" for number in range(count)]
 
 
 def test_the_requests_of_one_client_are_answered_in_order_though_one_is_read_in_a_thread(
@@ -121,10 +119,10 @@ def test_the_requests_of_one_client_are_answered_in_order_though_one_is_read_in_
         # What a pubend grants comes later than what is refused at once; confirmations keep to their order.
         answers = [mallory.hear_kind("CONFIRMED", "REQUEST_REFUSED") for _ in texts]
         refused = [(each.head[0], each.head[1]) for each in answers if each.kind == "REQUEST_REFUSED"]
-        assert refused == [(1, "E124"), (4, "E161"), (6, "E161")]
+        assert refused == [(1, "E161"), (4, "E161"), (6, "E161")]
         assert [each.head[0] for each in answers if each.kind == "CONFIRMED"] == [2, 3, 5]
         mallory.send(frame("CHANGE_FILTER", [9, 1, slow_texts(2)[1]]))
-        assert mallory.hear_kind("REQUEST_REFUSED").head[:2] == [9, "E124"]
+        assert mallory.hear_kind("REQUEST_REFUSED").head[:2] == [9, "E161"]
 
 
 def test_clients_that_leave_while_their_conditions_are_read_leave_nothing_behind(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def test_clients_that_leave_while_their_conditions_are_read_leave_nothing_behind
                 bystander.round_trip()
             with node.dial("mallory") as mallory:
                 mallory.send(subscribe(1, "hostile", slow_texts(11)[10]))
-                assert mallory.hear_kind("REQUEST_REFUSED").head[1] == "E124"
+                assert mallory.hear_kind("REQUEST_REFUSED").head[1] == "E161"
         assert node.page("/readyz")[0] == 200
         with node.dial("mallory") as mallory:
             mallory.send(*(subscribe(at, "hostile", text) for at, text in enumerate(slow_texts(20))))

@@ -10,6 +10,7 @@ Implements docs/content.md, section 10.
 from __future__ import annotations
 
 from gapless.content.condition import AnyOf, Atom, Compare, Condition, Conjunction, Like, Matches
+from gapless.content.like import LikePattern
 from gapless.content.terms import Arithmetic, Term
 
 #: A condition that costs more is refused.
@@ -41,6 +42,11 @@ def matching_cost(condition: Condition) -> int:
     """
     seen: set[Term | Atom] = set()
     return sum(_conjunction_cost(conjunction, seen) for conjunction in condition.terms)
+
+
+def like_cost(pattern: LikePattern) -> int:
+    """The same for one LIKE with a wildcard before its end."""
+    return _LIKE_COST + _LIKE_PART_COST * max(0, pattern.automaton_size - _LIKE_PARTS)
 
 
 def placing_cost(condition: Condition) -> int:
@@ -84,7 +90,7 @@ def _conjunction_cost(conjunction: Conjunction, seen: set[Term | Atom]) -> int:
 def _atom_cost(atom: Atom) -> int:
     match atom:
         case Like():
-            return _LIKE_COST + _LIKE_PART_COST * max(0, atom.pattern.automaton_size - _LIKE_PARTS)
+            return like_cost(atom.pattern)
         case Compare():
             return _COMPARE_COST + _term_cost(atom.left) + _term_cost(atom.right)
         case Matches():

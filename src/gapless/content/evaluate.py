@@ -26,7 +26,7 @@ from gapless.content.xml.evaluate import evaluate
 #: In so few rows, or fewer than there are values, a text is looked up in a set; of more, Arrow does it for
 #: all, which takes as long as to go through the values.
 FEW_ROWS = 64
-#: Of so many intervals, texts are compared with each; of more, they are searched for.
+#: Of so many intervals, many texts are compared with each; of more, or few texts, these are searched for.
 COMPARED_INTERVALS_MAX = 4
 
 
@@ -49,20 +49,23 @@ def prepare(condition: Condition) -> None:
 
 def mask(condition: Condition, rows: Rows) -> RowMask:
     """Which rows the condition accepts."""
-    accepted = np.zeros(len(rows), dtype=np.bool_)
+    accepted = None
     for term in condition.terms:
-        accepted |= mask_conjunction(term, rows)
-    return accepted
+        found = mask_conjunction(term, rows)
+        accepted = found if accepted is None else accepted | found
+    return np.zeros(len(rows), dtype=np.bool_) if accepted is None else accepted
 
 
 def mask_conjunction(conjunction: Conjunction, rows: Rows) -> RowMask:
     """Which rows the conjunction accepts."""
-    accepted = np.ones(len(rows), dtype=np.bool_)
+    accepted = None
     for term, domain in conjunction.within.items():
-        accepted &= mask_within(term, domain, rows)
+        found = mask_within(term, domain, rows)
+        accepted = found if accepted is None else accepted & found
     for atom in conjunction.atoms:
-        accepted &= mask_atom(atom, rows)
-    return accepted
+        found = mask_atom(atom, rows)
+        accepted = found if accepted is None else accepted & found
+    return np.ones(len(rows), dtype=np.bool_) if accepted is None else accepted
 
 
 def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
@@ -147,7 +150,7 @@ def _mask_texts(texts: pa.Array, domain: Domain) -> RowMask:
         found = _is_in(texts, others if keys is None else keys)
         if keys is None:
             found = ~(found | _true(texts.is_null()))
-    elif len(domain.intervals) <= COMPARED_INTERVALS_MAX:
+    elif len(domain.intervals) <= COMPARED_INTERVALS_MAX and len(texts) > FEW_ROWS:
         found = np.zeros(len(texts), dtype=np.bool_)
         for interval in domain.intervals:
             found |= _true(_between(texts, interval))

@@ -25,10 +25,10 @@ from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 from sqlglot.parser import Parser
 
 from gapless.content.condition import EVERYTHING, NOTHING, Condition
-from gapless.content.cost import MATCHING_COST_MAX, matching_cost
+from gapless.content.cost import MATCHING_COST_MAX, like_cost, matching_cost
 from gapless.content.domain import Domain
 from gapless.content.language import WRITTEN_CHARACTERS_MAX
-from gapless.content.like import parse_like
+from gapless.content.like import LikePattern, parse_like
 from gapless.content.normal import (
     MIRRORED,
     OPPOSITE,
@@ -81,6 +81,9 @@ LIST_VALUES_SLOW_MAX = 1_000
 CONJUNCTIONS_MADE_MAX = 512
 #: Steps, comparisons and the like of all XPath patterns of a condition.
 PATTERN_NEEDS_MAX = 400
+#: What the different LIKE patterns of a condition may cost while it is read: it is far too much, though some
+#: of it may prove to be needless.
+LIKE_COST_MAX = 5 * MATCHING_COST_MAX
 #: A text that is no longer than this, and not written out, is within all limits, whatever it says.
 SMALL_CHARACTERS = 200
 #: What a condition takes in a message between brokers.
@@ -135,8 +138,11 @@ def _check_written(condition: Condition, text: str) -> None:
     is_large = size_of(condition) > CONDITION_BYTES_MAX
     if is_large or words > WRITTEN_TOKENS_MAX or characters > WRITTEN_CHARACTERS_MAX:
         refuse("E164", "the condition is too large once its ANDs of ORs are written out: split it", text, 0)
-    cost = matching_cost(condition)
-    if cost > MATCHING_COST_MAX:
+    _check_cost(matching_cost(condition), MATCHING_COST_MAX, text)
+
+
+def _check_cost(cost: int, most: int, text: str) -> None:
+    if cost > most:
         message = f"every event costs {cost:,} units, at most {MATCHING_COST_MAX:,} are allowed"
         refuse("E124", f"{message}: use fewer LIKE '%...', calculations and NOT XPATH, or split it", text, 0)
 
@@ -176,6 +182,10 @@ class _Reader:
         self._conjunctions_left = CONJUNCTIONS_MADE_MAX * scale
         self._values_left = LIST_VALUES_SLOW_MAX * scale
         self._needs_left = PATTERN_NEEDS_MAX * scale
+        #: The different patterns of LIKE, what they cost together, and from what on no more of them are read.
+        self._likes: set[LikePattern] = set()
+        self._like_cost = 0
+        self._like_cost_max = LIKE_COST_MAX * scale
 
     def condition(self, node: Node, *, negated: bool) -> Condition:
         """What the node, or NOT the node, accepts."""
@@ -378,6 +388,10 @@ class _Reader:
             at = escape.at if escape is not None and "takes one" in error.message else pattern.at
             refuse(error.code, error.message, self._text, at)
         if isinstance(value.term, Column):
+            if found.exact is None and not found.is_prefix and found not in self._likes:
+                self._likes.add(found)
+                self._like_cost += like_cost(found)
+                _check_cost(self._like_cost, self._like_cost_max, self._text)
             return like(value.term, found, negated=negated)
         if not isinstance(value.value, str):
             return NOTHING

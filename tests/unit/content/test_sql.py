@@ -12,6 +12,7 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from gapless.content import sql
 from gapless.content.condition import EVERYTHING, NOTHING
+from gapless.content.cost import matching_cost
 from gapless.content.evaluate import mask
 from gapless.content.rows import Rows
 from gapless.content.sql import LIST_VALUES_MAX, TERM_DEPTH_MAX, parse_sql
@@ -452,3 +453,31 @@ def test_equal_conditions_are_one() -> None:
         len({parse_sql(text, SCHEMA) for text in ["cost + 1 > 3", "cost + 1.0 > 3.00", "3 < 1 + cost"]}) == 2
     )
     assert parse_sql("open OR NOT open OR open IS NULL", SCHEMA) == EVERYTHING
+
+
+def test_a_condition_with_far_too_many_patterns_is_refused_before_all_of_it_is_read() -> None:
+    letters = "%".join("xy" * 200)
+    many = " OR ".join(f"loc LIKE '%{at}{letters}'" for at in range(100))
+    with pytest.raises(ContentError, match="E124"):
+        parse_sql(f"({many}) AND FALSE", SCHEMA)
+    # What is needless costs nothing, if it is not far too much; nor does what occurs twice.
+    few = " OR ".join(f"loc LIKE '%{at}_'" for at in range(100))
+    assert parse_sql(f"({few}) AND FALSE", SCHEMA) == NOTHING
+    same = " OR ".join(f"number = {at} AND price > {at} AND loc LIKE '%{letters}'" for at in range(20))
+    assert matching_cost(parse_sql(same, SCHEMA)) == matching_cost(
+        parse_sql(f"loc LIKE '%{letters}'", SCHEMA)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ("loc LIKE '%late%'", 250),
+        (f"loc LIKE '%{'x' * 500}%'", 250),
+        (f"loc LIKE '%{'x' * 28}_z%'", 250),
+        (f"loc LIKE '%{'x' * 128}_z%'", 1_250),
+        (f"loc LIKE '{'_%' * 100}z'", 250 + 10 * (102 - 32)),
+    ],
+)
+def test_a_pattern_that_takes_a_large_automaton_costs_more(text: str, cost: int) -> None:
+    assert matching_cost(parse_sql(text, SCHEMA)) == cost
