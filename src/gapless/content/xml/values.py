@@ -12,6 +12,9 @@ What counts as a number is what libxml2 says, which all of lxml and many others 
 and, beyond the standard, an exponent. Digits are rounded to the nearest float; libxml2 adds the fraction to
 the whole and may be off by the last bit, so that there 4.81 and 4.810 can differ. Here they never do.
 
+A text of more than `NUMBER_CHARS_MAX` characters, white space included, is no number: the value of an element
+is all text below it, so the same digits may be read at each of 256 levels.
+
 Implication is decided for one text and a conjunction of comparisons on it. It is sound, and complete as
 long as all of them compare numbers, or one of them says which text it is.
 """
@@ -20,17 +23,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Literal", "Operator", "implied_by", "number_of", "passes"]
+__all__ = ["NUMBER_CHARS_MAX", "Literal", "Operator", "implied_by", "number_of", "passes", "passing"]
 
 #: `=`, `!=`, `<`, `<=`, `>`, `>=`, `contains` or `starts-with`.
 Operator = str
 #: A string is compared as text, a float as a number; `<` and its like have floats only.
 Literal = str | float
 
-_NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]*))?[ \t\r\n]*")
+#: A longer text is no number.
+NUMBER_CHARS_MAX = 512
+
+# Nothing that was read is ever given back: no text takes more than one pass.
+_NUMBER = re.compile(
+    r"[ \t\r\n]*+(-?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++))(?:[eE]([+-]?[0-9]*+))?[ \t\r\n]*+"
+)
 
 
 def number_of(text: str) -> float:
@@ -39,7 +48,7 @@ def number_of(text: str) -> float:
     >>> number_of(" -2.50 "), number_of("1e3"), number_of("+1"), number_of("")
     (-2.5, 1000.0, nan, nan)
     """
-    found = _NUMBER.fullmatch(text)
+    found = _NUMBER.fullmatch(text) if len(text) <= NUMBER_CHARS_MAX else None
     if found is None:
         return math.nan
     digits, exponent = found.groups()
@@ -59,6 +68,40 @@ def passes(text: str, operator: Operator, literal: Literal) -> bool:
             return text != literal
         return literal in text if operator == "contains" else text.startswith(literal)
     return number_passes(number_of(text), operator, literal)
+
+
+def passing(whole: str, spans: Sequence[tuple[int, int]], operator: Operator, literal: str) -> list[bool]:
+    """Whether `whole[start:stop] operator literal` holds for each span; the starts ascend.
+
+    Parts that lie in each other, as the values of an element and its ancestors do, cost no more than the whole.
+
+    >>> passing("abab", [(0, 4), (0, 2), (2, 2), (2, 4)], "contains", "ba")
+    [True, False, False, False]
+    """
+    match operator:
+        case "=":
+            length = len(literal)
+            return [stop - start == length and whole.startswith(literal, start) for start, stop in spans]
+        case "!=":
+            return [not each for each in passing(whole, spans, "=", literal)]
+        case "starts-with":
+            return [whole.startswith(literal, start, stop) for start, stop in spans]
+        case _:
+            assert operator == "contains", operator
+            return _containing(whole, spans, literal)
+
+
+def _containing(whole: str, spans: Sequence[tuple[int, int]], literal: str) -> list[bool]:
+    found: list[bool] = []
+    # Where the literal occurs first, not before the start of the span; beyond the end when it does not.
+    at, length, nowhere = -1, len(literal), len(whole) + 1
+    for start, stop in spans:
+        if at < start:
+            at = whole.find(literal, start)
+            if at < 0:
+                at = nowhere
+        found.append(at + length <= stop)
+    return found
 
 
 def number_passes(number: float, operator: Operator, literal: float) -> bool:
