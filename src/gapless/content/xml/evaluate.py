@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from gapless.content.xml.document import Document
 from gapless.content.xml.pattern import TEXT, And, Axis, Compare, Has, Need, Not, Or, Pattern, Some
-from gapless.content.xml.values import passes
+from gapless.content.xml.values import (
+    Literal,
+    Operator,
+    number_passes,
+    numbers_within,
+    passes,
+    passing,
+)
 
 __all__ = ["Truths", "evaluate", "value_passes"]
 
@@ -42,11 +49,14 @@ def value_passes(need: Need, value: str) -> bool:
 class Truths:
     """For one document: which nodes have which needs. Remembers, so that shared parts cost once."""
 
-    __slots__ = ("_known", "document")
+    __slots__ = ("_known", "_numbers", "_values", "document")
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self._known: dict[Need, list[bool]] = {}
+        #: The string-values of all nodes, as parts of one text, and as numbers; None until somebody asks.
+        self._values: tuple[str, list[tuple[int, int]]] | None = None
+        self._numbers: list[float] | None = None
 
     def of(self, need: Need) -> list[bool]:
         """Whether each node of the document has the need."""
@@ -67,13 +77,23 @@ class Truths:
             case Not(term=term):
                 return [not each for each in self.of(term)]
             case Compare(operator=operator, literal=literal):
-                return [passes(self.document.value(node), operator, literal) for node in range(count)]
+                return self._compared(operator, literal)
             case Some():
                 return [self._some(need, node) for node in range(count)]
             case Has():
                 return self._has(need)
             case _:
                 raise AssertionError(f"unknown need {need!r}")
+
+    def _compared(self, operator: Operator, literal: Literal) -> list[bool]:
+        if self._values is None:
+            self._values = self.document.values()
+        whole, spans = self._values
+        if isinstance(literal, str):
+            return passing(whole, spans, operator, literal)
+        if self._numbers is None:
+            self._numbers = numbers_within(whole, spans)
+        return [number_passes(number, operator, literal) for number in self._numbers]
 
     def _some(self, need: Some, node: int) -> bool:
         attributes = self.document.attributes[node]

@@ -10,13 +10,17 @@ A *fact* is a number that stands for one comparison; the caller chooses it.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gapless.content.xml.evaluate import value_passes
 from gapless.content.xml.pattern import TRUE, Compare, Need
-from gapless.content.xml.values import NUMBER_CHARS_MAX, number_of, passes, passing
+from gapless.content.xml.values import number_of, numbers_of, numbers_within, passes, passing
 
 __all__ = ["Facet"]
 
@@ -24,6 +28,11 @@ __all__ = ["Facet"]
 _REMEMBERED_MAX = 10_000
 #: Longer values are not remembered.
 _REMEMBERED_CHARS_MAX = 200
+#: From so many values on, array operations tell them apart.
+_MANY = 64
+#: Signs are put together into one number below this.
+_CODES_MAX = 1 << 62
+_NONE = -1
 
 
 class Facet:
@@ -105,21 +114,100 @@ class Facet:
                 self._remembered[value] = known
         return known
 
+    def facts_of(self, values: Sequence[str]) -> list[tuple[int, ...]]:
+        """The facts about each value, sorted."""
+        if len(values) < _MANY:
+            return [self.facts(value) for value in values]
+        return self._alike(values, self._signs(values), lambda at: self.facts(values[at]))
+
     def facts_within(self, whole: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
         """The facts about each part of a text, sorted; the starts ascend.
 
         The parts may lie in each other: what is long is searched once, however many it is a part of.
         """
         long = [span for span in dict.fromkeys(spans) if span[1] - span[0] > _REMEMBERED_CHARS_MAX]
-        known = dict(zip(long, self._compute_within(whole, long), strict=True)) if long else {}
-        return [known[span] if span in known else self.facts(whole[span[0] : span[1]]) for span in spans]
+        if not long:
+            return self.facts_of([whole[start:stop] for start, stop in spans])
+        known = dict(zip(long, self._long_facts(whole, long), strict=True))
+        short = [span for span in spans if span not in known]
+        rest = iter(self.facts_of([whole[start:stop] for start, stop in short]))
+        return [known[span] if span in known else next(rest) for span in spans]
+
+    def _long_facts(self, whole: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+        assert not self._others, "only the values of elements lie in each other, and these are just compared"
+        lengths = set(map(len, self._texts))
+        equal = [
+            self._texts.get(whole[start:stop], _NONE) if stop - start in lengths else _NONE
+            for start, stop in spans
+        ]
+        signs = [np.array(equal)]
+        if self._numeric:
+            signs.append(self._places(numbers_within(whole, spans)))
+        for test in self._searched:
+            assert isinstance(test.literal, str), test
+            signs.append(np.array(passing(whole, spans, test.operator, test.literal)))
+        return self._alike(spans, signs, lambda at: tuple(self._compute(whole[slice(*spans[at])])))
+
+    # Of many values, only those are looked at one by one that some comparison tells apart.
+
+    @property
+    def _numeric(self) -> bool:
+        return bool(self._numbers or self._unequal or self._bounds)
+
+    def _signs(self, values: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Arrays with a number for each value: values with the same numbers in all of them have the same facts."""
+        signs: list[npt.NDArray[Any]] = []
+        if self._texts:
+            get = self._texts.get
+            signs.append(np.array([get(value, _NONE) for value in values]))
+        if self._numeric:
+            signs.append(self._places(numbers_of(values)))
+        for test in self._searched:
+            operator, literal = test.operator, test.literal
+            assert isinstance(literal, str), test
+            signs.append(
+                np.array([literal in value for value in values])
+                if operator == "contains"
+                else np.array([passes(value, operator, literal) for value in values])
+            )
+        for need in self._others:
+            signs.append(np.array([value_passes(need, value) for value in values]))
+        return signs
+
+    def _places(self, numbers: list[float]) -> npt.NDArray[np.int64]:
+        """Where each number lies among all literals: between two, or at one."""
+        bounds = [literals for literals, _ in self._bounds.values()]
+        literals = np.unique(np.array([*self._numbers, *self._unequal, *chain(*bounds)], dtype=np.float64))
+        found = np.array(numbers, dtype=np.float64)
+        places = literals.searchsorted(found, "left") + literals.searchsorted(found, "right")
+        return np.where(np.isnan(found), _NONE, places)
+
+    def _alike(
+        self,
+        values: Sequence[object],
+        signs: Sequence[npt.NDArray[Any]],
+        facts: Callable[[int], tuple[int, ...]],
+    ) -> list[tuple[int, ...]]:
+        """The facts of each value, asked for once for all that have the same signs."""
+        codes = np.zeros(len(values), dtype=np.int64)
+        span = 1
+        for sign in signs:
+            width = int(sign.max()) + 2
+            if span * width >= _CODES_MAX:
+                distinct, codes = np.unique(codes, return_inverse=True)
+                span = len(distinct)
+            codes = codes * width + sign + 1
+            span *= width
+        _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+        known = [facts(at) for at in first.tolist()]
+        return [known[at] for at in which.tolist()]
 
     def _compute(self, value: str) -> list[int]:
         facts = [] if self._exists is None else [self._exists]
         fact = self._texts.get(value)
         if fact is not None:
             facts.append(fact)
-        if self._numbers or self._unequal or self._bounds:
+        if self._numeric:
             facts += self._compared(number_of(value))
         for test, fact in self._searched.items():
             if passes(value, test.operator, test.literal):
@@ -129,29 +217,6 @@ class Facet:
                 facts.append(fact)
         facts.sort()
         return facts
-
-    def _compute_within(self, whole: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
-        """As `_compute`, for parts that are too long to be looked at each by itself."""
-        assert not self._others, "only the values of elements lie in each other, and these are just compared"
-        lengths = set(map(len, self._texts))
-        found: list[list[int]] = []
-        for start, stop in spans:
-            facts = [] if self._exists is None else [self._exists]
-            length = stop - start
-            if length in lengths:
-                fact = self._texts.get(whole[start:stop])
-                if fact is not None:
-                    facts.append(fact)
-            if self._numbers or self._unequal or self._bounds:
-                short = length <= NUMBER_CHARS_MAX
-                facts += self._compared(number_of(whole[start:stop]) if short else math.nan)
-            found.append(facts)
-        for test, fact in self._searched.items():
-            assert isinstance(test.literal, str), test
-            for at, passed in enumerate(passing(whole, spans, test.operator, test.literal)):
-                if passed:
-                    found[at].append(fact)
-        return [tuple(sorted(facts)) for facts in found]
 
     def _compared(self, number: float) -> list[int]:
         facts = [fact for literal, fact in self._unequal.items() if literal != number]

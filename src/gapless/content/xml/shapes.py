@@ -13,7 +13,7 @@ is found as a part of the text of the document: it is never put together for eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -84,56 +84,76 @@ class Shapes:
         self, elements: list[etree._Element], labels: list[int], counts: list[int]
     ) -> dict[int, tuple[int, ...]]:
         """The facts about the values of those elements that have some, by position."""
-        asks, facets = self.graph.asks, self.graph.facets
+        facets = self.graph.facets
         found: dict[int, tuple[int, ...]] = {}
         if not facets:
             return found
-        any_asked = asks[ANY]
-        wanted: dict[int, list[int]] = {ASKS_ATTRIBUTES: [], ASKS_TEXTS: [], ASKS_VALUE: []}
-        for at, label in enumerate(labels):
-            if label != IGNORED:
-                asked = asks[label] | any_asked
-                if asked:
-                    for bit, places in wanted.items():
-                        if asked & bit:
-                            places.append(at)
-        for at in wanted[ASKS_ATTRIBUTES]:
-            _join(found, at, _attribute_facts(facets, elements[at]))
-        if wanted[ASKS_TEXTS]:
-            facet = facets["text()"]
-            for at in wanted[ASKS_TEXTS]:
-                element = elements[at]
-                if element.text:
-                    _join(found, at, facet.facts(element.text))
-                if counts[at]:
-                    for child in element:
-                        if child.tail:
-                            _join(found, at, facet.facts(child.tail))
-        places = wanted[ASKS_VALUE]
+        any_asked = self.graph.asks[ANY]
+        # What is ignored has the label -1, so it finds the last entry.
+        asks = [each | any_asked for each in self.graph.asks] + [0]
+        asked = [asks[label] for label in labels]
+        attributes = [at for at, each in enumerate(asked) if each & ASKS_ATTRIBUTES]
+        if attributes:
+            _add_attributes(found, facets, elements, attributes)
+        texts = [at for at, each in enumerate(asked) if each & ASKS_TEXTS]
+        if texts:
+            _add_texts(found, facets["text()"], elements, counts, texts)
+        places = [at for at, each in enumerate(asked) if each & ASKS_VALUE]
         if places:
             whole, spans = _values(elements, labels, counts, places)
-            for at, facts in zip(places, facets["."].facts_within(whole, spans), strict=True):
-                _join(found, at, facts)
+            _join(found, places, facets["."].facts_within(whole, spans))
         return found
 
 
-def _join(found: dict[int, tuple[int, ...]], at: int, facts: tuple[int, ...]) -> None:
-    """An element has these facts, too."""
-    if facts:
-        others = found.get(at)
-        found[at] = facts if others is None or others == facts else tuple(sorted({*others, *facts}))
+def _join(
+    found: dict[int, tuple[int, ...]], places: Sequence[int], facts_of: Iterable[tuple[int, ...]]
+) -> None:
+    """The elements at these places have these facts, too."""
+    for at, facts in zip(places, facts_of, strict=True):
+        if facts:
+            others = found.get(at)
+            found[at] = facts if others is None or others == facts else tuple(sorted({*others, *facts}))
 
 
-def _attribute_facts(facets: Mapping[str, Facet], element: etree._Element) -> tuple[int, ...]:
+def _add_attributes(
+    found: dict[int, tuple[int, ...]],
+    facets: Mapping[str, Facet],
+    elements: list[etree._Element],
+    places: list[int],
+) -> None:
     every = facets.get("@*")
-    facts: set[int] = set()
-    for name, value in element.items():
-        facet = facets.get(f"@{name!s}")
-        if facet is not None:
-            facts.update(facet.facts(str(value)))
-        if every is not None:
-            facts.update(every.facts(str(value)))
-    return tuple(sorted(facts)) if facts else ()
+    values: dict[Facet, tuple[list[int], list[str]]] = {}
+    for at in places:
+        for name, value in elements[at].items():
+            for facet in (facets.get(f"@{name!s}"), every):
+                if facet is not None:
+                    owners, asked = values.setdefault(facet, ([], []))
+                    owners.append(at)
+                    asked.append(str(value))
+    for facet, (owners, asked) in values.items():
+        _join(found, owners, facet.facts_of(asked))
+
+
+def _add_texts(
+    found: dict[int, tuple[int, ...]],
+    facet: Facet,
+    elements: list[etree._Element],
+    counts: list[int],
+    places: list[int],
+) -> None:
+    owners: list[int] = []
+    texts: list[str] = []
+    for at in places:
+        element = elements[at]
+        text = element.text
+        if text:
+            owners.append(at)
+            texts.append(str(text))
+        if counts[at]:
+            tails = [str(child.tail) for child in element if child.tail]
+            owners += [at] * len(tails)
+            texts += tails
+    _join(found, owners, facet.facts_of(texts))
 
 
 def _values(

@@ -26,7 +26,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["NUMBER_CHARS_MAX", "Literal", "Operator", "implied_by", "number_of", "passes", "passing"]
+__all__ = [
+    "NUMBER_CHARS_MAX",
+    "Literal",
+    "Operator",
+    "implied_by",
+    "number_of",
+    "number_passes",
+    "numbers_of",
+    "numbers_within",
+    "passes",
+    "passing",
+]
 
 #: `=`, `!=`, `<`, `<=`, `>`, `>=`, `contains` or `starts-with`.
 Operator = str
@@ -53,6 +64,26 @@ def number_of(text: str) -> float:
         return math.nan
     digits, exponent = found.groups()
     return float(f"{digits}e{exponent}" if exponent and exponent not in "+-" else digits)
+
+
+def numbers_of(texts: Iterable[str]) -> list[float]:
+    """`number_of` each text: the same, and faster for many."""
+    fullmatch, most, nan = _NUMBER.fullmatch, NUMBER_CHARS_MAX, math.nan
+    numbers: list[float] = []
+    for text in texts:
+        found = fullmatch(text) if len(text) <= most else None
+        if found is None:
+            numbers.append(nan)
+        elif found[2]:
+            numbers.append(number_of(text))
+        else:
+            numbers.append(float(found[1]))
+    return numbers
+
+
+def numbers_within(whole: str, spans: Iterable[tuple[int, int]]) -> list[float]:
+    """The numbers that some parts of a text denote. What is too long for a number is not copied."""
+    return numbers_of([whole[start : min(stop, start + NUMBER_CHARS_MAX + 1)] for start, stop in spans])
 
 
 def passes(text: str, operator: Operator, literal: Literal) -> bool:
