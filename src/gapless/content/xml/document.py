@@ -296,24 +296,39 @@ def flatten(root: etree._Element) -> Document:
     """The document of a root element."""
     document = Document([""], [-1], [{}], [], [(0, 0)], [[]])
     texts, own, spans = document.texts, document.own_texts, document.spans
-    open_nodes: list[int] = [0]
-    for event, element in etree.iterwalk(root, events=("start", "end", "comment", "pi")):
-        if event == "start":
-            node = len(document.names)
-            document.names.append(str(element.tag))
-            document.parents.append(open_nodes[-1])
-            document.attributes.append({str(key): str(value) for key, value in element.items()})
-            own.append([])
-            spans.append((len(texts), len(texts)))
-            open_nodes.append(node)
-            text = element.text
-        else:
-            if event == "end":
-                closed = open_nodes.pop()
-                spans[closed] = (spans[closed][0], len(texts))
-            text = element.tail if element is not root else None
-        if text:
-            own[open_nodes[-1]].append(len(texts))
-            texts.append(str(text))
+    names, parents, attributes = document.names, document.parents, document.attributes
+    #: The nodes that are open, with their elements and how many of their children are still to come.
+    open_nodes: list[tuple[int, etree._Element]] = [(0, root)]
+    missing = [1]
+    for element in root.iter():
+        tag, count = element.tag, len(element)
+        if isinstance(tag, str):
+            node = len(names)
+            names.append(tag)
+            parents.append(open_nodes[-1][0])
+            items: Any = element.items()
+            attributes.append(dict(items))
+            start, text = len(texts), element.text
+            own.append([start] if text else [])
+            if text:
+                texts.append(text)
+            spans.append((start, len(texts)))
+            if count:
+                open_nodes.append((node, element))
+                missing.append(count)
+                continue
+        # It ends, and with it all those whose last child it is.
+        while True:
+            missing[-1] -= 1
+            tail = element.tail
+            above = open_nodes[-1][0]
+            if tail and above:
+                own[above].append(len(texts))
+                texts.append(tail)
+            if missing[-1] or not above:
+                break
+            missing.pop()
+            closed, element = open_nodes.pop()
+            spans[closed] = (spans[closed][0], len(texts))
     spans[0] = (0, len(texts))
     return document

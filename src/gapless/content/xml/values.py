@@ -23,8 +23,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 __all__ = [
     "NUMBER_CHARS_MAX",
@@ -32,8 +36,8 @@ __all__ = [
     "Operator",
     "implied_by",
     "number_of",
-    "number_passes",
     "numbers_of",
+    "numbers_pass",
     "numbers_within",
     "passes",
     "passing",
@@ -151,6 +155,25 @@ def number_passes(number: float, operator: Operator, literal: float) -> bool:
         case _:
             assert operator == ">=", operator
             return number >= literal
+
+
+def numbers_pass(
+    numbers: npt.NDArray[np.float64], operator: Operator, literal: float
+) -> npt.NDArray[np.bool_]:
+    """The same for many numbers."""
+    compare = _COMPARISONS[operator]
+    passed: npt.NDArray[np.bool_] = compare(numbers, literal)
+    return passed
+
+
+_COMPARISONS: dict[Operator, Callable[..., Any]] = {
+    "=": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
 
 
 @dataclass(slots=True)
