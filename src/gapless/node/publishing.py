@@ -21,6 +21,8 @@ from gapless.errors import UsageError
 from gapless.model.budget import EVENT_BYTES_MAX, TOGETHER_BYTES_MAX, event_sizes
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.packed import PackedRows, as_columns, put_together
+from gapless.node.config import Limits
+from gapless.node.documents import DocumentQuota
 from gapless.node.guard import Guard
 from gapless.node.publishers import TOLD_BYTES_MAX, HoleError, NoteValue, Publishers, note
 from gapless.node.security import Rights
@@ -76,8 +78,10 @@ class Publishing:
         feed: Callable[[Event], None],
         addresses: Mapping[BrokerId, str],
         guard: Guard | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """`addresses` are where clients reach the other nodes; `guard` hears of mistakes of our own."""
+        self._documents = DocumentQuota(Limits() if limits is None else limits)
         self._hand_over = self.hand_over if guard is None else guard.call(self.hand_over)
         self._addresses = addresses
         self.network = network
@@ -126,7 +130,9 @@ class Publishing:
                 self._repeat(client, message, pubend, message.first_catenation + known - 1)
             rows = message.rows.slice(known) if known else message.rows
             if not isinstance(rows, PackedRows):
+                # Packed rows have no documents.
                 rows = schema.checked(rows)
+                self._documents.check(schema, rows)
             first = message.first_catenation + known
             told = publishers.accept(
                 message.publisher, first, last, principal, is_temporary=message.is_temporary

@@ -27,21 +27,19 @@ from typing import Any
 from lxml import etree
 
 from gapless.errors import ContentError
+from gapless.model.budget import DOCUMENT_BYTES_MAX, NODES_MAX
 
 __all__ = [
     "ATTRIBUTE_CHARS_MAX",
     "DEPTH_MAX",
     "DOCUMENT_BYTES_MAX",
+    "NAMESPACE_CHARS_MAX",
     "NODES_MAX",
     "Document",
     "parse_document",
     "parse_root",
 ]
 
-#: The longest document, in bytes.
-DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
-#: The most elements, comments and processing instructions in a document.
-NODES_MAX = 100_000
 #: How deep elements may nest. It is the limit of libxml2 itself, which keeps it while it parses.
 DEPTH_MAX = 256
 #: The longest value of an attribute, and the most attributes of an element, declared namespaces included.
