@@ -76,6 +76,8 @@ log = event_log("gapless.node")
 TICK_SECONDS = 1.0
 #: A node that stops waits so long for the disk, and then as long for its clients to take what is theirs.
 DRAIN_SECONDS_MAX = 5.0
+#: Maximum number of publishers that are written down in one turn of the loop.
+REMEMBER_MAX = 100
 #: A log that is kept by size has segments of a quarter of that, but none smaller than this.
 SEGMENT_BYTES_MIN = 2**16
 #: A certificate that expires within so many days is worth a warning.
@@ -157,6 +159,7 @@ class Node:
             self._host.feed,
             self._broken,
             before_trim=self._remember,
+            prepare_trim=self._remember_some,
             flushed=self.counters.flushed,
             archives=self._archives(),
             make_room=lambda: self._reserve is not None and self._reserve.release(),
@@ -624,6 +627,18 @@ class Node:
         for publishers in self._publishers.values():
             publishers.written()
         return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
+
+    def _remember_some(self) -> bool:
+        """Write down a few of those who published; says whether only few are left."""
+        for pubend, publishers in self._publishers.items():
+            if self._database is not None and publishers.unwritten > REMEMBER_MAX:
+                forgotten, positions = publishers.some(REMEMBER_MAX)
+                with self._database.transaction():
+                    self._database.drop_publishers(pubend, forgotten)
+                    self._database.put_publishers(positions)
+                publishers.some_written(forgotten, positions)
+                return False
+        return True
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 import msgspec
@@ -125,6 +126,9 @@ class Publishers:
 
     def positions(self) -> list[PublisherPosition]:
         """What is to be written down before the log forgets its notes: what has changed since `written`."""
+        return self._positions(self._unwritten.values())
+
+    def _positions(self, identities: Iterable[Identity]) -> list[PublisherPosition]:
         return [
             PublisherPosition(
                 publisher=each.name,
@@ -135,7 +139,7 @@ class Publishers:
                 is_temporary=each.is_temporary,
                 holes=_up_to(each.holes, each.durable),
             )
-            for each in self._unwritten.values()
+            for each in identities
             if each.durable >= 0
         ]
 
@@ -147,6 +151,31 @@ class Publishers:
         """What `positions` and `forgotten` told is on the disk."""
         self._unwritten.clear()
         self._forgotten.clear()
+
+    @property
+    def unwritten(self) -> int:
+        """How many changes are to be written down."""
+        return len(self._unwritten) + len(self._forgotten)
+
+    def some(self, count: int) -> tuple[list[str], list[PublisherPosition]]:
+        """At most so many of those who were forgotten, and of what has changed.
+
+        Written early they do no harm: what has changed since is told again, by the notes of the log, too.
+        Whoever was forgotten and came anew is among the forgotten ones as well.
+        """
+        identities = list(islice(self._unwritten.values(), count))
+        for each in identities:
+            if each.durable < 0:
+                # Nothing of it is to be written before it has stored something, which changes it again.
+                del self._unwritten[each.name]
+        again = [each.name for each in identities if each.name in self._forgotten]
+        return [*again, *islice(self._forgotten, count)], self._positions(identities)
+
+    def some_written(self, forgotten: Iterable[str], positions: Iterable[PublisherPosition]) -> None:
+        """What `some` told is on the disk."""
+        self._forgotten.difference_update(forgotten)
+        for each in positions:
+            del self._unwritten[each.publisher]
 
     # ---- what comes ----------------------------------------------------------------------------------
 

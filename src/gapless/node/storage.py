@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from gapless.node.logs import event_log
 from gapless.node.quarantine import Quarantine
 from gapless.node.worker import Desk, Worker
 from gapless.protocol.broker import Recovered
-from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
+from gapless.protocol.effects import AppendRecord, BatchRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead, RetentionMoved
 from gapless.store.contract import Flushed, RecordLog
 from gapless.store.keyed import KeyedLog
@@ -33,6 +34,10 @@ log = event_log("gapless.storage")
 TRIM_SECONDS = 1.0
 #: A trim that the disk has refused is tried again after this time.
 TRIM_AGAIN_SECONDS = 2.0
+#: Rows and bytes that the broker is told to be durable in one turn of the loop, and one record more.
+TELL_ROWS, TELL_BYTES = 65_536, 4 * 2**20
+#: Up to so many bytes a flush is quick; larger ones have a thread of their own.
+QUICK_BYTES_MAX = 1 * 2**20
 #: Reading, trimming, archiving and tidying are stuck when one piece takes longer than this.
 READ_SECONDS_MAX = 30.0
 ARCHIVE_SECONDS_MAX = 300.0
@@ -59,6 +64,7 @@ class Storage:
         broken: Callable[[StoreError], None],
         *,
         before_trim: Callable[[], Mapping[PubendId, Tick]] = dict,
+        prepare_trim: Callable[[], bool] = lambda: True,
         flushed: Callable[[float], None] = lambda _: None,
         archives: Mapping[PubendId, SegmentArchive] | None = None,
         make_room: Callable[[], bool] = lambda: False,
@@ -68,9 +74,10 @@ class Storage:
         """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
 
         `before_trim` is called before a log forgets events, and their notes with them, and says up to which
-        tick of each pubend its notes are not needed any more; `flushed` hears how many seconds each flush
-        took. `archives` are for the logs that are archived. `make_room` gives up what a full disk can spare,
-        and says whether that was something. `guard` hears of everything else that goes wrong, and
+        tick of each pubend its notes are not needed any more. `prepare_trim` does a part of that work, short
+        enough for one turn of the loop, and says whether little is left. `flushed` hears how many seconds
+        each flush took. `archives` are for the logs that are archived. `make_room` gives up what a full disk
+        can spare, and says whether that was something. `guard` hears of everything else that goes wrong, and
         `quarantine` of events that are too large to be told.
         """
         self._make_room = make_room
@@ -83,6 +90,7 @@ class Storage:
         self._kept_from: dict[PubendId, Tick] = {}
         self._flush_took = flushed
         self._before_trim = before_trim
+        self._prepare_trim = prepare_trim
         #: What may be trimmed, and is soon: per pubend the tick below which.
         self._trims: dict[PubendId, Tick] = {}
         self._trimmer: asyncio.TimerHandle | None = None
@@ -91,17 +99,22 @@ class Storage:
         self._feed = feed
         self._broken = broken
         self._loop = asyncio.get_running_loop()
-        # One thread each: fdatasync of two logs at once would only make both wait for the same disk.
+        # One thread each: fdatasync of two logs at once would only make both wait for the same disk. But
+        # those who write little do not wait for those who write much.
         self._writer = Worker("gapless-flush", self._guard.mistaken)
+        self._bulk_writer = Worker("gapless-flush-bulk", self._guard.mistaken)
         self.reader = Desk("gapless-read", patience_s=READ_SECONDS_MAX)
         # Making Parquet of a segment takes seconds, which nobody shall wait for.
         self.archivist = Desk("gapless-archive", patience_s=ARCHIVE_SECONDS_MAX)
         self._archiving = False
         #: Letting go of what newer rows supersede, while that is under way.
         self._tidying: asyncio.Task[None] | None = None
-        #: Logs with records that are not being flushed yet, and those under way.
-        self._waiting: dict[PubendId, None] = {}
+        #: Logs with a flush under way, or about to begin.
         self._flushing: set[PubendId] = set()
+        #: Records that are not flushed, with their rows and bytes; and those that are, in pieces that the
+        #: broker has not been told of: up to which token each goes.
+        self._weights: dict[PubendId, deque[tuple[int, int, int]]] = {}
+        self._untold: deque[tuple[PubendId, int]] = deque()
         #: Set while nothing is under way.
         self._idle = asyncio.Event()
         self._idle.set()
@@ -147,6 +160,9 @@ class Storage:
             keyed = {p: each for p, each in self._logs.items() if isinstance(each, KeyedLog)}
             # In the same thread as the archiving, so that no segment is rewritten while it is archived.
             untidy = await self.archivist.do(self._untidy, keyed)
+            while untidy and not self._closed and not self._prepare_trim():  # noqa: ASYNC110  # see below
+                # Nothing is waited for: this gives the others a turn.
+                await asyncio.sleep(0)
             remembered = self._before_trim() if untidy and not self._closed else {}
             for pubend, numbers_up_to in untidy.items():
                 if not self._closed:
@@ -200,9 +216,10 @@ class Storage:
     def append(self, effect: AppendRecord, note: bytes = b"") -> None:
         """Append a record, and see that it is flushed."""
         self._logs[effect.pubend].append(effect.token, effect.record, note)
-        if effect.pubend in self._flushing:
-            self._waiting[effect.pubend] = None
-        else:
+        batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
+        weight = (0, 0) if batch is None else (len(batch), batch.nbytes)
+        self._weights.setdefault(effect.pubend, deque()).append((effect.token, *weight))
+        if effect.pubend not in self._flushing:
             self._flushing.add(effect.pubend)
             self._idle.clear()
             # At the end of this turn of the loop, so that what else it appends goes along.
@@ -228,15 +245,21 @@ class Storage:
         self._trimmer = None
         if self._closed:
             return
-        trims, self._trims = self._trims, {}
         try:
-            self._before_trim()
+            is_ready = self._prepare_trim()
+            if is_ready:
+                self._before_trim()
         except StoreError as error:
             # Freeing room needs a little room.
             seconds = 0.0 if self._make_room() else TRIM_AGAIN_SECONDS
+            trims, self._trims = self._trims, {}
             for pubend, before in trims.items():
                 self._trim_failed(pubend, before, error, seconds)
             return
+        if not is_ready:
+            self._trimmer = self._loop.call_later(0.0, self._guard.call(self._trim))
+            return
+        trims, self._trims = self._trims, {}
         for pubend, before in trims.items():
             self._trim_one(pubend, before)
 
@@ -266,13 +289,14 @@ class Storage:
 
     def troubles(self) -> list[str]:
         """The threads that have ended, or have been at one piece of work for too long."""
-        found = (self._writer.trouble(), self.reader.trouble(), self.archivist.trouble())
+        writers = (self._writer.trouble(), self._bulk_writer.trouble())
+        found = (*writers, self.reader.trouble(), self.archivist.trouble())
         return [trouble for trouble in found if trouble is not None]
 
     @property
     def is_dead(self) -> bool:
         """Whether nothing will ever become durable again."""
-        return self._writer.is_dead
+        return self._writer.is_dead or self._bulk_writer.is_dead
 
     async def idle(self) -> None:
         """Return when everything that was appended is durable, or was refused."""
@@ -284,6 +308,7 @@ class Storage:
         if self._tidying is not None:
             await asyncio.wait([self._tidying])
         await self._writer.close()
+        await self._bulk_writer.close()
         await self.reader.close()
         await self.archivist.close()
         for each in self._logs.values():
@@ -291,7 +316,8 @@ class Storage:
 
     def _flush(self, pubend: PubendId) -> None:
         began = time.perf_counter()
-        self._writer.do(
+        waiting = sum(nbytes for _, _, nbytes in self._weights[pubend])
+        (self._writer if waiting <= QUICK_BYTES_MAX else self._bulk_writer).do(
             self._logs[pubend].flush, lambda flushed, error: self._flushed(pubend, began, flushed, error)
         )
 
@@ -310,13 +336,15 @@ class Storage:
     def _was_flushed(self, pubend: PubendId, flushed: Flushed) -> None:
         # What was published after events that failed must not be stored before they are.
         later = self._logs[pubend].take_back() if flushed.failed else ()
-        if pubend in self._waiting:
-            del self._waiting[pubend]
+        failed = (*flushed.failed, *later)
+        if failed:
+            weights = self._weights[pubend]
+            self._weights[pubend] = deque(each for each in weights if each[0] not in failed)
+        pieces = self._in_pieces(pubend, flushed)
+        if self._weights[pubend]:
             self._flush(pubend)
         else:
             self._flushing.discard(pubend)
-        if not self._flushing:
-            self._idle.set()
         error = flushed.error
         if error is not None:
             self._make_room()
@@ -325,10 +353,37 @@ class Storage:
                 "append_failed", by=(pubend, error.code), pubend=pubend, code=error.code, reason=error.message
             )
         reason = "" if error is None else str(error)
-        for token in (*flushed.failed, *later):
+        for token in failed:
             self._feed(RecordFailed(pubend=pubend, token=token, reason=reason))
-        if flushed.token is not None:
-            self._feed(RecordDurable(pubend=pubend, token=flushed.token))
+        is_telling = bool(self._untold)
+        self._untold += [(pubend, token) for token in pieces]
+        if not is_telling:
+            self._tell()
+
+    def _in_pieces(self, pubend: PubendId, flushed: Flushed) -> list[int]:
+        """Up to which tokens the broker is told, one after the other, that records are durable."""
+        weights = self._weights[pubend]
+        pieces: list[int] = []
+        rows = nbytes = 0
+        while weights and flushed.token is not None and weights[0][0] <= flushed.token:
+            token, more_rows, more_bytes = weights.popleft()
+            if pieces and rows < TELL_ROWS and nbytes < TELL_BYTES:
+                pieces[-1] = token
+            else:
+                pieces.append(token)
+                rows = nbytes = 0
+            rows, nbytes = rows + more_rows, nbytes + more_bytes
+        return pieces
+
+    def _tell(self) -> None:
+        """Tell the broker of one piece, and the next in the next turn: a step for all would take too long."""
+        if self._untold:
+            pubend, token = self._untold.popleft()
+            self._feed(RecordDurable(pubend=pubend, token=token))
+        if self._untold:
+            self._loop.call_soon(self._guard.call(self._tell))
+        elif not self._flushing:
+            self._idle.set()
 
     def _was_read(
         self, effect: ReadRecords, done: asyncio.Future[tuple[TickRange, EventBatch | None]]

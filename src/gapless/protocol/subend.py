@@ -59,7 +59,7 @@ HEAP_STALE_MAX = 64
 #: So many members are asked one by one.
 FEW_MAX = 4
 #: Deliveries are not made larger than this by putting batches together.
-_TOGETHER_BYTES_MAX = 8 * 2**20
+_TOGETHER_BYTES_MAX = 1 * 2**20
 _WINDOW_MIN = 1_000
 #: More than all time since ticks began: a window that ended before now would have to be moved on with every
 #: part of an answer, and each time be asked for in ever smaller parts.

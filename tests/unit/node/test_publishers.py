@@ -311,3 +311,32 @@ def test_after_a_restart_those_silent_for_longest_are_still_the_first_to_go() ->
     identities.sort()
     publishers.accept("new", 0, 0)
     assert publishers.forgotten() == ["b"]
+
+
+def test_what_is_written_in_parts_is_what_is_written_at_once() -> None:
+    """Those who were forgotten and came anew in between included."""
+    publishers = Publishers(PubendId("p"))
+    for at in range(10):
+        publishers.accept(f"p{at}", 0, at)
+        publishers.stored(f"p{at}", at, at + 1)
+    for name in ("p1", "p2", "p3"):
+        publishers.forget(publishers._known[name])
+    publishers.accept("p2", 0, 7)
+    publishers.stored("p2", 7, 50)
+    written = {f"p{at}": -5 for at in range(10)}
+    while publishers.unwritten:
+        forgotten, positions = publishers.some(2)
+        assert len(positions) <= 2
+        for name in forgotten:
+            written.pop(name, None)
+        written.update({each.publisher: each.catenation for each in positions})
+        publishers.some_written(forgotten, positions)
+    assert written == {"p0": 0, "p2": 7} | {f"p{at}": at for at in range(4, 10)}
+
+
+def test_an_identity_without_anything_stored_does_not_stop_writing_in_parts() -> None:
+    publishers = Publishers(PubendId("p"))
+    publishers.accept("new", 0, 3)
+    publishers.release("new")
+    publishers.some(5)
+    assert not publishers.unwritten

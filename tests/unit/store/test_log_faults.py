@@ -534,3 +534,16 @@ def test_what_was_said_to_be_durable_survives_a_death_at_any_call(power: bool) -
             log = open_log(files)
             assert ticks_in(log) == [*found[1], 9_000], "what a restart has found stays, and what it adds"
             assert log.recover() == replace(found[0], next_tick=9_001)
+
+
+def test_a_flush_takes_so_many_bytes_and_the_next_one_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.store.log.FLUSH_BYTES_MAX", 2 * batch(1).batch.nbytes)
+    files = FaultyFiles()
+    log = open_log(files)
+    assert flush(log, *(batch(tick) for tick in range(1, 6))) == Flushed(token=1)
+    assert log.flush() == Flushed(token=3)
+    assert log.flush() == Flushed(token=4)
+    assert log.flush() == Flushed()
+    log.close()
+    log = restarted(files)
+    assert ticks_in(log) == [1, 2, 3, 4, 5]
