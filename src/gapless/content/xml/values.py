@@ -49,7 +49,7 @@ Operator = str
 Literal = str | float
 
 #: A longer text is no number.
-NUMBER_CHARS_MAX = 512
+NUMBER_CHARS_MAX = 256
 
 # Nothing that was read is ever given back: no text takes more than one pass.
 _NUMBER = re.compile(
