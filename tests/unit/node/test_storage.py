@@ -73,7 +73,7 @@ def test_a_trim_that_the_database_refused_is_done_later(
     asked: list[str] = []
     done = asyncio.Event()
 
-    def before_trim() -> dict[PubendId, int]:
+    async def before_trim() -> dict[PubendId, int]:
         asked.append("remember")
         if len(asked) < 5:
             raise StoreError(code, "injected")
@@ -137,34 +137,38 @@ def test_the_broker_is_told_of_many_rows_in_pieces_a_turn_each(monkeypatch: pyte
     assert sorted(set(turns)) == turns
 
 
-def test_a_trim_waits_until_little_is_left_to_be_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_go_while_the_database_is_written_goes_with_the_next_trim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The database does not know yet what the log would forget."""
     monkeypatch.setattr(storage_module, "TRIM_SECONDS", 0)
-    asked: list[str] = []
+    happened: list[str] = []
 
-    def prepare_trim() -> bool:
-        asked.append("some")
-        return len(asked) == 3
-
-    def before_trim() -> dict[PubendId, int]:
-        asked.append("all")
-        done.set()
-        return {}
+    class _Trimmed(MemoryLog):
+        def trim(self, before: int, now: int) -> None:
+            happened.append(f"trim {before}")
+            loop.call_soon_threadsafe(trimmed.release)
 
     async def story() -> None:
-        storage = Storage(
-            {PUBEND: MemoryLog()},
-            lambda _: None,
-            lambda _: None,
-            before_trim=before_trim,
-            prepare_trim=prepare_trim,
-        )
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+
+        async def before_trim() -> dict[PubendId, int]:
+            happened.append("remember")
+            if len(happened) == 1:
+                storage.trim(TrimLog(pubend=PUBEND, before=9), 0)
+            return {}
+
+        storage = Storage({PUBEND: _Trimmed()}, lambda _: None, lambda _: None, before_trim=before_trim)
         storage.trim(TrimLog(pubend=PUBEND, before=5), 0)
-        await asyncio.wait_for(done.wait(), 30)
+        for _ in range(2):
+            await asyncio.wait_for(trimmed.acquire(), 30)
         await storage.close()
 
-    done = asyncio.Event()
+    loop: asyncio.AbstractEventLoop
+    trimmed = asyncio.Semaphore(0)
     asyncio.run(story())
-    assert asked == ["some", "some", "some", "all"]
+    assert happened == ["remember", "trim 5", "remember", "trim 9"]
 
 
 def test_what_one_flush_leaves_the_next_one_takes() -> None:
