@@ -188,7 +188,9 @@ LEGAL_DOCUMENTS: dict[str, bytes] = {
     "deep spaces": _deep(b"<a>", b" "),
     "deep digits": _deep(b"<a>1", b"1"),
     "deep text": _deep(b"<a>y", b"yx"),
-    "chains": b"<r>" + (b"<a>1" * 200 + b"1" * 300 + b"</a>" * 200) * (DOCUMENT_PARTS_MAX // 200 - 1) + b"</r>",
+    "chains": b"<r>"
+    + (b"<a>1" * 200 + b"1" * 300 + b"</a>" * 200) * (DOCUMENT_PARTS_MAX // 200 - 1)
+    + b"</r>",
     "sibling texts": b"<a>" * 200
     + b"".join(b"<b>%d</b>" % at for at in range(DOCUMENT_PARTS_MAX - 200))
     + b"</a>" * 200,

@@ -42,7 +42,9 @@ def test_documents_above_a_quota_are_refused_and_those_at_it_are_delivered(tmp_p
         # What there is of the text is looked for at every level.
         patterns = ["//b[. < 5]", "//*[contains(., 'yz')]", "//*[not(.//z)][. = '']", "//b[not(. > 5)]"]
         for at, pattern in enumerate(patterns, 1):
-            reader.send(frame("SUBSCRIBE", [at, "news", pattern, None, "publisher", "now", "guaranteed", None]))
+            reader.send(
+                frame("SUBSCRIBE", [at, "news", pattern, None, "publisher", "now", "guaranteed", None])
+            )
             reader.hear_kind("CONFIRMED")
         documents = [
             of_bytes(BYTES_MAX + 1),
@@ -51,8 +53,7 @@ def test_documents_above_a_quota_are_refused_and_those_at_it_are_delivered(tmp_p
             of_parts(PARTS_MAX),
         ]
         heard = [
-            send(writer, document, number, f"mallory-{number}")
-            for number, document in enumerate(documents)
+            send(writer, document, number, f"mallory-{number}") for number, document in enumerate(documents)
         ]
         assert [each.kind for each in heard] == ["PUBLISH_REFUSED", "PUBLISH_REFUSED", "RECEIPT", "RECEIPT"]
         assert [each.head[3] for each in heard[:2]] == ["E176", "E176"]

@@ -97,7 +97,7 @@ class Sessions:
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
         self.publishing = Publishing(
-            network, publishers, feed, catalog.addresses, guard, self.principals.limits
+            network, publishers, feed, catalog.addresses, guard, limits=self.principals.limits
         )
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(

@@ -1,4 +1,4 @@
-"""A document that would take too long to match is refused when it is published, and not stored to match nothing."""
+"""A document that would take too long to match is refused when it is published, and never stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gapless.model.packed import is_packable
 from gapless.node.config import Limits
 from gapless.node.documents import DocumentQuota
 from gapless.node.publishers import Publishers
-from gapless.node.publishing import Publishing
+from gapless.node.publishing import Publishing, pieces_of
 from gapless.node.security import EVERYTHING
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
@@ -102,8 +102,8 @@ def test_a_document_has_as_many_bytes_as_the_quota_and_no_more(more: int) -> Non
     assert stored == (more <= 0)
     if more > 0:
         assert why == (
-            f"E176 row 0 for topic 'news': the document in column 'doc' has {BYTES_MAX + 1} bytes, this node takes "
-            f"{BYTES_MAX}: split it, or raise limits.document_bytes_max"
+            f"E176 row 0 for topic 'news': the document in column 'doc' has {BYTES_MAX + 1} bytes, "
+            f"this node takes {BYTES_MAX}: split it, or raise limits.document_bytes_max"
         )
 
 
@@ -145,7 +145,9 @@ def test_what_is_hidden_behind_a_null_is_no_document() -> None:
     data = of_bytes(BYTES_MAX + 1)
     offsets = pa.py_buffer(b"".join(each.to_bytes(4, "little") for each in (0, len(data))))
     hidden = pa.Array.from_buffers(pa.binary(), 1, [pa.py_buffer(b"\0"), offsets, pa.py_buffer(data)])
-    rows = pa.RecordBatch.from_arrays([pa.array([1]), hidden, pa.nulls(1, pa.binary())], schema=schema.arrow())
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([1]), hidden, pa.nulls(1, pa.binary())], schema=schema.arrow()
+    )
     DocumentQuota(Limits()).check(schema, rows)
 
 
@@ -163,3 +165,23 @@ def test_the_quota_can_be_raised_to_the_limits_of_documents() -> None:
     assert publishing_of(rows_of(of_bytes(DOCUMENT_BYTES_MAX)), limits=limits) == (1, "")
     assert publishing_of(rows_of(of_parts(NODES_MAX)), limits=limits) == (1, "")
     assert publishing_of(rows_of(of_parts(NODES_MAX + 1)), limits=limits)[0] == 0
+
+
+def test_heavy_documents_are_cut_into_steps_and_light_ones_are_not() -> None:
+    heavy = of_parts(PARTS_MAX)
+    assert steps_of(heavy, b"<a/>", heavy, heavy) == [1, 1, 1, 1]
+    assert steps_of(*[b"<a b='1'>x</a>"] * 500) == [500]
+    assert steps_of(heavy[:-4], None, None) == [1, 2]
+
+
+def steps_of(*documents: bytes | None) -> list[int]:
+    """How many rows each piece of a request has."""
+    rows = rows_of(*documents)
+    weights = DocumentQuota(Limits()).check(NETWORK.topics[TopicId("news")], rows)
+    return [stop - start for start, stop, _ in pieces_of(rows.num_rows, weights)]
+
+
+def test_documents_are_handed_over_one_heavy_one_at_a_time_and_all_get_there() -> None:
+    heavy = of_parts(PARTS_MAX)
+    stored, why = publishing_of(rows_of(heavy, heavy, b"<a/>", heavy, None))
+    assert (stored, why) == (5, "")

@@ -123,10 +123,8 @@ def parse_root(data: bytes | str) -> etree._Element:
         raise _translated(error) from None
     except (etree.LxmlError, ValueError, LookupError) as error:
         raise ContentError("E175", f"not well-formed: {error}") from error
-    if len(data) > ATTRIBUTE_CHARS_MAX and _LONG_VALUE.search(data):
-        _check_values(root)
-    if len(data) > _SMALL_BYTES and b"xmlns" in data and _LONG_NAMESPACE.search(data):
-        _check_names(root)
+    if len(data) > _SMALL_BYTES:
+        _refuse_long(data, root)
     if root.getroottree().docinfo.internalDTD is not None:
         raise _doctype()
     return root
@@ -220,6 +218,14 @@ def _markup(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
+def _refuse_long(data: bytes, root: etree._Element) -> None:
+    """Refuse long values of attributes and long names of namespaces, where the bytes may have one."""
+    if len(data) > ATTRIBUTE_CHARS_MAX and _LONG_VALUE.search(data):
+        _check_values(root)
+    if b"xmlns" in data and _LONG_NAMESPACE.search(data):
+        _check_names(root)
+
+
 def _check_values(root: etree._Element) -> None:
     """The length of attributes."""
     for element in root.iter():
@@ -299,7 +305,7 @@ def flatten(root: etree._Element) -> Document:
     open_nodes: list[tuple[int, etree._Element]] = [(0, root)]
     missing = [1]
     for element in root.iter():
-        tag, count = element.tag, len(element)
+        ended, tag, count = element, element.tag, len(element)
         if isinstance(tag, str):
             node = len(names)
             names.append(tag)
@@ -318,7 +324,7 @@ def flatten(root: etree._Element) -> Document:
         # It ends, and with it all those whose last child it is.
         while True:
             missing[-1] -= 1
-            tail = element.tail
+            tail = ended.tail
             above = open_nodes[-1][0]
             if tail and above:
                 own[above].append(len(texts))
@@ -326,7 +332,7 @@ def flatten(root: etree._Element) -> Document:
             if missing[-1] or not above:
                 break
             missing.pop()
-            closed, element = open_nodes.pop()
+            closed, ended = open_nodes.pop()
             spans[closed] = (spans[closed][0], len(texts))
     spans[0] = (0, len(texts))
     return document

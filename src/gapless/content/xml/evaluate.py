@@ -128,7 +128,9 @@ class Truths:
         else:
             nodes, values = self._attributes_called(need.name)
         if need.test != TRUE:
-            nodes = [node for node, value in zip(nodes, values, strict=True) if value_passes(need.test, value)]
+            nodes = [
+                node for node, value in zip(nodes, values, strict=True) if value_passes(need.test, value)
+            ]
         marked[nodes] = True
         return marked
 
@@ -164,7 +166,7 @@ class Truths:
         """The elements anywhere in the document that have the name and the needs asked for."""
         test = self.of(need.test)
         if need.label is None:
-            nodes: list[int] = np.flatnonzero(test[1:]).__add__(1).tolist()
+            nodes: list[int] = (np.flatnonzero(test[1:]) + 1).tolist()
             return nodes
         if self._names is None:
             self._names = {}
@@ -186,7 +188,6 @@ class Truths:
             # From the last node to the first, so that a node knows its stop before it tells its parent.
             for node in range(len(parents) - 1, 0, -1):
                 parent = parents[node]
-                if stops[node] > stops[parent]:
-                    stops[parent] = stops[node]
+                stops[parent] = max(stops[parent], stops[node])
             self._stops = np.array(stops, dtype=np.int64)
         return self._stops

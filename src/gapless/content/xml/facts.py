@@ -38,7 +38,16 @@ _NONE = -1
 class Facet:
     """The comparisons that are asked of one subject."""
 
-    __slots__ = ("_bounds", "_exists", "_numbers", "_others", "_remembered", "_searched", "_texts", "_unequal")
+    __slots__ = (
+        "_bounds",
+        "_exists",
+        "_numbers",
+        "_others",
+        "_remembered",
+        "_searched",
+        "_texts",
+        "_unequal",
+    )
 
     def __init__(self) -> None:
         self._exists: int | None = None
@@ -155,7 +164,7 @@ class Facet:
         return bool(self._numbers or self._unequal or self._bounds)
 
     def _signs(self, values: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-        """Arrays with a number for each value: values with the same numbers in all of them have the same facts."""
+        """Arrays with a number for each value: values that are alike in all of them have the same facts."""
         signs: list[npt.NDArray[Any]] = []
         if self._texts:
             get = self._texts.get

@@ -10,8 +10,9 @@ shapes of one height at once:
 4. the conditions that are met become facts for the parents, and facts about "something below" go on.
 
 Each step is a few array operations over all pairs of the height, so the cost follows the pairs and not the
-number of patterns. Array operations over very few pairs are mostly overhead, and a document may have 256 heights: so
-where a height has only a few shapes, what is known of their like is looked up. At the end the root shapes hand their facts to the document node.
+number of patterns. Over very few pairs, array operations are mostly overhead, and a document may have 256
+heights: so where a height has only a few shapes, what is known of their like is looked up. At the end the
+root shapes hand their facts to the document node.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Int
 
 
 class _Few:
-    """Levels of a few shapes, such as the upper ones of a deep document: often alike, so each kind is decided once."""
+    """Levels of a few shapes, as a deep document has: they are often alike, and each kind is decided once."""
 
     __slots__ = ("_bits", "_graph", "_handed", "_known", "_shapes", "_told")
 

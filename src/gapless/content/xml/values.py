@@ -52,9 +52,7 @@ Literal = str | float
 NUMBER_CHARS_MAX = 256
 
 # Nothing that was read is ever given back: no text takes more than one pass.
-_NUMBER = re.compile(
-    r"[ \t\r\n]*+(-?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++))(?:[eE]([+-]?[0-9]*+))?[ \t\r\n]*+"
-)
+_NUMBER = re.compile(r"[ \t\r\n]*+(-?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++))(?:[eE]([+-]?[0-9]*+))?[ \t\r\n]*+")
 
 
 def number_of(text: str) -> float:
@@ -108,7 +106,7 @@ def passes(text: str, operator: Operator, literal: Literal) -> bool:
 def passing(whole: str, spans: Sequence[tuple[int, int]], operator: Operator, literal: str) -> list[bool]:
     """Whether `whole[start:stop] operator literal` holds for each span; the starts ascend.
 
-    Parts that lie in each other, as the values of an element and its ancestors do, cost no more than the whole.
+    Parts that lie in each other, as the values of an element and its ancestors do, cost as much as the whole.
 
     >>> passing("abab", [(0, 4), (0, 2), (2, 2), (2, 4)], "contains", "ba")
     [True, False, False, False]

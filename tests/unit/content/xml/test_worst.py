@@ -1,4 +1,4 @@
-"""The nastiest documents that a node takes: whatever is done to match them quickly, what matches stays the same."""
+"""The nastiest documents that a node takes: they are matched quickly, and match what they always did."""
 
 import random
 
@@ -134,7 +134,8 @@ def test_many_values_have_the_facts_that_each_has_by_itself(seed: int) -> None:
             whole = "".join(values) + "ab" * 300
             ends = [chance.randint(0, len(whole)) for _ in range(300)]
             spans = sorted(
-                (start, min(len(whole), start + chance.choice([0, 1, 3, 199, 300, 301, 900]))) for start in ends
+                (start, min(len(whole), start + chance.choice([0, 1, 3, 199, 300, 301, 900])))
+                for start in ends
             )
             assert facet.facts_within(whole, spans) == [facts(whole[start:stop]) for start, stop in spans]
 
