@@ -58,7 +58,7 @@ def value_passes(need: Need, value: str) -> bool:
 class Truths:
     """For one document: which nodes have which needs. Remembers, so that shared parts cost once."""
 
-    __slots__ = ("_attributes", "_known", "_names", "_numbers", "_stops", "_values", "document")
+    __slots__ = ("_attributes", "_known", "_names", "_numbers", "_parents", "_stops", "_values", "document")
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -69,6 +69,7 @@ class Truths:
         #: Which nodes have which name, and which attribute with which value.
         self._names: dict[str, list[int]] | None = None
         self._attributes: dict[str, tuple[list[int], list[str]]] | None = None
+        self._parents: npt.NDArray[np.int64] | None = None
         #: For each node, the one after its last descendant.
         self._stops: npt.NDArray[np.int64] | None = None
 
@@ -151,11 +152,16 @@ class Truths:
 
     def _has(self, need: Has) -> Marks:
         count = len(self.document.names)
-        nodes = np.array(self.matching(need), dtype=np.int64)
+        nodes = self._matching(need)
         if need.axis is Axis.CHILD:
             marked = np.zeros(count, dtype=np.bool_)
-            marked[self._parents[nodes]] = True
+            if len(nodes):
+                if self._parents is None:
+                    self._parents = np.array(self.document.parents, dtype=np.int64)
+                marked[self._parents[nodes]] = True
             return marked
+        if not len(nodes):
+            return np.zeros(count, dtype=np.bool_)
         # The elements below a node are those that follow it, up to where it stops.
         before = np.zeros(count + 1, dtype=np.int64)
         before[nodes + 1] = 1
@@ -164,21 +170,18 @@ class Truths:
 
     def matching(self, need: Has) -> list[int]:
         """The elements anywhere in the document that have the name and the needs asked for."""
-        test = self.of(need.test)
+        found: list[int] = self._matching(need).tolist()
+        return found
+
+    def _matching(self, need: Has) -> npt.NDArray[np.int64]:
         if need.label is None:
-            nodes: list[int] = (np.flatnonzero(test[1:]) + 1).tolist()
-            return nodes
+            return np.flatnonzero(self.of(need.test)[1:]) + 1
         if self._names is None:
             self._names = {}
             for node, name in enumerate(self.document.names):
                 self._names.setdefault(name, []).append(node)
         named = np.array(self._names.get(need.label, ()), dtype=np.int64)
-        chosen: list[int] = named[test[named]].tolist()
-        return chosen
-
-    @property
-    def _parents(self) -> npt.NDArray[np.int64]:
-        return np.array(self.document.parents, dtype=np.int64)
+        return named[self.of(need.test)[named]] if len(named) and need.test != TRUE else named
 
     @property
     def _ends(self) -> npt.NDArray[np.int64]:

@@ -29,6 +29,8 @@ __all__ = ["decide"]
 _NONE = -1
 #: Levels of so few shapes, with so few children and facts each, are decided shape by shape.
 FEW_SHAPES, FEW_FACTS = 4, 64
+#: From this height on, documents repeat themselves; below, array operations decide several new shapes sooner.
+DEEP = 16
 
 
 def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Integers]:
@@ -45,10 +47,10 @@ def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Int
     bits = max(1, graph.fact_count.bit_length())
     few = _Few(graph, shapes, handed, bits)
     start = 0
-    for end in ends:
+    for height, end in enumerate(ends):
         level = order[start:end]
         start = end
-        if len(level) <= FEW_SHAPES and few.decide(level.tolist()):
+        if len(level) <= FEW_SHAPES and few.decide(level.tolist(), FEW_SHAPES if height >= DEEP else 1):
             continue
         keys = _learned(shapes, handed, level, bits)
         level_labels = labels[level]
@@ -76,16 +78,20 @@ class _Few:
         #: What the shapes tell that were decided here.
         self._told: dict[int, frozenset[int]] = {}
 
-    def decide(self, level: list[int]) -> bool:
-        """Decide a level; False, and nothing is done, when it has too many facts."""
-        learned = [self._learned(shape) for shape in level]
-        for shape, facts in zip(level, learned, strict=True):
+    def decide(self, level: list[int], new_max: int) -> bool:
+        """Decide a level; False, and nothing is done, when it has too many facts, or shapes of a new kind."""
+        kinds: list[tuple[int, frozenset[int]]] = []
+        for shape in level:
+            facts = self._learned(shape)
             if facts is None:
                 return False
-            label = self._shapes.labels[shape]
-            known = self._known.get((label, facts))
+            kinds.append((self._shapes.labels[shape], facts))
+        if sum(kind not in self._known for kind in kinds) > new_max:
+            return False
+        for shape, kind in zip(level, kinds, strict=True):
+            known = self._known.get(kind)
             if known is None:
-                known = self._known[label, facts] = self._decided(label, facts)
+                known = self._known[kind] = self._decided(*kind)
             self._told[shape], told = known
             self._handed.write_one(shape, told)
         return True
