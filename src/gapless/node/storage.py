@@ -36,7 +36,7 @@ TRIM_SECONDS = 1.0
 #: A trim that the disk has refused is tried again after this time.
 TRIM_AGAIN_SECONDS = 2.0
 #: Rows and bytes that the broker is told to be durable in one turn of the loop, and one record more.
-TELL_ROWS, TELL_BYTES = 65_536, 4 * 2**20
+TELL_ROWS, TELL_BYTES = 16_384, 1 * 2**20
 #: Up to so many bytes a flush is quick; larger ones have a thread of their own. While other logs are flushed
 #: as well, the next flush after one of these waits for as long as it took: the disk is theirs, too.
 QUICK_BYTES_MAX = 1 * 2**20
