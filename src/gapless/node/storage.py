@@ -36,7 +36,7 @@ TRIM_SECONDS = 1.0
 #: A trim that the disk has refused is tried again after this time.
 TRIM_AGAIN_SECONDS = 2.0
 #: Rows and bytes that the broker is told to be durable in one turn of the loop, and one record more.
-TELL_ROWS, TELL_BYTES = 65_536, 4 * 2**20
+TELL_ROWS, TELL_BYTES = 16_384, 1 * 2**20
 #: Up to so many bytes a flush is quick; larger ones have a thread of their own. While other logs are flushed
 #: as well, the next flush after one of these waits for as long as it took: the disk is theirs, too.
 QUICK_BYTES_MAX = 1 * 2**20
@@ -214,12 +214,12 @@ class Storage:
         """The logs, for whoever reads beside the broker; only ever grows."""
         return self._logs
 
-    def append(self, effect: AppendRecord, note: bytes = b"") -> None:
-        """Append a record, and see that it is flushed."""
+    def append(self, effect: AppendRecord, note: bytes = b"", weight: int = 0) -> None:
+        """Append a record, and see that it is flushed. It takes as long as `weight` more rows would."""
         self._logs[effect.pubend].append(effect.token, effect.record, note)
         batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
-        weight = (0, 0) if batch is None else (len(batch), batch.nbytes)
-        self._weights.setdefault(effect.pubend, deque()).append((effect.token, *weight))
+        rows, nbytes = (0, 0) if batch is None else (len(batch) + weight, batch.nbytes)
+        self._weights.setdefault(effect.pubend, deque()).append((effect.token, rows, nbytes))
         if effect.pubend not in self._flushing:
             self._flushing.add(effect.pubend)
             self._idle.clear()
