@@ -19,7 +19,7 @@ from typing import Any
 
 import uvloop
 
-from tests.fuzz.inputs import TOPICS
+from tests.fuzz.inputs import TOPICS, attacker
 from tests.fuzz.run import Lane, Tally, attack
 from tests.fuzz.witness import COLUMNS as CALM
 from tests.hostile.victim import Victim
@@ -30,14 +30,14 @@ ALONE_SECONDS = 2.0
 MEMORY_BYTES_MAX = 2**30
 
 
-def network() -> str:
+def network(lanes: int) -> str:
     """The network file: one node, with a topic of each kind, and the witness's own."""
     lines = ['cells = {all = ["n1"]}', 'edges = ["n1"]']
     for topic, columns in {**TOPICS, "calm": CALM}.items():
         told = ", ".join(f'{name} = "{kind}"' for name, kind in columns.items())
         lines += [f"topics.{topic} = {{{told}}}", f'pubends.{topic}-1 = {{topic = "{topic}", broker = "n1"}}']
     # Each of them is a principal of its own, with quotas and a share of the node.
-    for token in ("attackers", "readers", "witness"):
+    for token in (*map(attacker, range(lanes)), "readers", "witness"):
         digest = hashlib.sha256(token.encode()).hexdigest()
         rights = 'publish = ["*"], subscribe = ["*"], admin = true'
         lines.append(f'tokens.{token} = {{sha256 = "{digest}", {rights}}}')
@@ -110,7 +110,7 @@ class Campaign:
 
     def play(self) -> Result:
         """Attack a node."""
-        with Victim(self.folder, network()) as victim:
+        with Victim(self.folder, network(self.lanes)) as victim:
             return self._played(victim)
 
     def _played(self, victim: Victim) -> Result:

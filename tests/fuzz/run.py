@@ -1,9 +1,10 @@
 """How are ten million inputs sent in minutes, and what became of them?
 
-Several connections (lanes) send inputs in chunks, many in one write. Behind each input that may be the end
-of its connection there is a PING: the PONGs tell how far the node has come. When it hangs up, the input
-behind the last PONG is to blame, and what it left unread is sent again over the next connection. So an
-input counts when the node has read it, and once.
+Several attackers (lanes), each a principal of its own, send a chunk of inputs each, many in one write, and
+the next chunks are drawn meanwhile. Their events are of one kind, so that a node stores and matches many at
+once. What may end its connection goes over another one. Behind each such input there is a PING: the PONGs
+tell how far the node has come. When it hangs up, the input behind the last PONG is to blame, and what it
+left unread is sent again over the next connection. So an input counts when the node has read it, and once.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import Any
 
 import msgspec
 
-from tests.fuzz.inputs import PUBENDS, SUBSCRIPTIONS, TOPICS, After, Input, Source
+from tests.fuzz.inputs import EVENTS, PUBENDS, SUBSCRIPTIONS, TOPICS, After, Input, Source, attacker
 from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
 #: So many inputs are drawn at once; and so many of those that may end their connection are sent at once.
-CHUNK_INPUTS, FEW_INPUTS = 250, 4
+CHUNK_INPUTS, FEW_INPUTS = 500, 4
+#: So many chunks go over one connection: it gathers subscriptions, and with them the node's work grows.
+CHUNKS_A_CONNECTION = 4
 #: So many filters are there at a time on the topic of every type; each changes after so many seconds.
-FILTERS, FILTERS_EVERY = 48, 4
+FILTERS, FILTERS_EVERY = 32, 4
 #: A node that does not answer for so long has stalled.
 STALLED_SECONDS = 30.0
 #: So many inputs of each lane are remembered, to be looked at when the node dies.
@@ -36,7 +40,7 @@ REMEMBERED = 400
 _WELCOME, _REFUSE, _PONG = KINDS["WELCOME"], KINDS["REFUSE"], KINDS["PONG"]
 #: A number of 32 bits in MessagePack, and how all begin that stand for others.
 _NUMBER = struct.Struct(">BI")
-_STANDING_IN = b"\xce\xff\xff\xff"
+STANDING_IN = b"\xce\xff\xff\xff"
 _HEADER = struct.Struct("<2sBBIIHH")
 
 
@@ -52,6 +56,10 @@ class Wire(asyncio.Protocol):
         self.pong = 0
         self.refusal: dict[str, Any] | None = None
         self.numbers: list[int] = []
+        #: The number of the last PING.
+        self.pings = 0
+        #: How many chunks went over it.
+        self.chunks = 0
         self.is_open = False
         self.is_welcome = False
         self._buffer = bytearray()
@@ -114,7 +122,7 @@ class Wire(asyncio.Protocol):
 
     def numbered(self, data: bytes) -> bytes:
         """An input with the numbers of subscriptions of this connection, where it has any."""
-        if _STANDING_IN in data:
+        if STANDING_IN in data:
             for mark, number in zip(SUBSCRIPTIONS, self.numbers[-len(SUBSCRIPTIONS) :], strict=False):
                 data = data.replace(_NUMBER.pack(0xCE, mark), _NUMBER.pack(0xCE, number))
         return data
@@ -147,35 +155,54 @@ class Tally:
 
 
 class Lane:
-    """One attacker, one connection at a time."""
+    """One attacker, with a connection for what goes on, and one for what may end it."""
 
     def __init__(self, port: int, seed: int, number: int, tally: Tally) -> None:
         self._port = port
         self._tally = tally
+        self._token = attacker(number)
         self._source = Source(seed, number)
         self._addresses = count(number)
-        self._wire: Wire | None = None
-        self._pings = 0
+        self._wires: dict[After, Wire] = {}
         self.last: deque[Input] = deque(maxlen=REMEMBERED)
 
-    async def play(self) -> None:
-        while not self._tally.is_done:
-            drawn = self._source.draw(CHUNK_INPUTS)
-            # What surely goes on comes first; then what may end the connection, in as many as it takes. A
-            # reader
-            # that finds a wrong header drops what came before it in the same piece, so those come alone.
-            await self._subscribe()
-            await self._attack([each for each in drawn if each.after is After.OPEN])
-            left = [each for each in drawn if each.after is After.EITHER]
-            while left:
-                left = await self._attack(left[:FEW_INPUTS]) + left[FEW_INPUTS:]
-            for each in drawn:
-                if each.kind == "handshakes":
-                    await self._greet(each)
-                elif each.after is After.LAST:
-                    await self._attack([each])
-        if self._wire is not None:
-            self._left(self._wire)
+    def draw(self, event: str) -> list[Input]:
+        """The next chunk, with events of one kind."""
+        return self._source.draw(CHUNK_INPUTS, event)
+
+    async def play(self, drawn: list[Input]) -> None:
+        """Send a chunk, and return when all of it was read."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._go_on([each for each in drawn if each.after is After.OPEN]))
+            group.create_task(self._harm([each for each in drawn if each.after is not After.OPEN]))
+
+    def leave(self) -> None:
+        """End all connections."""
+        for which in list(self._wires):
+            self._leave(which)
+
+    async def _go_on(self, chunk: list[Input]) -> None:
+        """Send what surely goes on."""
+        wire = await self._welcomed(After.OPEN)
+        await self._subscribe(wire)
+        await self._attack(chunk)
+        wire.chunks += 1
+        if wire.chunks >= CHUNKS_A_CONNECTION:
+            self._leave(After.OPEN)
+
+    async def _harm(self, drawn: list[Input]) -> None:
+        """Send what may end the connection, over as many as it takes."""
+        left = [each for each in drawn if each.after is After.EITHER]
+        # Those about subscriptions follow each other: only they need a connection that has some.
+        left.sort(key=lambda each: STANDING_IN not in each.data)
+        while left:
+            left = await self._attack(left[:FEW_INPUTS]) + left[FEW_INPUTS:]
+        # A reader that finds a wrong header drops what came before it in the same piece: those come alone.
+        for each in drawn:
+            if each.kind == "handshakes":
+                await self._greet(each)
+            elif each.after is After.LAST:
+                await self._attack([each])
 
     async def _dial(self) -> Wire:
         dialling = socket.socket()
@@ -199,49 +226,52 @@ class Lane:
             wire.transport.write_eof()
         await wire.until(0)
         self._count([drawn], wire if not wire.is_welcome else None)
-        self._left(wire)
+        self._ended(wire)
 
-    async def _subscribe(self) -> None:
+    async def _subscribe(self, wire: Wire) -> None:
         """Begin a connection with a few subscriptions, whose numbers inputs are about, unless it has some."""
-        wire = await self._welcomed()
-        if not wire.numbers:
+        if wire.seen is None:
             wire.seen = wire.number
             wire.write(self._source.subscribed())
             # They are confirmed when the disk has them, which is soon; how soon does not matter.
-            while len(wire.numbers) < 2 and self._pings < 50:
-                self._pings += 1
-                wire.write(frame("PING", self._pings))
-                await wire.until(self._pings)
+            while len(wire.numbers) < 2 and wire.pings < 50:
+                wire.pings += 1
+                wire.write(frame("PING", wire.pings))
+                if not await wire.until(wire.pings):
+                    return
 
-    async def _welcomed(self) -> Wire:
-        """The connection, or a new one."""
-        wire = self._wire
+    async def _welcomed(self, which: After) -> Wire:
+        """The connection for this, or a new one."""
+        wire = self._wires.get(which)
         if wire is None or not wire.is_open:
-            wire = self._wire = await self._dial()
-            wire.write(hello("mallory", token="attackers"))
+            wire = self._wires[which] = await self._dial()
+            wire.write(hello("mallory", token=self._token))
             if not await wire.until(0):
                 raise StalledError(f"a client was not let in: {wire.refusal}")
-            self._pings = 0
         return wire
 
     async def _attack(self, chunk: list[Input]) -> list[Input]:
         """Send inputs; gives those that were not read, because one before them ended the connection."""
-        wire = await self._welcomed()
-        first = self._pings
+        which = After.OPEN if chunk[0].after is After.OPEN else After.EITHER
+        wire = await self._welcomed(which)
+        if which is After.EITHER and any(STANDING_IN in drawn.data for drawn in chunk):
+            await self._subscribe(wire)
+        first = wire.pings
         data: list[bytes] = []
-        for at, drawn in enumerate(chunk):
+        for drawn in chunk:
             data.append(wire.numbered(drawn.data))
-            self._pings += 1
-            behind = chunk[at + 1].after if at + 1 < len(chunk) else After.EITHER
-            if drawn.after is After.EITHER or (drawn.after is After.OPEN and behind is not After.OPEN):
-                data.append(frame("PING", self._pings))
+            wire.pings += 1
+            if drawn.after is After.EITHER:
+                data.append(frame("PING", wire.pings))
+        if which is After.OPEN:
+            data.append(frame("PING", wire.pings))
         is_last = chunk[-1].after is After.LAST
         self.last.extend(chunk)
         wire.write(b"".join(data))
         if is_last:
             assert wire.transport is not None
             wire.transport.write_eof()
-        if await wire.until(self._pings + is_last):
+        if await wire.until(wire.pings + is_last):
             self._count(chunk, None)
             return []
         read = max(0, wire.pong - first)
@@ -249,8 +279,7 @@ class Lane:
             (at for at in range(read, len(chunk)) if chunk[at].after is not After.OPEN), len(chunk) - 1
         )
         self._count(chunk[: culprit + 1], wire)
-        self._left(wire)
-        self._wire = None
+        self._leave(which)
         return chunk[culprit + 1 :]
 
     def _count(self, chunk: list[Input], ended: Wire | None) -> None:
@@ -264,7 +293,10 @@ class Lane:
             if ended.refusal is not None and code not in tally.examples:
                 tally.examples[code] = str(ended.refusal.get("message"))[:150]
 
-    def _left(self, wire: Wire) -> None:
+    def _leave(self, which: After) -> None:
+        self._ended(self._wires.pop(which))
+
+    def _ended(self, wire: Wire) -> None:
         self._tally.answers.update({NAMES.get(kind, hex(kind)): n for kind, n in wire.answers.items()})
         wire.end()
 
@@ -377,11 +409,9 @@ async def attack(
     ]
     wrong: str | None = None
     try:
-        async with asyncio.TaskGroup() as group:
-            for lane in attackers:
-                group.create_task(lane.play())
+        await _rounds(attackers, tally, Random(f"{seed}/rounds"))
     except* (StalledError, OSError) as errors:
-        wrong = "; ".join(str(error) or repr(error) for error in errors.exceptions[:2])
+        wrong = "; ".join(str(error) or repr(error) for error in _leaves(errors)[:2])
     if wrong is None and not readers.wire.is_open:
         wrong = f"the readers were cut off: {readers.wire.refusal}"
     for task in background:
@@ -393,6 +423,31 @@ async def attack(
     )
     readers.wire.end()
     return watched, attackers, wrong
+
+
+async def _rounds(lanes: list[Lane], tally: Tally, random: Random) -> None:
+    """Chunk after chunk; the next ones are drawn while the node is busy with these."""
+    event = random.choice(EVENTS)
+    chunks = [lane.draw(event) for lane in lanes]
+    while not tally.is_done:
+        async with asyncio.TaskGroup() as group:
+            for lane, chunk in zip(lanes, chunks, strict=True):
+                group.create_task(lane.play(chunk))
+            event = random.choice(EVENTS)
+            for at, lane in enumerate(lanes):
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                chunks[at] = lane.draw(event)
+    for lane in lanes:
+        lane.leave()
+
+
+def _leaves(errors: BaseExceptionGroup[Exception]) -> list[Exception]:
+    """The errors of a group, and of the groups in it."""
+    found: list[Exception] = []
+    for error in errors.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
 
 
 async def _progress(tally: Tally, say: Callable[[str], None]) -> None:

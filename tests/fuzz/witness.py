@@ -1,6 +1,6 @@
 """How is a well-behaved client served meanwhile? A process that publishes and reads, and looks at its clock.
 
-`python -m tests.fuzz.witness PORT`: it publishes an event every 10 milliseconds and subscribes to them,
+`python -m tests.fuzz.witness PORT`: it publishes an event every 20 milliseconds and subscribes to them,
 until its standard input ends. Then it says as JSON how long the events took, and which did not come exactly
 once.
 """
@@ -21,7 +21,7 @@ from tests.hostile.raw import KINDS, Raw, frame, publish_rows
 
 TOPIC, PUBEND = "calm", "calm-1"
 COLUMNS = {"n": "int"}
-PERIOD_SECONDS = 0.010
+PERIOD_SECONDS = 0.020
 #: How long the last events may take to come.
 PATIENCE_SECONDS = 30.0
 _SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
