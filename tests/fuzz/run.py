@@ -153,6 +153,11 @@ class Tally:
     def is_done(self) -> bool:
         return self.inputs >= self.wanted
 
+    @property
+    def refused(self) -> int:
+        """How many were answered with a refusal, and the connection went on."""
+        return self.answers["REQUEST_REFUSED"] + self.answers["PUBLISH_REFUSED"]
+
 
 class Lane:
     """One attacker, with a connection for what goes on, and one for what may end it."""
