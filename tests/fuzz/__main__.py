@@ -66,8 +66,8 @@ def _show(result: Result, console: Console) -> None:
     say(f"accepted {share['accepted']} %, refused {share['refused']} %, cut off {share['cut']} %")
     say(
         f"\n{figures['inputs']:,} inputs in {figures['minutes']:.1f} minutes "
-        f"({figures['inputs_per_second']:,}/s), {figures['connections']:,} connections, seed {figures['seed']}"
-        f"\nprocessor for each: {figures['node_cpu_us_per_input']} us of the node, "
+        f"({figures['inputs_per_second']:,}/s), {figures['connections']:,} connections, "
+        f"seed {figures['seed']}\nprocessor for each: {figures['node_cpu_us_per_input']} us of the node, "
         f"{figures['fuzzer_cpu_us_per_input']} us of the attackers"
     )
     say(

@@ -208,6 +208,8 @@ def column_numbers(array: pa.Array, kind: str) -> Numbers:
 
 #: The types that are stored as numbers of 64 bits, and which.
 _STORED: dict[str, Any] = {"int": np.int64, "float": np.float64, "timestamp": np.int64}
+
+
 def float_codes(values: npt.NDArray[Any]) -> CodeArray:
     """The codes of floats, in the order of `values.float_key`."""
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)

@@ -30,7 +30,7 @@ Run: TypeAlias = tuple[Tick, Tick, Epochs]
 
 
 #: So many chunks of a stream stay as they came. Of older ones, so many that follow each other become one, as
-#: long as it has at most so many rows and bytes: a chunk of one row takes up kilobytes that no bound knows of.
+#: long as it has at most so many rows and bytes: a chunk of one row takes up kilobytes that no bound counts.
 CHUNKS_APART_MAX: Final = 1_024
 CHUNKS_JOINED: Final = 64
 JOINED_ROWS_MAX: Final = 4_096
@@ -152,7 +152,9 @@ class Rows:
         self._firsts[low:high] = [chunk.first for chunk in chunks]
         self._chunks[low:high] = chunks
         # Those that were joined come first; where any of them changes, those behind it may be joined again.
-        self._joined = self._joined - (high - low) + len(chunks) if high <= self._joined else min(low, self._joined)
+        self._joined = (
+            self._joined - (high - low) + len(chunks) if high <= self._joined else min(low, self._joined)
+        )
 
 
 @dataclass(slots=True)

@@ -116,7 +116,11 @@ def test_hostile_patterns_cost_no_more_than_their_length_times_the_text(pattern:
 def test_numbers_of_a_part_of_a_column_are_those_of_its_rows_whatever_stands_at_nulls() -> None:
     junk = np.array([7, -(2**63), 3, 2**63 - 1] * 5, dtype=np.int64)
     bitmap = np.packbits([1, 0, 1, 0] * 5, bitorder="little")
-    for kind, told in (("int", pa.int64()), ("float", pa.float64()), ("timestamp", pa.timestamp("us", "UTC"))):
+    for kind, told in (
+        ("int", pa.int64()),
+        ("float", pa.float64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ):
         whole = pa.Array.from_buffers(told, 20, [pa.py_buffer(bitmap), pa.py_buffer(junk)])
         for array in (whole, whole.slice(3, 9), whole.slice(19), whole.slice(4, 0)):
             numbers = column_numbers(array, kind)

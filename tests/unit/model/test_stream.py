@@ -23,9 +23,7 @@ def test_ten_thousand_single_rows_are_not_held_as_ten_thousand_batches() -> None
     assert rows.chunks <= CHUNKS_APART_MAX + CHUNKS_JOINED + 10_000 // CHUNKS_JOINED
     assert ticks(rows, 0, 10_000) == [*range(10_000)]
     assert rows.rows == 10_000
-    assert [part.columns.to_pydict() for part in rows.between(70, 72)] == [
-        {"a": [70, 71], "b": ["70", "71"]}
-    ]
+    assert [part.columns.to_pydict() for part in rows.between(70, 72)] == [{"a": [70, 71], "b": ["70", "71"]}]
 
 
 def test_large_batches_are_not_copied() -> None:
