@@ -27,15 +27,17 @@ from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
 #: So many inputs are drawn at once; and so many of those that may end their connection are sent at once.
-CHUNK_INPUTS, FEW_INPUTS = 500, 4
+CHUNK_INPUTS, FEW_INPUTS = 1_000, 4
+#: So many connections of a lane get them, each some of them.
+HANDS = 4
 #: So many chunks go over one connection: it gathers subscriptions, and with them the node's work grows.
-CHUNKS_A_CONNECTION = 4
+CHUNKS_A_CONNECTION = 2
 #: So many filters are there at a time on the topic of every type; each changes after so many seconds.
 FILTERS, FILTERS_EVERY = 32, 4
 #: A node that does not answer for so long has stalled.
 STALLED_SECONDS = 30.0
 #: So many inputs of each lane are remembered, to be looked at when the node dies.
-REMEMBERED = 400
+REMEMBERED = 2 * CHUNK_INPUTS
 
 _WELCOME, _REFUSE, _PONG = KINDS["WELCOME"], KINDS["REFUSE"], KINDS["PONG"]
 #: A number of 32 bits in MessagePack, and how all begin that stand for others.
@@ -160,7 +162,7 @@ class Tally:
 
 
 class Lane:
-    """One attacker, with a connection for what goes on, and one for what may end it."""
+    """One attacker, with a connection for what goes on, and some for what may end it."""
 
     def __init__(self, port: int, seed: int, number: int, tally: Tally) -> None:
         self._port = port
@@ -168,7 +170,8 @@ class Lane:
         self._token = attacker(number)
         self._source = Source(seed, number)
         self._addresses = count(number)
-        self._wires: dict[After, Wire] = {}
+        #: Number 0 is for what goes on.
+        self._wires: dict[int, Wire] = {}
         self.last: deque[Input] = deque(maxlen=REMEMBERED)
 
     def draw(self, event: str) -> list[Input]:
@@ -179,35 +182,38 @@ class Lane:
         """Send a chunk, and return when all of it was read."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._go_on([each for each in drawn if each.after is After.OPEN]))
-            group.create_task(self._harm([each for each in drawn if each.after is not After.OPEN]))
+            harmful = [each for each in drawn if each.after is not After.OPEN]
+            # Those about subscriptions follow each other: only they need a connection that has some.
+            harmful.sort(key=lambda each: STANDING_IN not in each.data)
+            share = -(-len(harmful) // HANDS)
+            for hand in range(HANDS):
+                group.create_task(self._harm(harmful[hand * share : (hand + 1) * share], 1 + hand))
 
     def leave(self) -> None:
         """End all connections."""
-        for which in list(self._wires):
-            self._leave(which)
+        for number in list(self._wires):
+            self._leave(number)
 
     async def _go_on(self, chunk: list[Input]) -> None:
         """Send what surely goes on."""
-        wire = await self._welcomed(After.OPEN)
+        wire = await self._welcomed(0)
         await self._subscribe(wire)
-        await self._attack(chunk)
+        await self._attack(chunk, 0)
         wire.chunks += 1
         if wire.chunks >= CHUNKS_A_CONNECTION:
-            self._leave(After.OPEN)
+            self._leave(0)
 
-    async def _harm(self, drawn: list[Input]) -> None:
+    async def _harm(self, drawn: list[Input], number: int) -> None:
         """Send what may end the connection, over as many as it takes."""
         left = [each for each in drawn if each.after is After.EITHER]
-        # Those about subscriptions follow each other: only they need a connection that has some.
-        left.sort(key=lambda each: STANDING_IN not in each.data)
         while left:
-            left = await self._attack(left[:FEW_INPUTS]) + left[FEW_INPUTS:]
+            left = await self._attack(left[:FEW_INPUTS], number) + left[FEW_INPUTS:]
         # A reader that finds a wrong header drops what came before it in the same piece: those come alone.
         for each in drawn:
             if each.kind == "handshakes":
                 await self._greet(each)
             elif each.after is After.LAST:
-                await self._attack([each])
+                await self._attack([each], number)
 
     async def _dial(self) -> Wire:
         dialling = socket.socket()
@@ -245,21 +251,20 @@ class Lane:
                 if not await wire.until(wire.pings):
                     return
 
-    async def _welcomed(self, which: After) -> Wire:
-        """The connection for this, or a new one."""
-        wire = self._wires.get(which)
+    async def _welcomed(self, number: int) -> Wire:
+        """The connection of a number, or a new one."""
+        wire = self._wires.get(number)
         if wire is None or not wire.is_open:
-            wire = self._wires[which] = await self._dial()
+            wire = self._wires[number] = await self._dial()
             wire.write(hello("mallory", token=self._token))
             if not await wire.until(0):
                 raise StalledError(f"a client was not let in: {wire.refusal}")
         return wire
 
-    async def _attack(self, chunk: list[Input]) -> list[Input]:
+    async def _attack(self, chunk: list[Input], number: int) -> list[Input]:
         """Send inputs; gives those that were not read, because one before them ended the connection."""
-        which = After.OPEN if chunk[0].after is After.OPEN else After.EITHER
-        wire = await self._welcomed(which)
-        if which is After.EITHER and any(STANDING_IN in drawn.data for drawn in chunk):
+        wire = await self._welcomed(number)
+        if number and any(STANDING_IN in drawn.data for drawn in chunk):
             await self._subscribe(wire)
         first = wire.pings
         data: list[bytes] = []
@@ -268,7 +273,7 @@ class Lane:
             wire.pings += 1
             if drawn.after is After.EITHER:
                 data.append(frame("PING", wire.pings))
-        if which is After.OPEN:
+        if not number:
             data.append(frame("PING", wire.pings))
         is_last = chunk[-1].after is After.LAST
         self.last.extend(chunk)
@@ -284,7 +289,7 @@ class Lane:
             (at for at in range(read, len(chunk)) if chunk[at].after is not After.OPEN), len(chunk) - 1
         )
         self._count(chunk[: culprit + 1], wire)
-        self._leave(which)
+        self._leave(number)
         return chunk[culprit + 1 :]
 
     def _count(self, chunk: list[Input], ended: Wire | None) -> None:
@@ -298,8 +303,8 @@ class Lane:
             if ended.refusal is not None and code not in tally.examples:
                 tally.examples[code] = str(ended.refusal.get("message"))[:150]
 
-    def _leave(self, which: After) -> None:
-        self._ended(self._wires.pop(which))
+    def _leave(self, number: int) -> None:
+        self._ended(self._wires.pop(number))
 
     def _ended(self, wire: Wire) -> None:
         self._tally.answers.update({NAMES.get(kind, hex(kind)): n for kind, n in wire.answers.items()})
