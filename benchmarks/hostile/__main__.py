@@ -11,7 +11,8 @@ one attack after the other is made on a fresh node, with a token of its own, for
 - the most memory that the node took; events that were lost, refused or came twice; whether the node lived
 
 Asked for: p99 below 50 ms and less than 1 GB of memory, whatever the attack. Four processes want two cores or
-more; what others take of the machine is told as `foreign`.
+more; what others take of the machine is told as `foreign`. An attacker has a machine of its own in real life:
+its process runs at a lower priority (nice 10), so that it attacks the node and not the scheduler.
 
 About 8 minutes; with --quick 3.
 """

@@ -150,7 +150,7 @@ async def filled(network: Network, client: Client, events: int) -> None:
         node.storage.tick(node._host.now().clock)
     await node.storage.idle()
     # What waits to be trimmed is trimmed now, and not in a second.
-    node.storage._trim()
+    await node.storage._trim()
     for desk in (node.storage.archivist, node.storage.reader):
         await desk.do(lambda: None)
 

@@ -114,7 +114,7 @@ def test_sealed_segments_are_archived_before_they_are_deleted(tmp_path: Path) ->
                 node.storage.tick(node._host.now().clock)
             await node.storage.idle()
             # What waits to be trimmed is trimmed now, and not in a second.
-            node.storage._trim()
+            await node.storage._trim()
             await node.storage.archivist.do(lambda: None)
             [pubend] = node.report()["pubends"]  # type: ignore[misc]
             # Less than what was published: the rest was let go of.

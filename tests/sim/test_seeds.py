@@ -35,3 +35,12 @@ def test_a_seed_tells_the_same_story_in_every_process(hash_seed: str) -> None:
 
 def test_two_seeds_tell_two_stories() -> None:
     assert run(1_003).fingerprint != run(1_004).fingerprint
+
+
+@pytest.mark.parametrize("seed", range(1_030, 1_040))
+def test_every_promise_is_kept_when_events_are_merged_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gapless.protocol.subend._MERGED_BYTES_MAX", 1)
+    result = run(seed, brokers_max=40)
+    assert result.ok, f"{result}\n{story(result)}"

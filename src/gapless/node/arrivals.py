@@ -31,7 +31,7 @@ log = event_log("gapless.door")
 #: How many connections the system holds for us while we are busy.
 BACKLOG_MAX = 4_096
 #: Maximum number of connections accepted in one turn of the loop; evicted ones are closed by the next.
-ACCEPTS_MAX = 32
+ACCEPTS_MAX = 4
 #: How long accepting pauses when descriptors run out.
 PAUSE_SECONDS = 0.1
 #: One host gets at most 1/HOST_SHARE of all strangers. Loopback is exempt: everybody shares it.

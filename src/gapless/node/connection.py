@@ -265,6 +265,8 @@ class Connection(asyncio.BufferedProtocol):
     def _hand_on(self, frames: Sequence[Frame]) -> None:
         """Let the owner have frames, as long as it is its turn; the rest is put off."""
         before = perf_counter()
+        if self.share is not None:
+            self.share.heard(before)
         try:
             for at, frame in enumerate(frames):
                 if self._transport is None or self._transport.is_closing():
@@ -279,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.received(frame)
                 if share is not None:
                     now = perf_counter()
-                    share.spent_s += now - before
+                    share.charge(now - before)
                     before = now
             if frames and self._owner is not None:
                 self._owner.settled()

@@ -21,6 +21,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +42,8 @@ from gapless.wire.rows import RowFormat
 BACKLOG_BYTES_MAX = 16 * 2**20
 #: The low water is looked for so long after an acknowledgement: together with others that come meanwhile.
 LOW_WATER_SECONDS = 0.05
+#: Laggards get so much of each turn of the loop, and the end of the step that was begun.
+TURN_SECONDS = 0.002
 #: A subscription without a bound of its own.
 UNBOUNDED = 2**62
 
@@ -73,6 +77,8 @@ class Reader:
     unsent: list[_Held] = field(default_factory=list)
     #: More is to be asked for, when what was sent has left.
     asking: bool = False
+    #: It is going to be reported slow, and gets nothing until then.
+    slowing: bool = False
     #: It is being reported slow: what was handed out before the broker knows is not for it.
     leaving: bool = False
 
@@ -152,6 +158,9 @@ class Delivery:
         #: Whether the reader of a slot acknowledges what it gets.
         self._guaranteed: npt.NDArray[np.bool_] = np.zeros(64, dtype=np.bool_)
         self._looking: asyncio.TimerHandle | None = None
+        #: What is to be done for laggards, in order, when there is time.
+        self._later: deque[Callable[[], None]] = deque()
+        self._is_called = False
         #: The laggards that get more when their connection has sent what it holds.
         self._congested: dict[Connection, dict[Reader, None]] = {}
         #: Rows that were handed to connections, counted once for each.
@@ -244,7 +253,7 @@ class Delivery:
                 stop - start == 1
                 and connection is not None
                 and reader.credit
-                and not (reader.leaving or connection.is_congested)
+                and not (reader.leaving or reader.slowing or connection.is_congested)
             ):
                 # Of thousands of subscribers most get one row: the shortest way for them.
                 reader.credit -= 1
@@ -254,7 +263,7 @@ class Delivery:
         if not held:
             self._feed(DeliveryTaken(serial=effect.serial))
         for reader in slow:
-            self.report_slow(reader)
+            self._report_slow_soon(reader)
         if held and len(self._ledger(effect.pubends).waiting) > self._waiting_max:
             self._relieve(self._ledger(effect.pubends))
 
@@ -273,7 +282,7 @@ class Delivery:
             self._feed(DeliveryTaken(serial=effect.serial))
         if not could:
             assert reader is not None
-            self.report_slow(reader)
+            self._report_slow_soon(reader)
         if held and len(ledger.waiting) > self._waiting_max:
             self._relieve(ledger)
 
@@ -295,10 +304,15 @@ class Delivery:
             np.maximum.at(ledger.handed[pubend], owner[mine], effect.batch.ticks[rows[mine]] + 1)
 
     def _send(self, reader: Reader, rows: Positions, writer: _Writer) -> bool:
-        """Send a subscriber its rows of a live delivery; says whether it could take them."""
+        """Send a subscriber its rows of a live delivery; says whether it could take them.
+
+        Not to one that could not take some before, which it is to get again, with these.
+        """
         connection = reader.connection
-        if connection is None or reader.leaving or reader.credit < len(rows):
-            return not reader.guaranteed or reader.leaving
+        if reader.leaving or reader.slowing:
+            return True
+        if connection is None or reader.credit < len(rows):
+            return not reader.guaranteed
         if connection.is_congested and connection.backlog_bytes > BACKLOG_BYTES_MAX:
             return not reader.guaranteed
         reader.credit -= len(rows)
@@ -324,10 +338,16 @@ class Delivery:
         self._caught_up(reader)
 
     def _send_unsent(self, reader: Reader) -> None:
-        """Send a laggard as much as it has credit for, and let go of what is sent."""
+        """Send a laggard as much as it has credit for, and let go of what is sent.
+
+        Not while its connection holds much that was not read: encoding more is work for nothing then.
+        """
         while reader.unsent and reader.connection is not None:
             held = reader.unsent[0]
             if held.unsent is not None:
+                if reader.connection.is_congested:
+                    self._congested.setdefault(reader.connection, {})[reader] = None
+                    return
                 writer, rows = held.unsent
                 now, later = rows[: max(reader.credit, 0)], rows[max(reader.credit, 0) :]
                 if len(now):
@@ -344,7 +364,7 @@ class Delivery:
         """Ask for more when the connection has seen what was sent: it tells only then whether it has room."""
         if not reader.asking:
             reader.asking = True
-            self._loop.call_soon(self._ask, reader)
+            self._soon(partial(self._ask, reader))
 
     def _ask(self, reader: Reader) -> None:
         """Ask the broker for more if the laggard was sent all that it was handed, and its client reads."""
@@ -365,7 +385,10 @@ class Delivery:
     def drained(self, connection: Connection) -> None:
         """What was sent has left, or is lost with the connection."""
         for reader in self._congested.pop(connection, {}):
-            self._ask(reader)
+            if reader.unsent:
+                self._send_unsent(reader)
+            else:
+                self._ask(reader)
 
     # What comes back.
 
@@ -406,11 +429,44 @@ class Delivery:
         if serials:
             self._feed(DeliveryTaken(serial=serials[0], also=tuple(serials[1:])))
 
+    def _report_slow_soon(self, reader: Reader) -> None:
+        """Send it nothing more from now on, and report it in a turn that has time for it.
+
+        Until then it holds what it was handed out, so that the broker hears first that it is slow and then
+        that all others have taken their part.
+        """
+        if not (reader.slowing or reader.leaving):
+            reader.slowing = True
+            self._soon(partial(self._report_slow_now, reader))
+
+    def _report_slow_now(self, reader: Reader) -> None:
+        # Meanwhile it may have left, or been reported for another reason.
+        if reader.slowing and self._readers.get(reader.slot) is reader:
+            self.report_slow(reader)
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        """Do something that costs a step of the broker, a little of that in each turn of the loop."""
+        self._later.append(work)
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        until = perf_counter() + TURN_SECONDS
+        try:
+            while self._later and perf_counter() < until:
+                self._later.popleft()()
+        finally:
+            self._is_called = bool(self._later)
+            if self._is_called:
+                self._loop.call_soon(self._go_on)
+
     def report_slow(self, reader: Reader, *, away: bool = False) -> None:
         """The subscriber does not keep up: it goes on from what it acknowledged, and holds nothing back.
 
         One that is away gets nothing until this is called once more.
         """
+        reader.slowing = False
         if reader.leaving or reader.slot not in self._readers:
             return
         reader.leaving = True
@@ -457,7 +513,7 @@ class Delivery:
         for slot in ledger.holding(below):
             reader = self._readers.get(slot)
             if reader is not None:
-                self.report_slow(reader)
+                self._report_slow_soon(reader)
 
     def _ledger(self, group: tuple[PubendId, ...]) -> _Ledger:
         found = self._ledgers.get(group)

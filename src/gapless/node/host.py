@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, assert_never
 
 from gapless.errors import PeerError, SupersededError, UsageError
@@ -33,7 +34,7 @@ from gapless.protocol.effects import (
     StartTimer,
     TrimLog,
 )
-from gapless.protocol.events import Event, Now, TimerFired
+from gapless.protocol.events import Event, Now, PublishRequested, RecordDurable, TimerFired
 
 if TYPE_CHECKING:
     from gapless.node.catalog import Catalog
@@ -131,9 +132,13 @@ class Host:
         assert self._broker is not None
         counters = self.counters
         counters.happened(event)
+        began = perf_counter()
         for effect in self._broker.step(event, self.now()):
             counters.asked(effect)
             self._perform(effect)
+        if isinstance(event, PublishRequested | RecordDurable):
+            assert self._sessions is not None
+            self._sessions.publishing.stepped(perf_counter() - began)
 
     def _perform(self, effect: Effect) -> None:
         assert self._links is not None

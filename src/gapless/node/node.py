@@ -39,6 +39,7 @@ from gapless.node.metrics import exposition
 from gapless.node.principals import Principals
 from gapless.node.publishers import Publishers
 from gapless.node.quarantine import Quarantine
+from gapless.node.remembering import Remembering
 from gapless.node.security import Tls, Tokens, check_files, days_left, is_gone
 from gapless.node.sessions import Sessions
 from gapless.node.status import (
@@ -193,7 +194,7 @@ class Node:
         self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
-        self.sessions.remember = self._remember
+        self.sessions.remember = self._remembering.write_now
         self.bulk = self.sessions.bulk = BulkDoor(
             config, self._histories, lambda pubend: known_horizon(self.broker, pubend)
         )
@@ -222,6 +223,7 @@ class Node:
             if self._http is not None:
                 await self._http.close()
             await self.storage.close()
+            await self._remembering.close()
             if self._database is not None:
                 self._database.close()
             raise
@@ -241,9 +243,10 @@ class Node:
         self._host.stop()
         await self.sessions.subscriptions.close()
         await self.storage.close()
+        await self._remembering.close()
         if self._database is not None:
             try:
-                self._remember()
+                self._remembering.write_now()
             except StoreError as refused:
                 # The log has it all, too, and is ahead of the database: a start reads more of it.
                 log.warning("not_remembered", code=refused.code, reason=refused.message)
@@ -390,7 +393,13 @@ class Node:
 
     def troubles(self) -> list[str]:
         """The threads and tasks of the node that have ended, or are stuck."""
-        return [*self.storage.troubles(), *self.sessions.subscriptions.troubles(), *self.links.troubles()]
+        remembering = self._remembering.trouble()
+        return [
+            *self.storage.troubles(),
+            *([remembering] if remembering else []),
+            *self.sessions.subscriptions.troubles(),
+            *self.links.troubles(),
+        ]
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
         """What the HTTP endpoint serves."""
@@ -595,9 +604,12 @@ class Node:
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
         self._identities.sort()
+        self._remembering = Remembering(
+            self._database, self._publishers, lambda: self._remember_logs(self.storage.logs)
+        )
         if self._folder is not None and self._folder.database_accepted:
             # What is in doubt must stay so, and the next start does not know of the loss.
-            self._remember()
+            self._remembering.write_now()
 
     def _recovered(self, pubend: PubendId, log: RecordLog) -> Publishers:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
@@ -611,19 +623,8 @@ class Node:
         found.doubt(TICK_MAX if is_lost else self._folder.lost_before(self._database, pubend))
         return found
 
-    def _remember(self) -> dict[PubendId, Tick]:
-        """Write down who published what; up to which tick of each pubend the log may forget it after this."""
-        if self._database is None:
-            return {}
-        with self._database.transaction():
-            for pubend, publishers in self._publishers.items():
-                self._database.drop_publishers(pubend, publishers.forgotten())
-                self._database.put_publishers(publishers.positions())
-                self._database.put_meta(f"notes:{pubend}", publishers.known_tick.to_bytes(8, "big"))
-            self._remember_logs(self.storage.logs)
-        for publishers in self._publishers.values():
-            publishers.written()
-        return {pubend: publishers.known_tick for pubend, publishers in self._publishers.items()}
+    async def _remember(self) -> dict[PubendId, Tick]:
+        return await self._remembering.write()
 
     def _broken(self, error: StoreError) -> None:
         """A log cannot be trusted: the node stops rather than promise anything."""

@@ -6,7 +6,9 @@ and what would exceed a quota of `[limits]` is refused before anything has chang
 
 The event loop is shared, too. What the clients of one principal say is carried out for `TURN_SECONDS`; the
 rest waits until everybody else has had a turn. So thousands of requests at once, over however many
-connections, delay nobody but whoever sent them.
+connections, delay nobody but whoever sent them. An event passes through several turns on its way, so turns
+are shorter while several principals are there. What their requests cause later, such as matching a large
+event, counts too; after something long a principal rests.
 """
 
 from __future__ import annotations
@@ -27,35 +29,88 @@ from gapless.node.security import ANONYMOUS
 #: A condition, and the topic that it is about.
 Matched: TypeAlias = tuple[TopicId, Condition]
 
-#: How long the requests of one principal may run before others have their turn.
-TURN_SECONDS = 0.005
-#: A single request may take longer, such as one with a large condition. From so long on the principal rests
-#: after it, for so many times as long.
-LONG_SECONDS, REST = 0.008, 3
+#: How long the requests of one principal may run before others have their turn, alone and among others.
+TURN_SECONDS, SHARED_TURN_SECONDS = 0.005, 0.001
+#: A principal is among others while somebody else was heard within so many seconds.
+AMONG_OTHERS_SECONDS = 0.25
+#: A single piece of work may take longer, such as matching a large document. From so long on the principal
+#: rests after it, among others: so many times as long, and longer the longer it took. Then others meet it
+#: seldom enough that their 99th percentile does not.
+LONG_SECONDS, REST, REST_PER_SECOND = 0.008, 3, 500
+#: No rest is longer.
+REST_SECONDS_MAX = 10.0
 #: All clients without a token or certificate are one principal. Their conditions may cost as much as those of
 #: this many principals: an open network is one team's, and its readers share the price.
 ANONYMOUS_SHARES = 50
 
 
+class Turns:
+    """Whose turn it is. One for all shares of a node."""
+
+    __slots__ = ("_last", "_last_at", "_shared_until", "seconds")
+
+    def __init__(self) -> None:
+        self._last: Share | None = None
+        self._last_at = self._shared_until = -AMONG_OTHERS_SECONDS
+        #: How long a turn is now.
+        self.seconds = TURN_SECONDS
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether several principals were heard of late."""
+        return self.seconds < TURN_SECONDS
+
+    def heard(self, share: Share, now: float) -> None:
+        """A principal has said something, at this time of `perf_counter`."""
+        if share is not self._last:
+            if now - self._last_at < AMONG_OTHERS_SECONDS:
+                self._shared_until = now + AMONG_OTHERS_SECONDS
+            self._last = share
+        self._last_at = now
+        self.seconds = SHARED_TURN_SECONDS if now < self._shared_until else TURN_SECONDS
+
+
 class Share:
     """The share of the event loop that one principal has."""
 
-    __slots__ = ("_is_called", "_loop", "_waiting", "held_bytes", "held_bytes_max", "spent_s")
+    __slots__ = (
+        *("_loop", "_next", "_turns", "_waiting"),
+        *("held_bytes", "held_bytes_max", "is_resting", "spent_s"),
+    )
 
-    def __init__(self, held_bytes_max: int) -> None:
+    def __init__(self, held_bytes_max: int, turns: Turns) -> None:
         self._loop = asyncio.get_running_loop()
+        self._turns = turns
         #: What its requests have taken since the others had their turn.
         self.spent_s = 0.0
+        #: After something long.
+        self.is_resting = False
         #: What its clients have sent and was not carried out, such as unfinished frames; and how much may be.
         self.held_bytes = 0
         self.held_bytes_max = held_bytes_max
         self._waiting: deque[Callable[[], None]] = deque()
-        self._is_called = False
+        #: What calls `_turn`, when that is to be.
+        self._next: asyncio.Handle | None = None
 
     @property
     def is_used_up(self) -> bool:
         """Whether others come first."""
-        return self.spent_s >= TURN_SECONDS
+        return self.is_resting or self.spent_s >= self._turns.seconds
+
+    def heard(self, now: float) -> None:
+        """One of its clients has said something, at this time of `perf_counter`."""
+        self._turns.heard(self, now)
+
+    def charge(self, seconds: float) -> None:
+        """Something that its clients asked for took so long."""
+        self.spent_s += seconds
+        if seconds >= LONG_SECONDS and self._turns.are_shared and not self.is_resting:
+            # What others wait for takes several turns: they must not meet a long request in each of them.
+            self.is_resting = True
+            rest_s = min(seconds * (REST + REST_PER_SECOND * seconds), REST_SECONDS_MAX)
+            if self._next is not None:
+                self._next.cancel()
+            self._next = self._loop.call_later(rest_s, self._turn)
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call this when it is the principal's turn again. Whoever waits longest comes first.
@@ -66,7 +121,8 @@ class Share:
         self._call()
 
     def _turn(self) -> None:
-        self._is_called = False
+        self._next = None
+        self.is_resting = False
         self.spent_s = 0.0
         for _ in range(len(self._waiting)):
             if self.is_used_up:
@@ -76,14 +132,8 @@ class Share:
             self._call()
 
     def _call(self) -> None:
-        if self._is_called:
-            return
-        self._is_called = True
-        if self.spent_s < LONG_SECONDS:
-            self._loop.call_soon(self._turn)
-        else:
-            # What others wait for takes several turns: they must not meet a long request in each of them.
-            self._loop.call_later(REST * self.spent_s, self._turn)
+        if self._next is None:
+            self._next = self._loop.call_soon(self._turn)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +177,7 @@ class Principals:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._turns = Turns()
         self._known: dict[str, Principal] = {}
 
     def __len__(self) -> int:
@@ -136,7 +187,9 @@ class Principals:
         """A principal; call `left` when it may have nothing any more."""
         found = self._known.get(name)
         if found is None:
-            found = self._known[name] = Principal(name, Share(self.limits.principal_backlog_bytes_max))
+            found = self._known[name] = Principal(
+                name, Share(self.limits.principal_backlog_bytes_max, self._turns)
+            )
         return found
 
     def left(self, principal: Principal) -> None:

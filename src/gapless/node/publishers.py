@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 import msgspec
@@ -123,30 +124,42 @@ class Publishers:
                 known.holes = ((0, known.durable),)
                 self._unwritten[known.name] = known
 
-    def positions(self) -> list[PublisherPosition]:
-        """What is to be written down before the log forgets its notes: what has changed since `written`."""
-        return [
-            PublisherPosition(
-                publisher=each.name,
-                pubend=self.pubend,
-                catenation=each.durable,
-                tick=each.tick,
-                owner=each.owner,
-                is_temporary=each.is_temporary,
-                holes=_up_to(each.holes, each.durable),
-            )
-            for each in self._unwritten.values()
-            if each.durable >= 0
-        ]
+    @property
+    def unwritten(self) -> int:
+        """How many changes are to be written down before the log forgets its notes."""
+        return len(self._unwritten) + len(self._forgotten)
 
-    def forgotten(self) -> list[str]:
-        """Who was forgotten since `written`, and may have come anew after that."""
-        return sorted(self._forgotten)
+    def take(self, most: int) -> tuple[list[str], list[PublisherPosition]]:
+        """Who was forgotten, and what has changed: at most so many of each. Whoever takes them writes them.
 
-    def written(self) -> None:
-        """What `positions` and `forgotten` told is on the disk."""
-        self._unwritten.clear()
-        self._forgotten.clear()
+        In parts they do no harm: what has changed since is told again, by the notes of the log, too. Whoever
+        was forgotten and came anew is among the forgotten ones as well.
+        """
+        changed = [self._unwritten.pop(name) for name in list(islice(self._unwritten, most))]
+        forgotten = {each.name for each in changed} & self._forgotten
+        forgotten.update(islice(self._forgotten, most))
+        self._forgotten -= forgotten
+        # Of one that has stored nothing there is nothing to write; what it stores changes it again.
+        return sorted(forgotten), [self._position(each) for each in changed if each.durable >= 0]
+
+    def put_back(self, forgotten: Iterable[str], positions: Iterable[PublisherPosition]) -> None:
+        """What was taken could not be written."""
+        self._forgotten.update(forgotten)
+        for each in positions:
+            known = self._known.get(each.publisher)
+            if known is not None:
+                self._unwritten[each.publisher] = known
+
+    def _position(self, known: Identity) -> PublisherPosition:
+        return PublisherPosition(
+            publisher=known.name,
+            pubend=self.pubend,
+            catenation=known.durable,
+            tick=known.tick,
+            owner=known.owner,
+            is_temporary=known.is_temporary,
+            holes=_up_to(known.holes, known.durable),
+        )
 
     # ---- what comes ----------------------------------------------------------------------------------
 

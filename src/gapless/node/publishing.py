@@ -10,6 +10,7 @@ and a record of the log cost about the same for one event and for a thousand.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,10 +30,14 @@ from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
 from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, Receipt, tick_runs
 
-#: More rows than this are not stored together: they would take too long in one step.
+#: More rows than this are not stored together, and one request with more is cut: a step would take too long.
 TOGETHER_ROWS_MAX = 65_536
-#: A request with at least this many rows gets a step of its own.
-TOGETHER_ROWS_WORTH = 512
+#: A request with at least this many rows, or bytes, gets a step of its own: copying it would cost more.
+TOGETHER_ROWS_WORTH, TOGETHER_BYTES_WORTH = 512, 64 * 2**10
+#: Bytes of one pubend that are handed over in one turn of the loop, unless it is a single request.
+TURN_BYTES = 1 * 2**20
+#: Steps that take less are not charged to anybody.
+CHARGED_SECONDS = 0.002
 
 
 class Speaker(Protocol):
@@ -42,6 +47,9 @@ class Speaker(Protocol):
 
     def send(self, message: NodeMessage) -> None:
         """Say it; lost when nobody is there."""
+
+    def charge(self, seconds: float) -> None:
+        """What it has published took so long."""
 
 
 @dataclass(slots=True)
@@ -78,18 +86,21 @@ class Publishing:
         guard: Guard | None = None,
     ) -> None:
         """`addresses` are where clients reach the other nodes; `guard` hears of mistakes of our own."""
-        self._hand_over = self.hand_over if guard is None else guard.call(self.hand_over)
+        self._hand_over = self._take_turn if guard is None else guard.call(self._take_turn)
         self._addresses = addresses
         self.network = network
         self._publishers = publishers
         self._feed = feed
         self._loop = asyncio.get_running_loop()
-        #: What came in this turn of the loop, how much that is, and what is on its way, by token.
-        self._coming: dict[PubendId, list[_Request]] = {}
-        self._coming_rows = 0
+        #: What came and waits for the end of this turn of the loop, or for the next; how many bytes that is;
+        #: and what is on its way, by token.
+        self._coming: dict[PubendId, deque[_Request]] = {}
         self._coming_bytes = 0
+        self._is_called = False
         self._requests: dict[int, list[_Request]] = {}
         self._tokens = count()
+        #: Whose rows the present step is about, and how many bytes.
+        self._in_step: list[tuple[Speaker, int]] = []
         #: What goes into the log beside the rows that are being published.
         self._note = b""
         #: Nothing new is taken any more.
@@ -127,15 +138,7 @@ class Publishing:
             rows = message.rows.slice(known) if known else message.rows
             if not isinstance(rows, PackedRows):
                 rows = schema.checked(rows)
-            first = message.first_catenation + known
-            told = publishers.accept(
-                message.publisher, first, last, principal, is_temporary=message.is_temporary
-            )
-            encoded = None if known else message.encoded
-            nbytes = (
-                message.nbytes + len(message.publisher) + (0 if isinstance(told, int) else TOLD_BYTES_MAX)
-            )
-            self._take(_Request(client, pubend, message.publisher, first, last, told, rows, encoded, nbytes))
+            self._take_all(client, message, pubend, known, rows)
         except UsageError as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
 
@@ -149,14 +152,40 @@ class Publishing:
             )
 
     def hand_over(self) -> None:
-        """Give the broker what came in this turn of the loop."""
-        coming, self._coming = self._coming, {}
-        self._coming_rows = self._coming_bytes = 0
-        for pubend, requests in coming.items():
+        """Give the broker everything that came."""
+        while self._coming:
+            self._hand_over_some()
+
+    def _take_turn(self) -> None:
+        """Give the broker what came in this turn of the loop, or as much of it as a turn may take."""
+        self._is_called = False
+        self._hand_over_some()
+        if self._coming:
+            self._call()
+
+    def _call(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over_some(self) -> None:
+        for pubend in list(self._coming):
+            coming = self._coming.get(pubend)
+            taken: list[_Request] = []
+            rows = nbytes = 0
+            while coming:
+                rows += coming[0].last + 1 - coming[0].first
+                nbytes += coming[0].nbytes
+                if taken and (rows > TOGETHER_ROWS_MAX or nbytes > TURN_BYTES):
+                    break
+                taken.append(coming.popleft())
+            self._coming_bytes -= sum(request.nbytes for request in taken)
+            if not coming:
+                self._coming.pop(pubend, None)
             together: list[_Request] = []
-            for request in requests:
-                if request.last - request.first >= TOGETHER_ROWS_WORTH:
-                    # Copying it would cost more than a step of its own.
+            for request in taken:
+                many = request.last - request.first >= TOGETHER_ROWS_WORTH
+                if many or request.nbytes >= TOGETHER_BYTES_WORTH:
                     self._store(pubend, together)
                     self._store(pubend, [request])
                     together = []
@@ -176,6 +205,7 @@ class Publishing:
         self._requests[token] = requests
         for request in requests:
             request.rows = request.encoded = None
+        self._in_step += [(request.client, request.nbytes) for request in requests]
         try:
             self._feed(PublishRequested(pubend=pubend, token=token, rows=rows, encoded=encoded))
         except UsageError as error:
@@ -202,26 +232,59 @@ class Publishing:
         self._refuse_all(request, error)
         coming = self._coming.get(request.pubend)
         if coming:
-            standing = self._standing(request.pubend, coming)
-            self._coming[request.pubend] = standing
+            standing = self._standing(request.pubend, list(coming))
+            self._coming[request.pubend] = deque(standing)
+            if not standing:
+                del self._coming[request.pubend]
             left = [each for requests in self._coming.values() for each in requests]
-            self._coming_rows = sum(each.last + 1 - each.first for each in left)
             self._coming_bytes = sum(each.nbytes for each in left)
 
-    def _take(self, request: _Request) -> None:
-        rows = request.last + 1 - request.first
-        if (
-            self._coming_rows + rows > TOGETHER_ROWS_MAX
-            or self._coming_bytes + request.nbytes > TOGETHER_BYTES_MAX
-        ):
-            self.hand_over()
-            if not self._standing(request.pubend, [request]):
+    def _take_all(
+        self,
+        client: Speaker,
+        message: Publish,
+        pubend: PubendId,
+        known: int,
+        rows: pa.RecordBatch | PackedRows,
+    ) -> None:
+        """Take the rows of a message but for those that are known, in pieces when they are very many."""
+        publishers, publisher = self._publishers[pubend], message.publisher
+        principal = client.rights.principal
+        pieces = -(-rows.num_rows // TOGETHER_ROWS_MAX)
+        encoded = None if known or pieces > 1 else message.encoded
+        for at in range(0, rows.num_rows, TOGETHER_ROWS_MAX):
+            piece = rows if pieces == 1 else rows.slice(at, TOGETHER_ROWS_MAX)
+            first = message.first_catenation + known + at
+            last = first + piece.num_rows - 1
+            told = publishers.accept(publisher, first, last, principal, is_temporary=message.is_temporary)
+            nbytes = message.nbytes // pieces + len(publisher)
+            nbytes += 0 if isinstance(told, int) else TOLD_BYTES_MAX
+            request = _Request(client, pubend, publisher, first, last, told, piece, encoded, nbytes)
+            if not self._take(request):
+                end = message.first_catenation + known + rows.num_rows - 1
+                if last < end:
+                    had = publishers.accepted(publisher)
+                    self._refuse(client, publisher, last + 1, end, HoleError(publisher, had))
                 return
-        if not self._coming:
-            self._loop.call_soon(self._hand_over)
-        self._coming.setdefault(request.pubend, []).append(request)
-        self._coming_rows += rows
+
+    def _take(self, request: _Request) -> bool:
+        """Take a request; not if something before it has failed meanwhile, then it is refused."""
+        while self._coming and self._coming_bytes + request.nbytes > TOGETHER_BYTES_MAX:
+            self._hand_over_some()
+            if not self._standing(request.pubend, [request]):
+                return False
+        self._call()
+        self._coming.setdefault(request.pubend, deque()).append(request)
         self._coming_bytes += request.nbytes
+        return True
+
+    def stepped(self, seconds: float) -> None:
+        """A step has taken so long: whoever published what it was about is charged for it."""
+        in_step, self._in_step = self._in_step, []
+        if seconds >= CHARGED_SECONDS:
+            total = sum(nbytes for _, nbytes in in_step) or 1
+            for client, nbytes in in_step:
+                client.charge(seconds * nbytes / total)
 
     def _refuse(self, client: Speaker, publisher: str, first: int, last: int, error: UsageError) -> None:
         self.events_refused += last + 1 - first
@@ -253,6 +316,7 @@ class Publishing:
             ticks = effect.ticks[at : at + request.last + 1 - request.first]
             at += len(ticks)
             self._publishers[request.pubend].stored(request.publisher, request.last, int(ticks[-1]))
+            self._in_step.append((request.client, request.nbytes))
             for client, first, last in ((request.client, request.first, request.last), *request.again):
                 client.send(
                     Receipt(

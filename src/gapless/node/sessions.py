@@ -352,6 +352,10 @@ class Session:
         """Send to the client; lost when it is gone."""
         self.connection.answer(encode_node(message))
 
+    def charge(self, seconds: float) -> None:
+        """Something that it asked for took so long."""
+        self.principal.share.charge(seconds)
+
     def begin_request(self) -> None:
         """A request takes a while. Raises UsageError when too many do so already."""
         if self.requests >= REQUESTS_MAX:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gapless.errors import StoreError
 from gapless.model.batch import EventBatch
@@ -21,7 +23,7 @@ from gapless.node.logs import event_log
 from gapless.node.quarantine import Quarantine
 from gapless.node.worker import Desk, Worker
 from gapless.protocol.broker import Recovered
-from gapless.protocol.effects import AppendRecord, ReadRecords, TrimLog
+from gapless.protocol.effects import AppendRecord, BatchRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead, RetentionMoved
 from gapless.store.contract import Flushed, RecordLog
 from gapless.store.keyed import KeyedLog
@@ -33,6 +35,12 @@ log = event_log("gapless.storage")
 TRIM_SECONDS = 1.0
 #: A trim that the disk has refused is tried again after this time.
 TRIM_AGAIN_SECONDS = 2.0
+#: Rows and bytes that the broker is told to be durable in one turn of the loop, and one record more.
+TELL_ROWS, TELL_BYTES = 16_384, 1 * 2**20
+#: Up to so many bytes a flush is quick; larger ones have a thread of their own. While other logs are flushed
+#: as well, the next flush after one of these waits for as long as it took: the disk is theirs, too.
+QUICK_BYTES_MAX = 1 * 2**20
+OTHERS_SECONDS = 0.1
 #: Reading, trimming, archiving and tidying are stuck when one piece takes longer than this.
 READ_SECONDS_MAX = 30.0
 ARCHIVE_SECONDS_MAX = 300.0
@@ -58,7 +66,7 @@ class Storage:
         feed: Callable[[Event], None],
         broken: Callable[[StoreError], None],
         *,
-        before_trim: Callable[[], Mapping[PubendId, Tick]] = dict,
+        before_trim: Callable[[], Coroutine[Any, Any, Mapping[PubendId, Tick]]] | None = None,
         flushed: Callable[[float], None] = lambda _: None,
         archives: Mapping[PubendId, SegmentArchive] | None = None,
         make_room: Callable[[], bool] = lambda: False,
@@ -67,10 +75,10 @@ class Storage:
     ) -> None:
         """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
 
-        `before_trim` is called before a log forgets events, and their notes with them, and says up to which
-        tick of each pubend its notes are not needed any more; `flushed` hears how many seconds each flush
-        took. `archives` are for the logs that are archived. `make_room` gives up what a full disk can spare,
-        and says whether that was something. `guard` hears of everything else that goes wrong, and
+        `before_trim` is awaited before a log forgets events, and their notes with them, and says up to which
+        tick of each pubend its notes are not needed any more. `flushed` hears how many seconds
+        each flush took. `archives` are for the logs that are archived. `make_room` gives up what a full disk
+        can spare, and says whether that was something. `guard` hears of everything else that goes wrong, and
         `quarantine` of events that are too large to be told.
         """
         self._make_room = make_room
@@ -86,22 +94,31 @@ class Storage:
         #: What may be trimmed, and is soon: per pubend the tick below which.
         self._trims: dict[PubendId, Tick] = {}
         self._trimmer: asyncio.TimerHandle | None = None
+        self._trimming: asyncio.Task[None] | None = None
         self._now: Tick = 0
         self._logs = dict(logs)
         self._feed = feed
         self._broken = broken
         self._loop = asyncio.get_running_loop()
-        # One thread each: fdatasync of two logs at once would only make both wait for the same disk.
+        # One thread each: fdatasync of two logs at once would only make both wait for the same disk. But
+        # those who write little do not wait for those who write much.
         self._writer = Worker("gapless-flush", self._guard.mistaken)
+        self._bulk_writer = Worker("gapless-flush-bulk", self._guard.mistaken)
         self.reader = Desk("gapless-read", patience_s=READ_SECONDS_MAX)
         # Making Parquet of a segment takes seconds, which nobody shall wait for.
         self.archivist = Desk("gapless-archive", patience_s=ARCHIVE_SECONDS_MAX)
         self._archiving = False
         #: Letting go of what newer rows supersede, while that is under way.
         self._tidying: asyncio.Task[None] | None = None
-        #: Logs with records that are not being flushed yet, and those under way.
-        self._waiting: dict[PubendId, None] = {}
+        #: Logs with a flush under way, or about to begin.
         self._flushing: set[PubendId] = set()
+        #: The log whose flush began last and when, and the same of the last flush of another log.
+        self._last_flush: tuple[PubendId, float] = (PubendId(""), -OTHERS_SECONDS)
+        self._last_other = self._last_flush
+        #: Records that are not flushed, with their rows and bytes; and those that are, in pieces that the
+        #: broker has not been told of: up to which token each goes.
+        self._weights: dict[PubendId, deque[tuple[int, int, int]]] = {}
+        self._untold: deque[tuple[PubendId, int]] = deque()
         #: Set while nothing is under way.
         self._idle = asyncio.Event()
         self._idle.set()
@@ -147,7 +164,7 @@ class Storage:
             keyed = {p: each for p, each in self._logs.items() if isinstance(each, KeyedLog)}
             # In the same thread as the archiving, so that no segment is rewritten while it is archived.
             untidy = await self.archivist.do(self._untidy, keyed)
-            remembered = self._before_trim() if untidy and not self._closed else {}
+            remembered = await self._remember() if untidy and not self._closed else {}
             for pubend, numbers_up_to in untidy.items():
                 if not self._closed:
                     up_to = remembered.get(pubend, TICK_MAX)
@@ -200,9 +217,10 @@ class Storage:
     def append(self, effect: AppendRecord, note: bytes = b"") -> None:
         """Append a record, and see that it is flushed."""
         self._logs[effect.pubend].append(effect.token, effect.record, note)
-        if effect.pubend in self._flushing:
-            self._waiting[effect.pubend] = None
-        else:
+        batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
+        weight = (0, 0) if batch is None else (len(batch), batch.nbytes)
+        self._weights.setdefault(effect.pubend, deque()).append((effect.token, *weight))
+        if effect.pubend not in self._flushing:
             self._flushing.add(effect.pubend)
             self._idle.clear()
             # At the end of this turn of the loop, so that what else it appends goes along.
@@ -221,24 +239,35 @@ class Storage:
     def _trim_in(self, seconds: float, pubend: PubendId, before: Tick, now: Tick) -> None:
         self._now = max(self._now, now)
         self._trims[pubend] = max(before, self._trims.get(pubend, before))
-        if self._trimmer is None:
-            self._trimmer = self._loop.call_later(seconds, self._guard.call(self._trim))
+        if self._trimmer is None and self._trimming is None:
+            self._trimmer = self._loop.call_later(seconds, self._guard.call(self._begin_trim))
 
-    def _trim(self) -> None:
+    def _begin_trim(self) -> None:
         self._trimmer = None
-        if self._closed:
-            return
+        if not self._closed:
+            self._trimming = self._guard.task(self._trim(), "trim")
+
+    async def _trim(self) -> None:
+        # What else may go while this is under way, the database knows less of.
         trims, self._trims = self._trims, {}
         try:
-            self._before_trim()
+            await self._remember()
         except StoreError as error:
             # Freeing room needs a little room.
             seconds = 0.0 if self._make_room() else TRIM_AGAIN_SECONDS
+            self._trimming = None
             for pubend, before in trims.items():
                 self._trim_failed(pubend, before, error, seconds)
             return
+        self._trimming = None
+        if self._trims and not self._closed:
+            self._trimmer = self._loop.call_later(TRIM_SECONDS, self._guard.call(self._begin_trim))
         for pubend, before in trims.items():
-            self._trim_one(pubend, before)
+            if not self._closed:
+                self._trim_one(pubend, before)
+
+    async def _remember(self) -> Mapping[PubendId, Tick]:
+        return {} if self._before_trim is None else await self._before_trim()
 
     def _trim_one(self, pubend: PubendId, before: Tick) -> None:
         found, archive = self._logs[pubend], self._archives.get(pubend)
@@ -266,13 +295,14 @@ class Storage:
 
     def troubles(self) -> list[str]:
         """The threads that have ended, or have been at one piece of work for too long."""
-        found = (self._writer.trouble(), self.reader.trouble(), self.archivist.trouble())
+        writers = (self._writer.trouble(), self._bulk_writer.trouble())
+        found = (*writers, self.reader.trouble(), self.archivist.trouble())
         return [trouble for trouble in found if trouble is not None]
 
     @property
     def is_dead(self) -> bool:
         """Whether nothing will ever become durable again."""
-        return self._writer.is_dead
+        return self._writer.is_dead or self._bulk_writer.is_dead
 
     async def idle(self) -> None:
         """Return when everything that was appended is durable, or was refused."""
@@ -281,9 +311,11 @@ class Storage:
     async def close(self) -> None:
         """Wait for what is under way, and close the logs."""
         self._closed = True
-        if self._tidying is not None:
-            await asyncio.wait([self._tidying])
+        for task in (self._tidying, self._trimming):
+            if task is not None:
+                await asyncio.wait([task])
         await self._writer.close()
+        await self._bulk_writer.close()
         await self.reader.close()
         await self.archivist.close()
         for each in self._logs.values():
@@ -291,32 +323,44 @@ class Storage:
 
     def _flush(self, pubend: PubendId) -> None:
         began = time.perf_counter()
-        self._writer.do(
-            self._logs[pubend].flush, lambda flushed, error: self._flushed(pubend, began, flushed, error)
+        is_quick = sum(nbytes for _, _, nbytes in self._weights[pubend]) <= QUICK_BYTES_MAX
+        if pubend != self._last_flush[0]:
+            self._last_other = self._last_flush
+        self._last_flush = (pubend, began)
+        (self._writer if is_quick else self._bulk_writer).do(
+            self._logs[pubend].flush,
+            lambda flushed, error: self._flushed(pubend, began, flushed, error, is_quick=is_quick),
         )
 
-    def _flushed(self, pubend: PubendId, began: float, flushed: Flushed, error: BaseException | None) -> None:
-        self._flush_took(time.perf_counter() - began)
+    def _flushed(
+        self, pubend: PubendId, began: float, flushed: Flushed, error: BaseException | None, *, is_quick: bool
+    ) -> None:
+        seconds = time.perf_counter() - began
+        self._flush_took(seconds)
         if isinstance(error, StoreError):
             self._broken(error)
         elif error is not None:
             self._guard.mistaken(error)
         else:
             try:
-                self._was_flushed(pubend, flushed)
+                self._was_flushed(pubend, flushed, 0.0 if is_quick else seconds)
             except Exception as mistake:  # noqa: BLE001  # publishers wait for what comes of it
                 self._guard.mistaken(mistake)
 
-    def _was_flushed(self, pubend: PubendId, flushed: Flushed) -> None:
+    def _was_flushed(self, pubend: PubendId, flushed: Flushed, pause_s: float) -> None:
         # What was published after events that failed must not be stored before they are.
         later = self._logs[pubend].take_back() if flushed.failed else ()
-        if pubend in self._waiting:
-            del self._waiting[pubend]
+        failed = (*flushed.failed, *later)
+        if failed:
+            weights = self._weights[pubend]
+            self._weights[pubend] = deque(each for each in weights if each[0] not in failed)
+        pieces = self._in_pieces(pubend, flushed)
+        if self._weights[pubend] and pause_s and self._others_flush(pubend):
+            self._loop.call_later(pause_s, self._guard.call(self._flush), pubend)
+        elif self._weights[pubend]:
             self._flush(pubend)
         else:
             self._flushing.discard(pubend)
-        if not self._flushing:
-            self._idle.set()
         error = flushed.error
         if error is not None:
             self._make_room()
@@ -325,10 +369,42 @@ class Storage:
                 "append_failed", by=(pubend, error.code), pubend=pubend, code=error.code, reason=error.message
             )
         reason = "" if error is None else str(error)
-        for token in (*flushed.failed, *later):
+        for token in failed:
             self._feed(RecordFailed(pubend=pubend, token=token, reason=reason))
-        if flushed.token is not None:
-            self._feed(RecordDurable(pubend=pubend, token=flushed.token))
+        is_telling = bool(self._untold)
+        self._untold += [(pubend, token) for token in pieces]
+        if not is_telling:
+            self._tell()
+
+    def _others_flush(self, pubend: PubendId) -> bool:
+        """Whether another log was flushed of late."""
+        last = self._last_other if self._last_flush[0] == pubend else self._last_flush
+        return time.perf_counter() - last[1] < OTHERS_SECONDS
+
+    def _in_pieces(self, pubend: PubendId, flushed: Flushed) -> list[int]:
+        """Up to which tokens the broker is told, one after the other, that records are durable."""
+        weights = self._weights[pubend]
+        pieces: list[int] = []
+        rows = nbytes = 0
+        while weights and flushed.token is not None and weights[0][0] <= flushed.token:
+            token, more_rows, more_bytes = weights.popleft()
+            if pieces and rows < TELL_ROWS and nbytes < TELL_BYTES:
+                pieces[-1] = token
+            else:
+                pieces.append(token)
+                rows = nbytes = 0
+            rows, nbytes = rows + more_rows, nbytes + more_bytes
+        return pieces
+
+    def _tell(self) -> None:
+        """Tell the broker of one piece, and the next in the next turn: a step for all would take too long."""
+        if self._untold:
+            pubend, token = self._untold.popleft()
+            self._feed(RecordDurable(pubend=pubend, token=token))
+        if self._untold:
+            self._loop.call_soon(self._guard.call(self._tell))
+        elif not self._flushing:
+            self._idle.set()
 
     def _was_read(
         self, effect: ReadRecords, done: asyncio.Future[tuple[TickRange, EventBatch | None]]

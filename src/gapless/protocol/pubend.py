@@ -67,7 +67,7 @@ GRANTS_MAX = 256
 #: So many events are worth a message of their own: putting them together with others would copy them.
 TELL_ROWS_WORTH = 512
 #: And so many bytes are; no more than this is put together.
-TELL_BYTES_WORTH = 2**20
+TELL_BYTES_WORTH = 2**18
 #: Start requests that wait for their advertisement; beyond, they are dropped and the edge repeats them.
 EARLY_MAX = 256
 #: Each reservation of a pubend that stays idle covers twice the time of the one before, up to so many times

@@ -59,7 +59,9 @@ HEAP_STALE_MAX = 64
 #: So many members are asked one by one.
 FEW_MAX = 4
 #: Deliveries are not made larger than this by putting batches together.
-_TOGETHER_BYTES_MAX = 8 * 2**20
+_TOGETHER_BYTES_MAX = 1 * 2**20
+#: No more bytes of several pubends are merged at once, but for one event of each.
+_MERGED_BYTES_MAX = 4 * 2**20
 _WINDOW_MIN = 1_000
 #: More than all time since ticks began: a window that ended before now would have to be moved on with every
 #: part of an answer, and each time be asked for in ever smaller parts.
@@ -582,14 +584,35 @@ class Group:
                 for piece in chunk.pieces(rows_max):
                     yield Merged(piece, None), piece.last + 1
         else:
-            merged = self._merged(start, stop)
-            at = 0
-            while merged is not None and at < len(merged.batch):
-                cut = _cut(merged.batch, at, rows_max)
-                yield merged.where(np.arange(at, cut)), int(merged.batch.ticks[cut - 1]) + 1
-                at = cut
+            low = start
+            while min(low.values()) < stop:
+                reach = self._merge_reach(low, stop)
+                merged = self._merged(low, reach)
+                low = {pubend: max(at, reach) for pubend, at in low.items()}
+                at = 0
+                while merged is not None and at < len(merged.batch):
+                    cut = _cut(merged.batch, at, rows_max)
+                    yield merged.where(np.arange(at, cut)), int(merged.batch.ticks[cut - 1]) + 1
+                    at = cut
         if stop > min(start.values()):
             yield None, stop
+
+    def _merge_reach(self, start: dict[PubendId, Tick], stop: Tick) -> Tick:
+        """Up to where the rows of all pubends are merged at once: copying all that is there may be too much.
+
+        Each pubend has an equal part of the bytes, and one event at least.
+        """
+        bytes_max = _MERGED_BYTES_MAX // len(self.lanes)
+        for lane in self.lanes:
+            size = 0
+            for batch in lane.istream.stream.rows.between(start[lane.pubend], stop):
+                size += batch.nbytes
+                if size > bytes_max:
+                    over = -(-len(batch) * (size - bytes_max) // max(batch.nbytes, 1))
+                    rows = max(len(batch) - over, int(size == batch.nbytes))
+                    stop = int(batch.ticks[rows - 1]) + 1 if rows else batch.first
+                    break
+        return stop
 
     def _merged(self, start: dict[PubendId, Tick], stop: Tick) -> Merged | None:
         parts = [

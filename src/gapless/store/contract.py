@@ -57,7 +57,9 @@ class RecordLog(Protocol):
         ...
 
     def flush(self) -> Flushed:
-        """Make everything appended so far durable, as one group. One flush at a time.
+        """Make what was appended durable, as one group: the oldest record and as much behind it as is quick.
+
+        One flush at a time. Whoever wants all of it flushes until all tokens were told.
 
         Raises StoreError when nobody can say what is on the disk. The log is unusable then: stop the broker,
         tell nobody anything about the records under way, open the log again.

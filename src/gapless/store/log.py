@@ -65,6 +65,8 @@ from gapless.store.segment import (
 ALONE_BYTES = 128 * 2**10
 #: Bytes of a group that are gathered before they are written.
 WRITE_BYTES = 4 * 2**20
+#: A flush takes no more records when it has so many bytes: others wait for the same disk.
+FLUSH_BYTES_MAX = 4 * 2**20
 #: Sealed segments whose index stays in memory after a read.
 INDEXES_MAX = 256
 #: How much room a log takes in advance.
@@ -170,7 +172,7 @@ class Log:
         """See `RecordLog.flush`."""
         if self._broken is not None:
             raise self._broken
-        entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        entries = self._taken()
         if not entries:
             return Flushed()
         group = self._with_room(Group(entries, []))
@@ -178,6 +180,19 @@ class Log:
             self._write(group)
         written = group.entries[-1].token if group.entries else None
         return Flushed(token=written, failed=tuple(group.failed), error=group.error)
+
+    def _taken(self) -> list[Waiting]:
+        """What one flush writes: `FLUSH_BYTES_MAX`, and the record that exceeds it."""
+        entries: list[Waiting] = []
+        size = 0
+        for _ in range(len(self._waiting)):
+            if size >= FLUSH_BYTES_MAX:
+                break
+            entry = self._waiting.popleft()
+            entries.append(entry)
+            if isinstance(entry.record, BatchRecord):
+                size += entry.record.batch.nbytes
+        return entries
 
     def take_back(self) -> tuple[int, ...]:
         """See `RecordLog.take_back`."""

@@ -13,7 +13,7 @@ from gapless.model.schema import Schema
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Reader
 from gapless.protocol.effects import Deliver
-from gapless.protocol.events import DeliveryTaken, Event, SubscriberReady
+from gapless.protocol.events import DeliveryTaken, Event, SubscriberReady, SubscriberSlow
 from gapless.wire.frames import FROM_CLIENT
 from gapless.wire.rows import RowFormat
 
@@ -174,9 +174,11 @@ def test_a_client_that_does_not_read_gets_more_when_it_has_read() -> None:
         desk.line.is_congested = True
         desk.delivery.deliver(_laggard(1, [10]))
         assert await desk.heard() == []
+        assert not desk.line.sent, "nothing is encoded for somebody who does not read"
         desk.line.is_congested = False
         desk.delivery.drained(desk.line)
         assert await desk.heard() == [READY]
+        assert desk.line.sent == 1
         desk.delivery.drained(desk.line)
         assert await desk.heard() == [], "nobody waits any more"
 
@@ -274,5 +276,53 @@ def test_what_was_handed_out_may_be_acknowledged_after_it_was_taken_back() -> No
         desk.delivery.report_slow(desk.reader)
         desk.delivery.acknowledged(desk.reader, {PUBEND: 16})
         assert desk.delivery.positions(desk.reader) == {PUBEND: 16}
+
+    _run(story)
+
+
+def _live(serial: int, ticks: list[int]) -> Deliver:
+    return replace(_laggard(serial, ticks), laggard=False)
+
+
+def _slow(position: int, *, away: bool = False) -> SubscriberSlow:
+    return SubscriberSlow(subscription=SubscriptionId("alice"), positions={PUBEND: position}, away=away)
+
+
+def test_who_could_not_take_a_delivery_gets_no_later_one_before_it_is_reported() -> None:
+    """A later one would be acknowledged, and what lies before it with it."""
+
+    async def story() -> None:
+        desk = _Desk(credit=1)
+        desk.delivery.deliver(_live(1, [10, 11]))
+        desk.delivery.granted(desk.reader, 5)
+        desk.delivery.deliver(_live(2, [12]))
+        desk.delivery.deliver(_live(3, [13, 14]))
+        assert desk.line.sent == 0
+        assert desk.fed == [], "in a turn of its own"
+        assert await desk.heard() == [_slow(10)]
+
+    _run(story)
+
+
+def test_the_broker_hears_that_one_is_slow_before_the_rest_is_taken() -> None:
+    async def story() -> None:
+        desk = _Desk(credit=1)
+        desk.delivery.deliver(_live(1, [10, 11]))
+        desk.delivery._look()
+        assert desk.fed == []
+        heard = await desk.heard()
+        desk.delivery._look()
+        assert [*heard, *await desk.heard()] == [_slow(10), DeliveryTaken(serial=1)]
+
+    _run(story)
+
+
+def test_one_that_leaves_before_it_is_reported_slow_is_reported_away_only() -> None:
+    async def story() -> None:
+        desk = _Desk(credit=1)
+        desk.delivery.deliver(_live(1, [10, 11]))
+        desk.reader.connection = None
+        desk.delivery.report_slow(desk.reader, away=True)
+        assert await desk.heard() == [_slow(10, away=True)]
 
     _run(story)

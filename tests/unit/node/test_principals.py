@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from time import perf_counter
 from unittest import mock
 
 import pytest
@@ -16,7 +17,7 @@ from gapless.model.schema import Schema
 from gapless.node import principals
 from gapless.node.config import Limits
 from gapless.node.connection import ANSWERS_BYTES_MAX, Connection
-from gapless.node.principals import Principals, Share
+from gapless.node.principals import Principals, Share, Turns
 from gapless.node.security import ANONYMOUS, KNOWN_MAX, NOBODY, Rights, Tokens, is_gone, token_hash
 from gapless.wire.frames import FROM_CLIENT, Frame, Kind, encode_frame
 
@@ -144,7 +145,7 @@ def test_requests_wait_until_answers_are_read_and_come_in_order(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def story() -> None:
-        owner, far = await answering(Share(2**30), ANSWERS_BYTES_MAX)
+        owner, far = await answering(Share(2**30, Turns()), ANSWERS_BYTES_MAX)
         running = asyncio.get_running_loop()
         with far:
             await running.sock_sendall(far, frames(100))
@@ -162,7 +163,7 @@ def test_requests_wait_until_answers_are_read_and_come_in_order(
 
 def test_answers_that_are_read_never_stop_anybody() -> None:
     async def story() -> None:
-        owner, far = await answering(Share(2**30), ANSWERS_BYTES_MAX // 4)
+        owner, far = await answering(Share(2**30, Turns()), ANSWERS_BYTES_MAX // 4)
         running = asyncio.get_running_loop()
         with far:
             for at in range(32):
@@ -181,7 +182,7 @@ def test_a_client_that_reads_nothing_for_long_is_cut_off(monkeypatch: pytest.Mon
     monkeypatch.setattr("gapless.node.connection.UNREAD_LOOK_SECONDS", 0.001)
 
     async def story() -> None:
-        owner, far = await answering(Share(2**30), ANSWERS_BYTES_MAX)
+        owner, far = await answering(Share(2**30, Turns()), ANSWERS_BYTES_MAX)
         running = asyncio.get_running_loop()
         with far:
             await running.sock_sendall(far, frames(100))
@@ -199,7 +200,7 @@ def test_when_the_share_of_one_connection_is_used_up_another_of_the_principal_wa
     monkeypatch.setattr(principals, "TURN_SECONDS", 1e-9)
 
     async def story() -> None:
-        share = Share(2**30)
+        share = Share(2**30, Turns())
         one, far_one = await answering(share, 1)
         two, far_two = await answering(share, 1)
         running = asyncio.get_running_loop()
@@ -220,7 +221,7 @@ def test_when_the_share_of_one_connection_is_used_up_another_of_the_principal_wa
 
 def test_unfinished_frames_of_a_principal_are_bounded() -> None:
     async def story() -> None:
-        share = Share(2**16)
+        share = Share(2**16, Turns())
         owners = [await answering(share, 1) for _ in range(8)]
         [large] = encode_frame(Kind.LIST_TOPICS, bytes(2**15))
         running = asyncio.get_running_loop()
@@ -266,18 +267,71 @@ def test_what_conditions_cost_with_every_event_has_a_quota() -> None:
     asyncio.run(story())
 
 
-def test_a_principal_rests_after_a_long_request() -> None:
-    """Three times as long as that took, and not at all after a short one."""
+def resting(seconds: float, *others: bool) -> float | None:
+    """How long a principal rests after something that took so long; None when it does not."""
 
-    async def story() -> list[float]:
+    async def story() -> float | None:
         rests: list[float] = []
+        turns = Turns()
+        share, other = Share(0, turns), Share(0, turns)
+        for at, is_other in enumerate(others):
+            (other if is_other else share).heard(at / 100)
         with mock.patch.object(
             asyncio.get_running_loop(), "call_later", lambda delay, _: rests.append(delay)
         ):
-            for spent_s in (principals.LONG_SECONDS / 2, 2 * principals.LONG_SECONDS):
-                share = Share(0)
-                share.spent_s = spent_s
-                share.wait(lambda: None)
-        return rests
+            share.charge(seconds)
+            assert share.is_resting == bool(rests)
+        return rests[0] if rests else None
 
-    assert asyncio.run(story()) == [principals.REST * 2 * principals.LONG_SECONDS]
+    return asyncio.run(story())
+
+
+def test_a_principal_rests_after_something_long() -> None:
+    long = principals.LONG_SECONDS
+    assert resting(long / 2, False, True) is None
+    rests = [resting(seconds, False, True) for seconds in (long, 5 * long, 10 * long)]
+    assert rests[0] is not None
+    assert rests[1] is not None
+    assert rests[2] is not None
+    assert rests[0] >= principals.REST * long
+    assert rests[1] > 5 * rests[0]
+    assert rests[2] > 2 * rests[1], "longer, and more than in proportion"
+    assert resting(60.0, False, True) == principals.REST_SECONDS_MAX
+
+
+def test_a_principal_that_is_alone_never_rests() -> None:
+    assert resting(1.0, False, False) is None
+
+
+def test_turns_are_shorter_while_several_principals_are_heard() -> None:
+    async def story() -> None:
+        turns = Turns()
+        one, two = Share(0, turns), Share(0, turns)
+        one.heard(0.0)
+        assert turns.seconds == principals.TURN_SECONDS
+        two.heard(0.1)
+        one.heard(0.2)
+        assert turns.seconds == principals.SHARED_TURN_SECONDS
+        one.heard(0.2 + 2 * principals.AMONG_OTHERS_SECONDS)
+        assert turns.seconds == principals.TURN_SECONDS
+
+    asyncio.run(story())
+
+
+def test_nothing_is_heard_from_a_principal_that_rests() -> None:
+    async def story() -> None:
+        turns = Turns()
+        share, other = Share(2**30, turns), Share(2**30, turns)
+        owner, far = await answering(share, 1)
+        running = asyncio.get_running_loop()
+        with far:
+            share.heard(perf_counter())
+            other.heard(perf_counter())
+            share.charge(principals.LONG_SECONDS)
+            assert share.is_used_up
+            await running.sock_sendall(far, frames(3))
+            await owner.until(3)
+            assert not share.is_resting, "it heard them after its rest"
+            owner._connection.abort("done")
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))

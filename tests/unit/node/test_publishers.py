@@ -43,6 +43,13 @@ def publish(publishers: Publishers, name: str, first: int, last: int, tick: Tick
     return value
 
 
+def positions(publishers: Publishers) -> list[PublisherPosition]:
+    """What is to be written down."""
+    forgotten, changed = publishers.take(1_000)
+    publishers.put_back(forgotten, changed)
+    return changed
+
+
 def code(caught: pytest.ExceptionInfo[UsageError]) -> str:
     return caught.value.code
 
@@ -59,7 +66,7 @@ def test_what_is_on_its_way_or_stored_is_known() -> None:
     assert publishers.durable("me") == -1
     publishers.stored("me", 9, 1_000)
     assert publishers.durable("me") == 9
-    assert publishers.positions()[0].catenation == 9
+    assert positions(publishers)[0].catenation == 9
     assert publishers.known_tick == 1_000
 
 
@@ -108,11 +115,11 @@ def test_what_was_given_up_is_remembered_as_not_stored_over_restarts_and_trims()
     assert list(publishers.pieces("me", 1, 1)) == [(1, 1, False)]
     from_notes = recovered(Notes(*((tick, {"me": value}) for tick, value in notes)))
     assert list(from_notes.pieces("me", 0, 3)) == expected
-    from_database = recovered(Notes(), publishers.positions(), 9)
+    from_database = recovered(Notes(), positions(publishers), 9)
     assert list(from_database.pieces("me", 0, 3)) == expected
     # From there on, the number is all that a note says.
     assert publish(from_database, "me", 4, 4, 12) == 4
-    both = recovered(Notes((9, {"me": notes[1][1]}), (12, {"me": 4})), publishers.positions(), 9)
+    both = recovered(Notes((9, {"me": notes[1][1]}), (12, {"me": 4})), positions(publishers), 9)
     assert list(both.pieces("me", 0, 4)) == [*expected[:2], (2, 4, True)]
 
 
@@ -135,7 +142,7 @@ def test_beyond_the_bound_the_oldest_holes_become_one_that_is_refused() -> None:
         publish(publishers, "me", number, number, number + 1)
     last = 2 * HOLES_MAX + 2
     assert publishers.accepted("me") == last
-    [position] = publishers.positions()
+    [position] = positions(publishers)
     assert len(position.holes) == HOLES_MAX
     assert position.holes[0] == (1, 3)
     assert list(publishers.pieces("me", 0, 4)) == [(0, 0, True), (1, 3, False), (4, 4, True)]
@@ -159,7 +166,7 @@ def test_what_may_be_lost_gets_no_receipt_and_is_not_stored_a_second_time() -> N
     assert list(publishers.pieces("me", 2, 3)) == [(2, 3, False)]
     assert list(publishers.pieces("you", 2, 3)) == [(2, 3, True)]
     publish(publishers, "me", 4, 4, 11)
-    again = recovered(Notes(), publishers.positions(), 11)
+    again = recovered(Notes(), positions(publishers), 11)
     assert list(again.pieces("me", 3, 4)) == [(3, 3, False), (4, 4, True)]
     assert again.fresh("me", 2, 3) == 3
 
@@ -179,7 +186,7 @@ def test_an_identity_belongs_to_whoever_used_it_first_over_restarts_too() -> Non
     value = publishers.accept("me", 0, 0, "token feed")
     publishers.stored("me", 0, 5)
     from_notes = recovered(Notes((5, {"me": value})))
-    from_database = recovered(Notes(), publishers.positions(), 5)
+    from_database = recovered(Notes(), positions(publishers), 5)
     for each in (publishers, from_notes, from_database):
         each.check_owner("me", "token feed")
         for principal in ("token other", ANONYMOUS):
@@ -205,7 +212,7 @@ def test_a_released_identity_goes_to_whoever_uses_it_next() -> None:
     publishers.stored("me", 0, 5)
     assert publishers.release("me")
     assert not publishers.release("nobody")
-    again = recovered(Notes(), publishers.positions(), 5)
+    again = recovered(Notes(), positions(publishers), 5)
     again.check_owner("me", "token other")
     again.accept("me", 1, 1, "token other")
     with pytest.raises(UsageError):
@@ -258,11 +265,10 @@ def test_an_identity_that_was_silent_for_long_enough_makes_room() -> None:
     publishers.stored("chosen 0", 1, clock.now)
     with pytest.raises(UsageError):
         publishers.accept("new", 0, 0)
-    publishers.positions()
-    publishers.written()
+    publishers.take(9)
     clock.now += 2 * DAY
     publishers.accept("new", 0, 0)
-    assert publishers.forgotten() == ["chosen 1"]
+    assert publishers.take(9)[0] == ["chosen 1"]
     assert publishers.fresh("chosen 0", 0, 2) == 2
     assert publishers.identities.count(ANONYMOUS) == 3
 
@@ -310,4 +316,32 @@ def test_after_a_restart_those_silent_for_longest_are_still_the_first_to_go() ->
     publishers = Publishers.recover(P, Notes(), told, 0, identities)  # type: ignore[arg-type]
     identities.sort()
     publishers.accept("new", 0, 0)
-    assert publishers.forgotten() == ["b"]
+    assert publishers.take(9)[0] == ["b"]
+
+
+def test_what_is_written_in_parts_is_what_is_written_at_once() -> None:
+    """Those who were forgotten and came anew in between included."""
+    publishers = Publishers(PubendId("p"))
+    for at in range(10):
+        publishers.accept(f"p{at}", 0, at)
+        publishers.stored(f"p{at}", at, at + 1)
+    for name in ("p1", "p2", "p3"):
+        publishers.forget(publishers._known[name])
+    publishers.accept("p2", 0, 7)
+    publishers.stored("p2", 7, 50)
+    written = {f"p{at}": -5 for at in range(10)}
+    while publishers.unwritten:
+        forgotten, changed = publishers.take(2)
+        assert len(changed) <= 2
+        for name in forgotten:
+            written.pop(name, None)
+        written.update({each.publisher: each.catenation for each in changed})
+    assert written == {"p0": 0, "p2": 7} | {f"p{at}": at for at in range(4, 10)}
+
+
+def test_an_identity_without_anything_stored_does_not_stop_writing_in_parts() -> None:
+    publishers = Publishers(PubendId("p"))
+    publishers.accept("new", 0, 3)
+    publishers.release("new")
+    publishers.take(5)
+    assert not publishers.unwritten

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 
-from gapless.model.budget import EVENT_BYTES_MAX, TOGETHER_BYTES_MAX
+from gapless.model.budget import EVENT_BYTES_MAX
 from gapless.model.ids import PubendId, TopicId
 from gapless.node.publishers import Publishers
-from gapless.node.publishing import TOGETHER_ROWS_MAX, Publishing
+from gapless.node.publishing import (
+    CHARGED_SECONDS,
+    TOGETHER_BYTES_WORTH,
+    TOGETHER_ROWS_MAX,
+    TURN_BYTES,
+    Publishing,
+)
 from gapless.node.security import EVERYTHING
+from gapless.protocol.effects import RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
 from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused
@@ -30,8 +39,13 @@ class _Client:
         self.rights = EVERYTHING
         self.heard: list[NodeMessage] = []
 
+        self.charged_s = 0.0
+
     def send(self, message: NodeMessage) -> None:
         self.heard.append(message)
+
+    def charge(self, seconds: float) -> None:
+        self.charged_s += seconds
 
 
 def published(first: int, *notes: str) -> Publish:
@@ -58,11 +72,73 @@ def story_of(*messages: Publish) -> tuple[list[PublishRequested], _Client]:
 
 
 def test_bytes_that_are_stored_together_are_bounded() -> None:
-    piece = "x" * (TOGETHER_BYTES_MAX // 4)
-    steps, _ = story_of(*(published(at, piece) for at in range(20)))
-    assert sum(step.rows.num_rows for step in steps) == 20
-    assert all(step.rows.nbytes <= TOGETHER_BYTES_MAX + 1_000 for step in steps)
+    piece = "x" * (TOGETHER_BYTES_WORTH // 2)
+    steps, _ = story_of(*(published(at, piece) for at in range(200)))
+    assert sum(step.rows.num_rows for step in steps) == 200
+    assert all(step.rows.nbytes <= TURN_BYTES + 1_000 for step in steps)
     assert len(steps) < 10, "and small ones are still put together"
+
+
+def test_a_large_event_is_not_copied_to_be_stored_with_others() -> None:
+    steps, _ = story_of(published(0, "x"), published(1, "y" * TOGETHER_BYTES_WORTH), published(2, "z"))
+    assert [step.rows.num_rows for step in steps] == [1, 1, 1]
+
+
+def test_a_request_with_very_many_rows_is_stored_in_pieces() -> None:
+    steps, _ = story_of(published(0, *["x"] * (2 * TOGETHER_ROWS_MAX + 1)))
+    assert [step.rows.num_rows for step in steps] == [TOGETHER_ROWS_MAX, TOGETHER_ROWS_MAX, 1]
+
+
+def test_one_turn_hands_over_one_piece_and_the_next_turns_the_rest() -> None:
+    fed: list[Event] = []
+
+    async def story() -> None:
+        publishing = Publishing(NETWORK, {MINE: Publishers(MINE)}, fed.append, {})
+        publishing.publish(_Client(), published(0, *["x"] * (3 * TOGETHER_ROWS_MAX)))
+        for count in (0, 1, 2, 3):
+            assert len(fed) == count
+            await asyncio.sleep(0)
+
+    asyncio.run(story())
+
+
+def test_pieces_behind_one_that_failed_are_refused() -> None:
+    """The disk is full when the first piece is stored: none of the later ones may be."""
+    client = _Client()
+    publishers = Publishers(MINE)
+    fed: list[Event] = []
+
+    async def story() -> None:
+        publishing = Publishing(NETWORK, {MINE: publishers}, fed.append, {})
+        publishing.publish(client, published(0, *["x"] * (3 * TOGETHER_ROWS_MAX)))
+        await asyncio.sleep(0)
+        [asked] = fed
+        assert isinstance(asked, PublishRequested)
+        publishing.refused(RefusePublish(pubend=MINE, token=asked.token, reason="full"))
+        publishing.hand_over()
+
+    asyncio.run(story())
+    assert len(fed) == 1
+    assert publishers.accepted("me") == -1
+    refused = [each for each in client.heard if isinstance(each, PublishRefused)]
+    numbers = [(each.first_catenation, each.last_catenation) for each in refused]
+    assert numbers == [(at * TOGETHER_ROWS_MAX, (at + 1) * TOGETHER_ROWS_MAX - 1) for at in range(3)]
+
+
+def test_a_long_step_is_charged_to_whoever_published_by_bytes() -> None:
+    much, little = _Client(), _Client()
+
+    async def story() -> None:
+        publishing = Publishing(NETWORK, {MINE: Publishers(MINE)}, lambda _: None, {})
+        publishing.publish(much, published(0, "x" * 30_000))
+        publishing.publish(little, replace(published(0, "x" * 10_000), publisher="other"))
+        publishing.hand_over()
+        publishing.stepped(CHARGED_SECONDS * 4)
+        publishing.stepped(1.0)
+
+    asyncio.run(story())
+    assert 2 < much.charged_s / little.charged_s < 3.1
+    assert much.charged_s + little.charged_s == pytest.approx(CHARGED_SECONDS * 4)
 
 
 def test_rows_that_are_stored_together_are_bounded() -> None:

@@ -73,7 +73,7 @@ def test_a_trim_that_the_database_refused_is_done_later(
     asked: list[str] = []
     done = asyncio.Event()
 
-    def before_trim() -> dict[PubendId, int]:
+    async def before_trim() -> dict[PubendId, int]:
         asked.append("remember")
         if len(asked) < 5:
             raise StoreError(code, "injected")
@@ -104,3 +104,112 @@ def test_a_trim_that_the_database_refused_is_done_later(
     assert asked == ["remember", "room", "remember", "room", "remember", "trim 7"]
     assert [record.getMessage() for record in caplog.records] == ["trim_failed"], "once, on one line"
     assert not any(record.exc_info for record in caplog.records)
+
+
+def test_the_broker_is_told_of_many_rows_in_pieces_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "TELL_ROWS", 2)
+    fed: list[tuple[int, int]] = []
+
+    async def story() -> None:
+        turn = 0
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count)
+
+        def feed(event: Event) -> None:
+            assert isinstance(event, RecordDurable)
+            fed.append((turn, event.token))
+
+        loop = asyncio.get_running_loop()
+        log = MemoryLog()
+        storage = Storage({PUBEND: log}, feed, lambda _: None)
+        for token in range(1, 7):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+        count()
+        await storage.idle()
+        await storage.close()
+
+    asyncio.run(story())
+    assert [token for _, token in fed] == [2, 4, 6], "all of them before it is idle"
+    turns = [turn for turn, _ in fed]
+    assert sorted(set(turns)) == turns
+
+
+def test_what_may_go_while_the_database_is_written_goes_with_the_next_trim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The database does not know yet what the log would forget."""
+    monkeypatch.setattr(storage_module, "TRIM_SECONDS", 0)
+    happened: list[str] = []
+
+    class _Trimmed(MemoryLog):
+        def trim(self, before: int, now: int) -> None:
+            happened.append(f"trim {before}")
+            loop.call_soon_threadsafe(trimmed.release)
+
+    async def story() -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+
+        async def before_trim() -> dict[PubendId, int]:
+            happened.append("remember")
+            if len(happened) == 1:
+                storage.trim(TrimLog(pubend=PUBEND, before=9), 0)
+            return {}
+
+        storage = Storage({PUBEND: _Trimmed()}, lambda _: None, lambda _: None, before_trim=before_trim)
+        storage.trim(TrimLog(pubend=PUBEND, before=5), 0)
+        for _ in range(2):
+            await asyncio.wait_for(trimmed.acquire(), 30)
+        await storage.close()
+
+    loop: asyncio.AbstractEventLoop
+    trimmed = asyncio.Semaphore(0)
+    asyncio.run(story())
+    assert happened == ["remember", "trim 5", "remember", "trim 9"]
+
+
+def test_what_one_flush_leaves_the_next_one_takes() -> None:
+    fed: list[Event] = []
+
+    class _OneByOne(MemoryLog):
+        def flush(self) -> Flushed:
+            held = [self._waiting.pop() for _ in range(len(self._waiting) - 1)]
+            done = super().flush()
+            self._waiting.extend(reversed(held))
+            return done
+
+    async def story() -> None:
+        storage = Storage({PUBEND: _OneByOne()}, fed.append, lambda _: None)
+        for token in range(1, 5):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+        await storage.idle()
+        await storage.close()
+
+    asyncio.run(story())
+    assert [event.token for event in fed if isinstance(event, RecordDurable)] == [1, 2, 3, 4]
+
+
+def test_a_large_flush_keeps_no_small_one_of_another_log_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "QUICK_BYTES_MAX", batch(1).batch.nbytes)
+    fed: list[Event] = []
+    other = PubendId("q")
+
+    async def story() -> None:
+        heavy = _Gated(bytes_max=2**30)
+        storage = Storage({PUBEND: heavy, other: MemoryLog()}, fed.append, lambda _: None)
+        for token in (1, 2):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+        await asyncio.get_running_loop().run_in_executor(None, heavy.taken.wait, 30)
+        storage.append(AppendRecord(pubend=other, token=1, record=batch(1)))
+        while not fed:  # noqa: ASYNC110  # nothing else tells of it
+            await asyncio.sleep(0)
+        assert fed == [RecordDurable(pubend=other, token=1)]
+        heavy.go.set()
+        await storage.idle()
+        await storage.close()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+    assert fed[1:] == [RecordDurable(pubend=PUBEND, token=2)]

@@ -548,3 +548,16 @@ def test_a_record_that_is_read_alone_does_not_keep_its_neighbours_in_memory(tmp_
     finally:
         tracemalloc.stop()
         log.close()
+
+
+def test_a_flush_takes_so_many_bytes_and_the_next_one_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gapless.store.log.FLUSH_BYTES_MAX", 2 * batch(1).batch.nbytes)
+    files = FaultyFiles()
+    log = open_log(files)
+    assert flush(log, *(batch(tick) for tick in range(1, 6))) == Flushed(token=1)
+    assert log.flush() == Flushed(token=3)
+    assert log.flush() == Flushed(token=4)
+    assert log.flush() == Flushed()
+    log.close()
+    log = restarted(files)
+    assert ticks_in(log) == [1, 2, 3, 4, 5]
