@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--inputs", type=int, default=100_000, help="how many")
     parser.add_argument("--seed", type=int, default=1, help="decides all inputs")
-    parser.add_argument("--lanes", type=int, default=1, help="attackers at a time")
+    parser.add_argument("--lanes", type=int, default=2, help="attackers at a time")
     parser.add_argument("--json", action="store_true", help="the account as JSON on standard output")
     chosen = parser.parse_args(arguments)
     if chosen.inputs < 1 or chosen.seed < 0 or chosen.lanes < 1:
@@ -62,6 +62,7 @@ def _show(result: Result, console: Console) -> None:
         ended = ", ".join(f"{code} {number:,}" for code, number in row["ended"].items())
         say(f"{kind:24}{row['sent']:>12,}{row['percent']:>8.2f}{row['went_on']:>12,}  {ended}")
     say("\nanswers: " + ", ".join(f"{name} {number:,}" for name, number in figures["answers"].items()))
+    say("refused: " + ", ".join(f"{code} {number:,}" for code, number in figures["refused"].items()))
     share = figures["percent"]
     say(f"accepted {share['accepted']} %, refused {share['refused']} %, cut off {share['cut']} %")
     say(

@@ -94,7 +94,7 @@ class Result:
                 "sent": sent, "percent": round(100 * sent / inputs, 2),
                 "went_on": sent - sum(ended.values()), "ended": ended,
             }  # fmt: skip
-        cut, refused = sum(tally.cut.values()), tally.refused
+        cut, refused = sum(tally.cut.values()), sum(tally.refused.values())
         shares = {"accepted": inputs - cut - refused, "refused": refused, "cut": cut}
         return {
             "inputs": tally.inputs,
@@ -107,6 +107,7 @@ class Result:
             "kinds": kinds,
             "percent": {name: round(100 * n / inputs, 2) for name, n in shares.items()},
             "answers": dict(tally.answers.most_common()),
+            "refused": dict(tally.refused.most_common()),
             "reasons": tally.examples,
             "witness_events": self.events,
             "witness_ms": {

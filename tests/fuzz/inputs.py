@@ -265,10 +265,14 @@ class Source:
     def _publish(self, topic: str, kind: str, parts: list[bytes], after: After) -> Input:
         self._first += 70
         pubend = self.random.choice([None, None, PUBENDS[topic]])
-        publisher = f"mallory-{self._lane}"
+        publisher = f"mallory-{self._lane}" if after is After.OPEN else self._publisher()
         head = [topic, pubend, publisher, self._first, FINGERPRINTS[topic], None, None]
         name = "PUBLISH_ROWS" if len(parts) == 2 else "PUBLISH"
         return Input(kind, frame(name, head, parts), after)
+
+    def _publisher(self) -> str:
+        """Who publishes over other connections: events that pass each other count as given up."""
+        return f"mallory-{self._lane}-{self.random.randrange(100)}"
 
     # ---- requests ------------------------------------------------------------------------------------
 
@@ -364,7 +368,7 @@ class Source:
                 row = _pack(self._row())
                 parts, topic = [struct.pack("<I", len(row)), row], "few"
         self._first += 70
-        publisher = f"mallory-{self._lane}"
+        publisher = self._publisher()
         after = random.choice([None, [PUBENDS[topic], 3], ["every-1", 2**62 - 1]])
         return [topic, None, publisher, self._first, FINGERPRINTS[topic], after, None], parts
 

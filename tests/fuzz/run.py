@@ -33,13 +33,15 @@ HANDS = 4
 #: So many chunks go over one connection: it gathers subscriptions, and with them the node's work grows.
 CHUNKS_A_CONNECTION = 2
 #: So many filters are there at a time on the topic of every type; each changes after so many seconds.
-FILTERS, FILTERS_EVERY = 32, 4
+FILTERS, FILTERS_EVERY = 16, 2
 #: A node that does not answer for so long has stalled.
 STALLED_SECONDS = 30.0
 #: So many inputs of each lane are remembered, to be looked at when the node dies.
 REMEMBERED = 2 * CHUNK_INPUTS
 
 _WELCOME, _REFUSE, _PONG = KINDS["WELCOME"], KINDS["REFUSE"], KINDS["PONG"]
+#: Refusals after which a connection goes on, and which field of the head is the code.
+_REFUSED = {KINDS["PUBLISH_REFUSED"]: 3, KINDS["REQUEST_REFUSED"]: 1}
 #: A number of 32 bits in MessagePack, and how all begin that stand for others.
 _NUMBER = struct.Struct(">BI")
 STANDING_IN = b"\xce\xff\xff\xff"
@@ -55,6 +57,9 @@ class Wire(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
+        #: The codes of refusals after which it goes on, and the last message of each.
+        self.refused: Counter[str] = Counter()
+        self.messages: dict[str, str] = {}
         self.pong = 0
         self.refusal: dict[str, Any] | None = None
         self.numbers: list[int] = []
@@ -90,6 +95,10 @@ class Wire(asyncio.Protocol):
                 self.refusal = msgspec.msgpack.decode(buffer[at + 16 : at + 16 + head])
             elif kind == _WELCOME:
                 self.is_welcome = True
+            elif kind in _REFUSED:
+                code, message = msgspec.msgpack.decode(buffer[at + 16 : at + 16 + head])[_REFUSED[kind] :][:2]
+                self.refused[code] += 1
+                self.messages[code] = message
             elif self.seen is not None:
                 self.seen(kind, bytes(buffer[at + 16 : at + 16 + length]), head, parts)
             at += 16 + length
@@ -148,17 +157,14 @@ class Tally:
     sent: Counter[str] = field(default_factory=Counter)
     cut: Counter[tuple[str, str]] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
-    #: Reasons that a node gave for hanging up, an example of each code.
+    #: How many were refused and the connection went on, by code.
+    refused: Counter[str] = field(default_factory=Counter)
+    #: Reasons that a node gave for refusing and for hanging up, an example of each code.
     examples: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
         return self.inputs >= self.wanted
-
-    @property
-    def refused(self) -> int:
-        """How many were answered with a refusal, and the connection went on."""
-        return self.answers["REQUEST_REFUSED"] + self.answers["PUBLISH_REFUSED"]
 
 
 class Lane:
@@ -308,6 +314,9 @@ class Lane:
 
     def _ended(self, wire: Wire) -> None:
         self._tally.answers.update({NAMES.get(kind, hex(kind)): n for kind, n in wire.answers.items()})
+        self._tally.refused.update(wire.refused)
+        for code, message in wire.messages.items():
+            self._tally.examples.setdefault(code, message[:150])
         wire.end()
 
 
