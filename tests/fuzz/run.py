@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from random import Random
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.fuzz.inputs import EVENTS, PUBENDS, SUBSCRIPTIONS, TOPICS, After, Inp
 from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
-#: So many inputs are drawn at once; and so many of those that may end their connection are sent at once.
+#: So many inputs are drawn at once, at most; of those that may end their connection so many are sent at once.
 CHUNK_INPUTS, FEW_INPUTS = 1_000, 4
 #: So many connections of a lane get them, each some of them.
 HANDS = 4
@@ -180,9 +180,9 @@ class Lane:
         self._wires: dict[int, Wire] = {}
         self.last: deque[Input] = deque(maxlen=REMEMBERED)
 
-    def draw(self, event: str) -> list[Input]:
+    def draw(self, size: int, event: str) -> list[Input]:
         """The next chunk, with events of one kind."""
-        return self._source.draw(CHUNK_INPUTS, event)
+        return self._source.draw(size, event)
 
     async def play(self, drawn: list[Input]) -> None:
         """Send a chunk, and return when all of it was read."""
@@ -446,17 +446,20 @@ async def attack(
 
 async def _rounds(lanes: list[Lane], tally: Tally, random: Random) -> None:
     """Chunk after chunk; the next ones are drawn while the node is busy with these."""
-    event = random.choice(EVENTS)
-    chunks = [lane.draw(event) for lane in lanes]
+    # Each kind of event has its turn, also in a short attack.
+    events = chain(dict.fromkeys(EVENTS), iter(lambda: random.choice(EVENTS), None))
+    size = max(1, min(CHUNK_INPUTS, tally.wanted // (8 * len(lanes))))
+    event = next(events)
+    chunks = [lane.draw(size, event) for lane in lanes]
     while not tally.is_done:
         async with asyncio.TaskGroup() as group:
             for lane, chunk in zip(lanes, chunks, strict=True):
                 group.create_task(lane.play(chunk))
-            event = random.choice(EVENTS)
+            event = next(events)
             for at, lane in enumerate(lanes):
                 for _ in range(3):
                     await asyncio.sleep(0)
-                chunks[at] = lane.draw(event)
+                chunks[at] = lane.draw(size, event)
     for lane in lanes:
         lane.leave()
 
