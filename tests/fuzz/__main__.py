@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--inputs", type=int, default=100_000, help="how many")
     parser.add_argument("--seed", type=int, default=1, help="decides all inputs")
-    parser.add_argument("--lanes", type=int, default=3, help="attackers at a time")
+    parser.add_argument("--lanes", type=int, default=2, help="attackers at a time")
     parser.add_argument("--json", action="store_true", help="the account as JSON on standard output")
     chosen = parser.parse_args(arguments)
     if chosen.inputs < 1 or chosen.seed < 0 or chosen.lanes < 1:
