@@ -162,7 +162,18 @@ def _attributes(count: int) -> bytes:
     return b"<a " + b" ".join(b'a%d="%d"' % (number, number) for number in range(count)) + b"/>"
 
 
-DOCUMENTS: dict[str, bytes] = {
+#: The quotas of documents: what is above them is refused at the door.
+DOCUMENT_BYTES_MAX, DOCUMENT_PARTS_MAX = 2**20, 10_000
+
+
+def _deep(head: bytes, text: bytes) -> bytes:
+    """As much text as may be, below as many elements as may be."""
+    bottom = DOCUMENT_BYTES_MAX - 256 * (len(head) + 4)
+    return head * 256 + (text * (bottom // len(text))) + b"</a>" * 256
+
+
+#: Larger than a node takes, in some way.
+LARGE_DOCUMENTS: dict[str, bytes] = {
     "attributes": _attributes(80_000),
     "depth": b"<a>" * 250_000 + b"</a>" * 250_000,
     "siblings": b"<a>" + b"<b/>" * 99_000 + b"</a>",
@@ -172,21 +183,47 @@ DOCUMENTS: dict[str, bytes] = {
     "doctype": b'<!DOCTYPE a [<!ENTITY b "' + b"x" * 100_000 + b'">]><a>' + b"&b;" * 10_000 + b"</a>",
     "levels": b"<a>" * 200 + b"<b>1</b>" * 90_000 + b"</a>" * 200,
 }
+#: As nasty as the quotas allow: these are taken and matched.
+LEGAL_DOCUMENTS: dict[str, bytes] = {
+    "deep spaces": _deep(b"<a>", b" "),
+    "deep digits": _deep(b"<a>1", b"1"),
+    "deep text": _deep(b"<a>y", b"yx"),
+    "chains": b"<r>"
+    + (b"<a>1" * 200 + b"1" * 300 + b"</a>" * 200) * (DOCUMENT_PARTS_MAX // 200 - 1)
+    + b"</r>",
+    "sibling texts": b"<a>" * 200
+    + b"".join(b"<b>%d</b>" % at for at in range(DOCUMENT_PARTS_MAX - 200))
+    + b"</a>" * 200,
+    "distinct siblings": b"<a>" + b"".join(b"<n%d/>" % at for at in range(DOCUMENT_PARTS_MAX - 1)) + b"</a>",
+    "crowds of attributes": b"<r>" + _attributes(1_000) * (DOCUMENT_PARTS_MAX // 1_002) + b"</r>",
+    "one namespace": b'<a xmlns="' + b"u" * 65_000 + b'">' + b"<b/>" * (DOCUMENT_PARTS_MAX - 3) + b"</a>",
+    "many namespaces": b"".join(
+        b"<a " + b" ".join(b'xmlns:n%d_%d="u%d"' % (depth, at, at) for at in range(36)) + b">"
+        for depth in range(255)
+    )
+    + b"<n0_0:b/>" * (DOCUMENT_PARTS_MAX - 37 * 255)
+    + b"</a>" * 255,
+    "comments": b"<a>" * 255 + b"x<!--y-->" * (DOCUMENT_PARTS_MAX - 255) + b"</a>" * 255,
+    "short entities": b"<a>" + b"&lt;" * (DOCUMENT_BYTES_MAX // 4 - 2) + b"</a>",
+    "signs in a section": b"<a><![CDATA[" + (b"<b " + b"=" * 1_100) * 9 + b"]]>" + b"y" * 900_000 + b"</a>",
+}
+DOCUMENTS: dict[str, bytes] = LARGE_DOCUMENTS | LEGAL_DOCUMENTS
 
 
 def documents(attacker: Attacker) -> None:
     """Publish nasty documents, for a pattern of its own that looks everywhere in them."""
     patterns = ["//a//b[.//c]", "//*[@a79999]", "//a[not(.//z)]//b[. > 5]", "//b[contains(., 'y')]"]
+    patterns += ["//*[. < 5]", "//*[contains(., 'yz')]", "//*[text() = 'q']", "//*[@*[contains(., 'yz')]]"]
     numbers = itertools.count()
     for raw in attacker.rounds():
-        publisher = f"mallory-{next(attacker.names)}"
         frames = [_subscribe(at, "evil", pattern) for at, pattern in enumerate(patterns, 1)]
         if not (attacker.send(raw, *frames) and attacker.hear(raw, PATIENCE_S)):
             continue
-        for catenation in itertools.count():
+        while True:
             document = list(DOCUMENTS.values())[next(numbers) % len(DOCUMENTS)]
             rows = _evil_rows(number=[1], doc=[document])
-            sent = publish("evil", EVIL, rows, first=catenation, publisher=publisher)
+            # A publisher that was refused would have to send the same again first.
+            sent = publish("evil", EVIL, rows, publisher=f"mallory-{next(attacker.names)}")
             if not (attacker.goes_on and attacker.send(raw, sent) and attacker.hear(raw, PATIENCE_S)):
                 break
 

@@ -24,7 +24,7 @@ _COLUMN_COST = 10
 #: To take in a condition, to file a conjunction or a restricted term of it, to read an atom from its text.
 _CONDITION_COST, _FILED_COST, _READ_COST = 20, 10, 100
 #: A pattern that the index does not find is tried on every document, by itself.
-_PATTERN_COST, _NEED_COST = 500, 20
+_PATTERN_COST, _NEED_COST = 1_500, 20
 #: So many parts of patterns in the index cost one unit.
 _INDEXED_NEEDS = 8
 

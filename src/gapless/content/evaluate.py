@@ -21,7 +21,6 @@ from gapless.content.domain import Domain, Interval
 from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Numbers, RowMask, Rows, float_codes
 from gapless.content.terms import Column, Term
 from gapless.content.values import NUMBERS, Key
-from gapless.content.xml.evaluate import evaluate
 
 #: In so few rows, a text is looked up in a set; of more, Arrow does it for all.
 FEW_ROWS = 64
@@ -102,7 +101,7 @@ def _mask_documents(atom: Matches, rows: Rows) -> RowMask:
     found = np.zeros(len(rows), dtype=np.bool_)
     for row, document in enumerate(rows.documents(atom.column)):
         if document is not None:
-            found[row] = evaluate(atom.pattern, document) is not atom.negated
+            found[row] = document.decided(atom.pattern) is not atom.negated
     return found
 
 

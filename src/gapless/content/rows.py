@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from gapless.content.terms import Arithmetic, Column, Constant, Term, compute
 from gapless.content.values import DECIMAL_DIGITS, Key, float_key, key_of
-from gapless.content.xml.document import Document, parse_document
+from gapless.content.xml.document import parse_document
+from gapless.content.xml.evaluate import Truths
 from gapless.errors import ContentError
 from gapless.model.schema import COLUMN_TYPES
 
@@ -35,7 +36,8 @@ NULL_CODE = -(2**63)
 #: The codes of values lie between these two.
 CODE_MIN, CODE_MAX = NULL_CODE + 1, 2**63 - 1
 
-#: Documents of so many bytes in all are kept as they were read.
+#: Documents of so many bytes in all are read once while a batch is matched; of so many, kept after that.
+DOCUMENTS_READ_BYTES_MAX = 2**22
 DOCUMENTS_KEPT_BYTES_MAX = 2**18
 
 _NAN_CODE = float_key(float("nan"))
@@ -71,7 +73,7 @@ class Rows:
         self._arrays: dict[str, pa.Array] = {}
         self._codes: dict[Term, Codes] = {}
         self._numbers: dict[Term, Numbers] = {}
-        self._documents: dict[Column, list[Document | None]] = {}
+        self._documents: dict[Column, list[Truths | None]] = {}
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
@@ -121,19 +123,28 @@ class Rows:
             found = self._numbers[term] = self._numbered(term)
         return found
 
-    def documents(self, column: Column) -> Iterable[Document | None]:
+    def documents(self, column: Column) -> Iterable[Truths | None]:
         """The documents of a column of XML; None for null, and for what cannot be read.
 
-        A few are read once, however many conditions look at them. Many would take too much memory.
+        They are read once, however many conditions look at them, unless they would take too much memory.
         """
         found = self._documents.get(column)
         if found is not None:
             return found
         texts = self.column(column)
-        if texts.nbytes > DOCUMENTS_KEPT_BYTES_MAX:
+        if texts.nbytes > DOCUMENTS_READ_BYTES_MAX:
             return map(_document, texts.to_pylist())
         found = self._documents[column] = [_document(text) for text in texts.to_pylist()]
         return found
+
+    def release(self) -> None:
+        """The conditions have been matched: forget large documents, for the rows may be kept for long."""
+        if self._documents:
+            self._documents = {
+                column: found
+                for column, found in self._documents.items()
+                if self.column(column).nbytes <= DOCUMENTS_KEPT_BYTES_MAX
+            }
 
     def _numbered(self, term: Term) -> Numbers:
         match term:
@@ -162,9 +173,9 @@ class Rows:
         return Codes(values, exact)
 
 
-def _document(text: bytes | None) -> Document | None:
+def _document(text: bytes | None) -> Truths | None:
     try:
-        return None if text is None else parse_document(text)
+        return None if text is None else Truths(parse_document(text))
     except ContentError:
         return None
 

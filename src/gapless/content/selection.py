@@ -120,6 +120,7 @@ class Selection:
         if len(self._others) <= EVALUATED_MAX:
             for conjunction in self._others:
                 accepted |= mask_conjunction(conjunction, rows)
+            rows.release()
         else:
             accepted[self._index.match(rows)[0]] = True
         return accepted

@@ -46,6 +46,11 @@ FRAME_BYTES_MAX: Final = 4 * BATCH_BYTES_MAX
 #: What clients publish in one turn of the event loop is stored together up to so many bytes.
 TOGETHER_BYTES_MAX: Final = BATCH_BYTES_MAX
 
+#: The longest XML document, in bytes, and the most elements, comments and processing instructions in it. A
+#: node takes less unless it is told to (`[limits]`); what is beyond this is never read.
+DOCUMENT_BYTES_MAX: Final = 4 * 2**20
+NODES_MAX: Final = 100_000
+
 
 def event_sizes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The size of each row: array work, but it looks at every text; ask only where one may be too large.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gapless.errors import GaplessError, NetworkDescriptionError
+from gapless.model.budget import DOCUMENT_BYTES_MAX, NODES_MAX
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
 from gapless.node.identities import PUBLISHER_DAYS_MIN, PUBLISHERS_MAX
@@ -54,6 +55,8 @@ SOLE_RETENTION = "7d"
 
 #: No limit that counts things may be set higher.
 LIMIT_MAX = 1_000_000
+#: What is beyond the limits of documents themselves would match nothing.
+_LANGUAGE_LIMITS = {"document_bytes_max": DOCUMENT_BYTES_MAX, "document_parts_max": NODES_MAX}
 
 Found = TypeVar("Found")
 
@@ -86,6 +89,10 @@ class Limits:
     principal_backlog_bytes_max: int = 256 * 10**6
     #: Maximum number of topics that one principal has created at a node.
     principal_topics_max: int = 500
+    #: Maximum number of bytes of a document in a column of type xml, and of the signs `<` and `=` in it,
+    #: those of a `</` not counted.
+    document_bytes_max: int = 2**20
+    document_parts_max: int = 10_000
     #: Publishing is refused while the disk has less free space than this.
     free_bytes_min: int = LogOptions().free_bytes_min
 
@@ -447,10 +454,14 @@ def _limits(table: Mapping[str, object]) -> Limits:
 def _limit(value: object, name: str) -> int:
     """One limit: a size such as '64MB' where its name counts bytes, a whole number elsewhere."""
     place = f"limits.{name}"
+    most = _LANGUAGE_LIMITS.get(name, LIMIT_MAX)
     if "bytes" in name:
-        return _size(value, place)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LIMIT_MAX:
-        raise _wrong(place, f"must be a whole number from 1 to {LIMIT_MAX}, got {value!r}")
+        size = _size(value, place)
+        if name in _LANGUAGE_LIMITS and not 1 <= size <= most:
+            raise _wrong(place, f"must be a size from 1 to {most} bytes, got {value!r}")
+        return size
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise _wrong(place, f"must be a whole number from 1 to {most}, got {value!r}")
     return value
 
 

@@ -150,7 +150,8 @@ class Host:
             case Deliver():
                 self._sessions.delivery.deliver(effect)
             case AppendRecord():
-                self._storage.append(effect, self._sessions.publishing.note_of(effect))
+                publishing = self._sessions.publishing
+                self._storage.append(effect, publishing.note_of(effect), publishing.weight_of(effect))
             case AcceptPublish():
                 self._sessions.publishing.accepted(effect)
             case RefusePublish():

@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from gapless.errors import UsageError
 from gapless.model.budget import EVENT_BYTES_MAX, TOGETHER_BYTES_MAX, event_sizes
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.packed import PackedRows, as_columns, put_together
+from gapless.node.config import Limits
+from gapless.node.documents import DocumentQuota, Weights
 from gapless.node.guard import Guard
 from gapless.node.publishers import TOLD_BYTES_MAX, HoleError, NoteValue, Publishers, note
 from gapless.node.security import Rights
@@ -69,6 +72,8 @@ class _Request:
     encoded: memoryview | None
     #: What they weigh, with what is written beside them.
     nbytes: int
+    #: How many more rows would take as long, because of the documents in them.
+    weight: int = 0
     #: Who has sent some of the same events since, and which: the client on a new connection, or another
     #: process that does the same work.
     again: list[tuple[Speaker, int, int]] = field(default_factory=list)
@@ -84,8 +89,11 @@ class Publishing:
         feed: Callable[[Event], None],
         addresses: Mapping[BrokerId, str],
         guard: Guard | None = None,
+        *,
+        limits: Limits | None = None,
     ) -> None:
         """`addresses` are where clients reach the other nodes; `guard` hears of mistakes of our own."""
+        self._documents = DocumentQuota(Limits() if limits is None else limits)
         self._hand_over = self._take_turn if guard is None else guard.call(self._take_turn)
         self._addresses = addresses
         self.network = network
@@ -103,6 +111,8 @@ class Publishing:
         self._in_step: list[tuple[Speaker, int]] = []
         #: What goes into the log beside the rows that are being published.
         self._note = b""
+        #: How heavy the documents in them are.
+        self._weight = 0
         #: Nothing new is taken any more.
         self.is_stopping = False
         #: How many events were not stored.
@@ -136,9 +146,12 @@ class Publishing:
                 # A publisher that was restarted may cut its events into other batches than before.
                 self._repeat(client, message, pubend, message.first_catenation + known - 1)
             rows = message.rows.slice(known) if known else message.rows
+            weights: Weights | None = None
             if not isinstance(rows, PackedRows):
+                # Packed rows have no documents.
                 rows = schema.checked(rows)
-            self._take_all(client, message, pubend, known, rows)
+                weights = self._documents.check(schema, rows)
+            self._take_all(client, message, pubend, known, rows, weights=weights)
         except UsageError as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
 
@@ -174,7 +187,7 @@ class Publishing:
             taken: list[_Request] = []
             rows = nbytes = 0
             while coming:
-                rows += coming[0].last + 1 - coming[0].first
+                rows += coming[0].last + 1 - coming[0].first + coming[0].weight
                 nbytes += coming[0].nbytes
                 if taken and (rows > TOGETHER_ROWS_MAX or nbytes > TURN_BYTES):
                     break
@@ -201,6 +214,7 @@ class Publishing:
         encoded = requests[0].encoded if len(requests) == 1 else None
         # The step that stores the rows asks for their note before it is over.
         self._note = note({request.publisher: request.told for request in requests})
+        self._weight = sum(request.weight for request in requests)
         token = next(self._tokens)
         self._requests[token] = requests
         for request in requests:
@@ -246,20 +260,22 @@ class Publishing:
         pubend: PubendId,
         known: int,
         rows: pa.RecordBatch | PackedRows,
+        *,
+        weights: Weights | None,
     ) -> None:
-        """Take the rows of a message but for those that are known, in pieces when they are very many."""
+        """Take the rows of a message but for those that are known, in pieces when they are many or heavy."""
         publishers, publisher = self._publishers[pubend], message.publisher
         principal = client.rights.principal
-        pieces = -(-rows.num_rows // TOGETHER_ROWS_MAX)
-        encoded = None if known or pieces > 1 else message.encoded
-        for at in range(0, rows.num_rows, TOGETHER_ROWS_MAX):
-            piece = rows if pieces == 1 else rows.slice(at, TOGETHER_ROWS_MAX)
+        pieces = pieces_of(rows.num_rows, weights)
+        encoded = None if known or len(pieces) > 1 else message.encoded
+        for at, stop, weight in pieces:
+            piece = rows if len(pieces) == 1 else rows.slice(at, stop - at)
             first = message.first_catenation + known + at
             last = first + piece.num_rows - 1
             told = publishers.accept(publisher, first, last, principal, is_temporary=message.is_temporary)
-            nbytes = message.nbytes // pieces + len(publisher)
+            nbytes = message.nbytes // len(pieces) + len(publisher)
             nbytes += 0 if isinstance(told, int) else TOLD_BYTES_MAX
-            request = _Request(client, pubend, publisher, first, last, told, piece, encoded, nbytes)
+            request = _Request(client, pubend, publisher, first, last, told, piece, encoded, nbytes, weight)
             if not self._take(request):
                 end = message.first_catenation + known + rows.num_rows - 1
                 if last < end:
@@ -304,6 +320,10 @@ class Publishing:
         self._refuse(request.client, request.publisher, request.first, request.last, error)
         for client, first, last in request.again:
             self._refuse(client, request.publisher, first, last, error)
+
+    def weight_of(self, effect: AppendRecord) -> int:
+        """How many more rows would take as long as the documents of a record."""
+        return self._weight if isinstance(effect.record, BatchRecord) else 0
 
     def note_of(self, effect: AppendRecord) -> bytes:
         """What is kept in the log beside a record."""
@@ -398,6 +418,29 @@ class Publishing:
                 low, high = max(request.first, first), min(request.last, last)
                 if request.publisher == publisher and request.pubend == pubend and low <= high:
                     request.again.append((client, low, high))
+
+
+def pieces_of(count: int, weights: Weights | None) -> list[tuple[int, int, int]]:
+    """Where rows are cut so that none takes too long: start, stop and weight of each piece.
+
+    >>> pieces_of(100_000, None)
+    [(0, 65536, 0), (65536, 100000, 0)]
+    >>> pieces_of(4, np.array([30_000, 30_000, 90_000, 10]))
+    [(0, 2, 60000), (2, 3, 90000), (3, 4, 10)]
+    """
+    if weights is None:
+        starts = range(0, count, TOGETHER_ROWS_MAX)
+        return [(at, min(count, at + TOGETHER_ROWS_MAX), 0) for at in starts]
+    # How heavy all rows before each row are, and all of them.
+    before = np.concatenate(([0], np.cumsum(weights + 1)))
+    pieces: list[tuple[int, int, int]] = []
+    start = 0
+    while start < count:
+        fitting = int(before.searchsorted(before[start] + TOGETHER_ROWS_MAX, "right")) - 1
+        stop = max(fitting, start + 1)
+        pieces.append((start, stop, int(before[stop] - before[start]) - (stop - start)))
+        start = stop
+    return pieces
 
 
 def _check_sizes(topic: TopicId, rows: pa.RecordBatch | PackedRows) -> None:

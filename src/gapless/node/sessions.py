@@ -96,7 +96,9 @@ class Sessions:
         #: The number that names each pubend in deliveries, and how its rows are written.
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
-        self.publishing = Publishing(network, publishers, feed, catalog.addresses, guard)
+        self.publishing = Publishing(
+            network, publishers, feed, catalog.addresses, guard, limits=self.principals.limits
+        )
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
         self.subscriptions = Subscriptions(
             network,

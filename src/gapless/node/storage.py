@@ -214,12 +214,12 @@ class Storage:
         """The logs, for whoever reads beside the broker; only ever grows."""
         return self._logs
 
-    def append(self, effect: AppendRecord, note: bytes = b"") -> None:
-        """Append a record, and see that it is flushed."""
+    def append(self, effect: AppendRecord, note: bytes = b"", weight: int = 0) -> None:
+        """Append a record, and see that it is flushed. It takes as long as `weight` more rows would."""
         self._logs[effect.pubend].append(effect.token, effect.record, note)
         batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
-        weight = (0, 0) if batch is None else (len(batch), batch.nbytes)
-        self._weights.setdefault(effect.pubend, deque()).append((effect.token, *weight))
+        rows, nbytes = (0, 0) if batch is None else (len(batch) + weight, batch.nbytes)
+        self._weights.setdefault(effect.pubend, deque()).append((effect.token, rows, nbytes))
         if effect.pubend not in self._flushing:
             self._flushing.add(effect.pubend)
             self._idle.clear()

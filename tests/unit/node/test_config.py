@@ -123,6 +123,14 @@ def test_every_section_is_documented() -> None:
         ("limits.clients_max = 0", "E131 network.toml: limits.clients_max: must be a whole number from 1"),
         ("limits.free_bytes_min = '1 parsec'", "E131 network.toml: limits.free_bytes_min: must be a size"),
         (
+            "limits.document_bytes_max = '5MB'",
+            "E131 network.toml: limits.document_bytes_max: must be a size from 1 to 4194304 bytes, got '5MB'",
+        ),
+        (
+            "limits.document_parts_max = 100001",
+            "E131 network.toml: limits.document_parts_max: must be a whole number from 1 to 100000",
+        ),
+        (
             "limits.client_max = 3",
             "E131 network.toml: limits.client_max: unknown key: did you mean 'clients_max'?",
         ),

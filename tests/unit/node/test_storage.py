@@ -106,8 +106,13 @@ def test_a_trim_that_the_database_refused_is_done_later(
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_the_broker_is_told_of_many_rows_in_pieces_a_turn_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "TELL_ROWS", 2)
+@pytest.mark.parametrize(
+    ("tell_rows", "weight"), [(2, 0), (storage_module.TELL_ROWS, storage_module.TELL_ROWS // 2)]
+)
+def test_the_broker_is_told_of_many_or_heavy_rows_in_pieces_a_turn_each(
+    monkeypatch: pytest.MonkeyPatch, tell_rows: int, weight: int
+) -> None:
+    monkeypatch.setattr(storage_module, "TELL_ROWS", tell_rows)
     fed: list[tuple[int, int]] = []
 
     async def story() -> None:
@@ -126,7 +131,7 @@ def test_the_broker_is_told_of_many_rows_in_pieces_a_turn_each(monkeypatch: pyte
         log = MemoryLog()
         storage = Storage({PUBEND: log}, feed, lambda _: None)
         for token in range(1, 7):
-            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)), weight=weight)
         count()
         await storage.idle()
         await storage.close()

@@ -157,8 +157,12 @@ class Index:
     def match(self, columns: pa.RecordBatch | Rows) -> Pairs:
         """All (row, slot) pairs of a batch of the schema's types, by row and then by slot, each once."""
         rows = columns if isinstance(columns, Rows) else Rows(columns)
-        if self._few is not None:
-            return _tried(self._few, rows)
+        pairs = _tried(self._few, rows) if self._few is not None else self._match_parts(rows)
+        rows.release()
+        return pairs
+
+    def _match_parts(self, rows: Rows) -> Pairs:
+        """A batch in as many parts as its candidates ask for."""
         self._refresh()
         found: list[Pairs] = []
         start = 0

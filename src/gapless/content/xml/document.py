@@ -21,31 +21,32 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from lxml import etree
 
 from gapless.errors import ContentError
+from gapless.model.budget import DOCUMENT_BYTES_MAX, NODES_MAX
 
 __all__ = [
     "ATTRIBUTE_CHARS_MAX",
     "DEPTH_MAX",
     "DOCUMENT_BYTES_MAX",
+    "NAMESPACE_CHARS_MAX",
     "NODES_MAX",
     "Document",
     "parse_document",
     "parse_root",
 ]
 
-#: The longest document, in bytes.
-DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
-#: The most elements, comments and processing instructions in a document.
-NODES_MAX = 100_000
 #: How deep elements may nest. It is the limit of libxml2 itself, which keeps it while it parses.
 DEPTH_MAX = 256
 #: The longest value of an attribute, and the most attributes of an element, declared namespaces included.
 ATTRIBUTE_CHARS_MAX = 65_536
 ATTRIBUTES_MAX = 1_000
+#: The longest name of a namespace: it is a part of the name of every element and attribute in it.
+NAMESPACE_CHARS_MAX = 1_000
 
 #: Nothing in a document of so few bytes can be over a limit of nodes or attributes.
 _SMALL_BYTES = 4 * ATTRIBUTES_MAX
@@ -61,18 +62,19 @@ _PLAIN_ENCODING = re.compile(
     re.IGNORECASE,
 )
 #: What may hold a `<` that is no markup: comments and instructions, which are nodes, and sections of text.
-_OPAQUE = re.compile(
-    rb"(<)(?:!--.*?(?:-->|\Z)|\?.*?(?:\?>|\Z))|<!\[CDATA\[.*?(?:\]\]>|\Z)",
-    re.DOTALL,
-)
-#: A tag, with text behind it, that has more equals signs than an element may have attributes.
-_CROWDED = re.compile(rb"<[^<=!?/](?:[^<=]*+=){%d}+" % (ATTRIBUTES_MAX + 1))
-#: All attributes of a tag, and each of them.
-_TAG = re.compile(rb"""<(?:[^<>"']++|"[^<"]*+"|'[^<']*+')*+""")
+_OPAQUE = re.compile(rb"<(?:!--|\?|!\[CDATA\[)")
+_OPAQUE_ENDS = {b"<!--": b"-->", b"<?": b"?>", b"<![CDATA[": b"]]>"}
+#: All attributes of a tag, from its name on, and each of them.
+_TAG = re.compile(rb"""(?:[^<>"']++|"[^<"]*+"|'[^<']*+')*+""")
 _ATTRIBUTE = re.compile(rb"""=[ \t\r\n]*+(?:"[^"]*+"|'[^']*+')""")
 #: What may be the value of an attribute and too long; it has no more characters than bytes.
 _LONG_VALUE = re.compile(
     rb"""=[ \t\r\n]*+(?:"[^"<]{%d}|'[^'<]{%d})""" % (ATTRIBUTE_CHARS_MAX + 1, ATTRIBUTE_CHARS_MAX + 1)
+)
+#: What may be the name of a namespace and too long.
+_LONG_NAMESPACE = re.compile(
+    rb"""xmlns(?::[^ \t\r\n:<>"'=]*+)?[ \t\r\n]*+=[ \t\r\n]*+(?:"[^"<]{%d}|'[^'<]{%d})"""
+    % (NAMESPACE_CHARS_MAX + 1, NAMESPACE_CHARS_MAX + 1)
 )
 
 #: libxml2's codes for what we tell apart from a plain mistake.
@@ -121,8 +123,8 @@ def parse_root(data: bytes | str) -> etree._Element:
         raise _translated(error) from None
     except (etree.LxmlError, ValueError, LookupError) as error:
         raise ContentError("E175", f"not well-formed: {error}") from error
-    if len(data) > ATTRIBUTE_CHARS_MAX and _LONG_VALUE.search(data):
-        _check_values(root)
+    if len(data) > _SMALL_BYTES:
+        _refuse_long(data, root)
     if root.getroottree().docinfo.internalDTD is not None:
         raise _doctype()
     return root
@@ -178,17 +180,50 @@ def _refuse_crowds(data: bytes) -> None:
     The text is looked at just as far as a parser would get: what is misread behind a mistake in it is never
     parsed.
     """
-    many = data.count(b"<") > NODES_MAX
-    crowded = data.count(b"=") > ATTRIBUTES_MAX and _CROWDED.search(data) is not None
-    if not many and not crowded:
+    # Each `<` begins a node, unless it ends one or is no markup.
+    many = data.count(b"<") - data.count(b"</") > NODES_MAX
+    if not many and not _crowded(data):
         return
-    markup = _OPAQUE.sub(rb"\1!", data)
+    markup = _markup(data)
     if markup.count(b"<") - markup.count(b"</") > NODES_MAX:
         raise ContentError("E176", f"a document has at most {NODES_MAX} nodes")
-    for found in _CROWDED.finditer(markup):
-        tag = _TAG.match(markup, found.start())
+    for piece in _crowded(markup):
+        tag = _TAG.match(piece) if piece[:1] not in {b"!", b"?", b"/"} else None
         if tag is not None and len(_ATTRIBUTE.findall(tag[0])) > ATTRIBUTES_MAX:
             raise ContentError("E176", f"an element has at most {ATTRIBUTES_MAX} attributes")
+
+
+def _crowded(data: bytes) -> list[bytes]:
+    """What stands between two `<` and has more equals signs than an element may have attributes."""
+    if data.count(b"=") <= ATTRIBUTES_MAX:
+        return []
+    pieces = data.split(b"<")[1:]
+    return [each for each in pieces if len(each) > ATTRIBUTES_MAX and each.count(b"=") > ATTRIBUTES_MAX]
+
+
+def _markup(data: bytes) -> bytes:
+    """The bytes without what is inside comments, processing instructions and sections of text."""
+    pieces: list[bytes] = []
+    start = 0
+    while found := _OPAQUE.search(data, start):
+        opening = found[0]
+        # Sections of text are no nodes.
+        pieces += (data[start : found.start()], b"!" if opening == b"<![CDATA[" else b"<!")
+        end = _OPAQUE_ENDS[opening]
+        start = data.find(end, found.end())
+        if start < 0:
+            return b"".join(pieces)
+        start += len(end)
+    pieces.append(data[start:])
+    return b"".join(pieces)
+
+
+def _refuse_long(data: bytes, root: etree._Element) -> None:
+    """Refuse long values of attributes and long names of namespaces, where the bytes may have one."""
+    if len(data) > ATTRIBUTE_CHARS_MAX and _LONG_VALUE.search(data):
+        _check_values(root)
+    if b"xmlns" in data and _LONG_NAMESPACE.search(data):
+        _check_names(root)
 
 
 def _check_values(root: etree._Element) -> None:
@@ -197,6 +232,14 @@ def _check_values(root: etree._Element) -> None:
         values: list[Any] = list(element.values())
         if any(len(value) > ATTRIBUTE_CHARS_MAX for value in values):
             raise ContentError("E176", f"an attribute has at most {ATTRIBUTE_CHARS_MAX} characters")
+
+
+def _check_names(root: etree._Element) -> None:
+    """The length of the names of namespaces, where they are used."""
+    for element in root.iter(etree.Element):
+        names: list[Any] = [element.tag, *element.keys()]
+        if any(name[0] == "{" and name.index("}") > NAMESPACE_CHARS_MAX + 1 for name in names):
+            raise ContentError("E176", f"a namespace has at most {NAMESPACE_CHARS_MAX} characters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +261,11 @@ class Document:
         """The string-value of a node: all text below it."""
         start, stop = self.spans[node]
         return "".join(self.texts[start:stop])
+
+    def values(self) -> tuple[str, list[tuple[int, int]]]:
+        """The text of the whole document, and which part of it is the string-value of each node."""
+        at = [0, *accumulate(map(len, self.texts))]
+        return "".join(self.texts), [(at[start], at[stop]) for start, stop in self.spans]
 
     def path(self, node: int) -> str:
         """Where a node is, such as `/a/b[2]`: for people."""
@@ -252,24 +300,39 @@ def flatten(root: etree._Element) -> Document:
     """The document of a root element."""
     document = Document([""], [-1], [{}], [], [(0, 0)], [[]])
     texts, own, spans = document.texts, document.own_texts, document.spans
-    open_nodes: list[int] = [0]
-    for event, element in etree.iterwalk(root, events=("start", "end", "comment", "pi")):
-        if event == "start":
-            node = len(document.names)
-            document.names.append(str(element.tag))
-            document.parents.append(open_nodes[-1])
-            document.attributes.append({str(key): str(value) for key, value in element.items()})
-            own.append([])
-            spans.append((len(texts), len(texts)))
-            open_nodes.append(node)
-            text = element.text
-        else:
-            if event == "end":
-                closed = open_nodes.pop()
-                spans[closed] = (spans[closed][0], len(texts))
-            text = element.tail if element is not root else None
-        if text:
-            own[open_nodes[-1]].append(len(texts))
-            texts.append(str(text))
+    names, parents, attributes = document.names, document.parents, document.attributes
+    #: The nodes that are open, with their elements and how many of their children are still to come.
+    open_nodes: list[tuple[int, etree._Element]] = [(0, root)]
+    missing = [1]
+    for element in root.iter():
+        ended, tag, count = element, element.tag, len(element)
+        if isinstance(tag, str):
+            node = len(names)
+            names.append(tag)
+            parents.append(open_nodes[-1][0])
+            items: Any = element.items()
+            attributes.append(dict(items))
+            start, text = len(texts), element.text
+            own.append([start] if text else [])
+            if text:
+                texts.append(text)
+            spans.append((start, len(texts)))
+            if count:
+                open_nodes.append((node, element))
+                missing.append(count)
+                continue
+        # It ends, and with it all those whose last child it is.
+        while True:
+            missing[-1] -= 1
+            tail = ended.tail
+            above = open_nodes[-1][0]
+            if tail and above:
+                own[above].append(len(texts))
+                texts.append(tail)
+            if missing[-1] or not above:
+                break
+            missing.pop()
+            closed, ended = open_nodes.pop()
+            spans[closed] = (spans[closed][0], len(texts))
     spans[0] = (0, len(texts))
     return document

@@ -93,7 +93,7 @@ class _Explainer:
         self._reaches: dict[Need, list[int]] = {}
 
     def explain(self, need: Need, node: int) -> Explanation:
-        matched = self._truths.of(need)[node]
+        matched = bool(self._truths.of(need)[node])
         match need:
             case Has():
                 return self._has(need, node, matched)
@@ -136,7 +136,7 @@ class _Explainer:
     def _score(self, terms: list[Need], node: int) -> tuple[int, int]:
         """How much an element has of what is asked, and how far down the paths get."""
         steps = sum(self._reach(each)[node] for each in terms if isinstance(each, Has))
-        return sum(self._truths.of(each)[node] for each in terms), steps
+        return sum(bool(self._truths.of(each)[node]) for each in terms), steps
 
     def _reach(self, need: Has) -> list[int]:
         """For each node, how many steps of a path are below it by name alone."""

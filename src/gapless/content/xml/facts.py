@@ -2,19 +2,25 @@
 
 All comparisons on one subject, say `@price`, are kept together in a `Facet`, so that a value is looked up and
 not compared with each: equality in a dictionary, bounds in sorted lists. What is left (`!=`, `contains`,
-`starts-with`, and combinations on `text()` and `@*`) is tried one by one, once for each distinct value.
+`starts-with`, and combinations on `text()` and `@*`) is tried one by one, once for each distinct value. The
+values of elements lie in each other, so the long ones are searched as parts of one text.
 
 A *fact* is a number that stands for one comparison; the caller chooses it.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gapless.content.xml.evaluate import value_passes
 from gapless.content.xml.pattern import TRUE, Compare, Need
-from gapless.content.xml.values import number_of
+from gapless.content.xml.values import number_of, numbers_of, numbers_within, passes, passing
 
 __all__ = ["Facet"]
 
@@ -22,28 +28,44 @@ __all__ = ["Facet"]
 _REMEMBERED_MAX = 10_000
 #: Longer values are not remembered.
 _REMEMBERED_CHARS_MAX = 200
-_BELOW_ALL = -1
+#: From so many values on, array operations tell them apart.
+_MANY = 64
+#: Signs are put together into one number below this.
+_CODES_MAX = 1 << 62
+_NONE = -1
 
 
 class Facet:
     """The comparisons that are asked of one subject."""
 
-    __slots__ = ("_bounds", "_exists", "_numbers", "_others", "_remembered", "_texts")
+    __slots__ = (
+        "_bounds",
+        "_exists",
+        "_numbers",
+        "_others",
+        "_remembered",
+        "_searched",
+        "_texts",
+        "_unequal",
+    )
 
     def __init__(self) -> None:
         self._exists: int | None = None
         self._texts: dict[str, int] = {}
         self._numbers: dict[float, int] = {}
-        #: For each of `<`, `<=`, `>`, `>=` the literals with their facts, sorted.
-        self._bounds: dict[str, list[tuple[float, int]]] = {}
+        self._unequal: dict[float, int] = {}
+        #: For each of `<`, `<=`, `>`, `>=` the literals, sorted, and beside them their facts.
+        self._bounds: dict[str, tuple[list[float], list[int]]] = {}
+        #: `contains`, `starts-with` and `!=` with a text.
+        self._searched: dict[Compare, int] = {}
         self._others: dict[Need, int] = {}
         self._remembered: dict[str, tuple[int, ...]] = {}
 
     def __bool__(self) -> bool:
         return (
             self._exists is not None
-            or bool(self._texts or self._numbers or self._others)
-            or any(self._bounds.values())
+            or bool(self._texts or self._numbers or self._unequal or self._searched or self._others)
+            or any(literals for literals, _ in self._bounds.values())
         )
 
     def add(self, test: Need, fact: int) -> None:
@@ -54,8 +76,15 @@ class Facet:
                 self._texts[literal] = fact
             case Compare(operator="=", literal=float() as literal):
                 self._numbers[literal] = fact
+            case Compare(operator="!=", literal=float() as literal):
+                self._unequal[literal] = fact
             case Compare(operator="<" | "<=" | ">" | ">=" as operator, literal=float() as literal):
-                insort(self._bounds.setdefault(operator, []), (literal, fact))
+                literals, facts = self._bounds.setdefault(operator, ([], []))
+                at = bisect_left(literals, literal)
+                literals.insert(at, literal)
+                facts.insert(at, fact)
+            case Compare():
+                self._searched[test] = fact
             case _ if test == TRUE:
                 self._exists = fact
             case _:
@@ -69,16 +98,22 @@ class Facet:
                 del self._texts[literal]
             case Compare(operator="=", literal=float() as literal):
                 del self._numbers[literal]
+            case Compare(operator="!=", literal=float() as literal):
+                del self._unequal[literal]
             case Compare(operator="<" | "<=" | ">" | ">=" as operator, literal=float() as literal):
-                bounds = self._bounds[operator]
-                del bounds[bisect_left(bounds, (literal, fact))]
+                literals, facts = self._bounds[operator]
+                at = bisect_left(literals, literal)
+                assert facts[at] == fact, f"{test} is fact {facts[at]}, not {fact}"
+                del literals[at], facts[at]
+            case Compare():
+                del self._searched[test]
             case _ if test == TRUE:
                 self._exists = None
             case _:
                 del self._others[test]
 
     def facts(self, value: str) -> tuple[int, ...]:
-        """The facts about a value of the subject."""
+        """The facts about a value of the subject, sorted."""
         known = self._remembered.get(value)
         if known is None:
             known = tuple(self._compute(value))
@@ -88,29 +123,126 @@ class Facet:
                 self._remembered[value] = known
         return known
 
+    def facts_of(self, values: Sequence[str]) -> list[tuple[int, ...]]:
+        """The facts about each value, sorted."""
+        if len(values) < _MANY:
+            return [self.facts(value) for value in values]
+        return self._alike(values, self._signs(values), lambda at: self.facts(values[at]))
+
+    def facts_within(self, whole: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+        """The facts about each part of a text, sorted; the starts ascend.
+
+        The parts may lie in each other: what is long is searched once, however many it is a part of.
+        """
+        long = [span for span in dict.fromkeys(spans) if span[1] - span[0] > _REMEMBERED_CHARS_MAX]
+        if not long:
+            return self.facts_of([whole[start:stop] for start, stop in spans])
+        known = dict(zip(long, self._long_facts(whole, long), strict=True))
+        short = [span for span in spans if span not in known]
+        rest = iter(self.facts_of([whole[start:stop] for start, stop in short]))
+        return [known[span] if span in known else next(rest) for span in spans]
+
+    def _long_facts(self, whole: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+        assert not self._others, "only the values of elements lie in each other, and these are just compared"
+        lengths = set(map(len, self._texts))
+        equal = [
+            self._texts.get(whole[start:stop], _NONE) if stop - start in lengths else _NONE
+            for start, stop in spans
+        ]
+        signs = [np.array(equal)]
+        if self._numeric:
+            signs.append(self._places(numbers_within(whole, spans)))
+        for test in self._searched:
+            assert isinstance(test.literal, str), test
+            signs.append(np.array(passing(whole, spans, test.operator, test.literal)))
+        return self._alike(spans, signs, lambda at: tuple(self._compute(whole[slice(*spans[at])])))
+
+    # Of many values, only those are looked at one by one that some comparison tells apart.
+
+    @property
+    def _numeric(self) -> bool:
+        return bool(self._numbers or self._unequal or self._bounds)
+
+    def _signs(self, values: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Arrays with a number for each value: values that are alike in all of them have the same facts."""
+        signs: list[npt.NDArray[Any]] = []
+        if self._texts:
+            get = self._texts.get
+            signs.append(np.array([get(value, _NONE) for value in values]))
+        if self._numeric:
+            signs.append(self._places(numbers_of(values)))
+        for test in self._searched:
+            operator, literal = test.operator, test.literal
+            assert isinstance(literal, str), test
+            signs.append(
+                np.array([literal in value for value in values])
+                if operator == "contains"
+                else np.array([passes(value, operator, literal) for value in values])
+            )
+        for need in self._others:
+            signs.append(np.array([value_passes(need, value) for value in values]))
+        return signs
+
+    def _places(self, numbers: list[float]) -> npt.NDArray[np.int64]:
+        """Where each number lies among all literals: between two, or at one."""
+        bounds = [literals for literals, _ in self._bounds.values()]
+        literals = np.unique(np.array([*self._numbers, *self._unequal, *chain(*bounds)], dtype=np.float64))
+        found = np.array(numbers, dtype=np.float64)
+        places = literals.searchsorted(found, "left") + literals.searchsorted(found, "right")
+        return np.where(np.isnan(found), _NONE, places)
+
+    def _alike(
+        self,
+        values: Sequence[object],
+        signs: Sequence[npt.NDArray[Any]],
+        facts: Callable[[int], tuple[int, ...]],
+    ) -> list[tuple[int, ...]]:
+        """The facts of each value, asked for once for all that have the same signs."""
+        codes = np.zeros(len(values), dtype=np.int64)
+        span = 1
+        for sign in signs:
+            width = int(sign.max()) + 2
+            if span * width >= _CODES_MAX:
+                distinct, codes = np.unique(codes, return_inverse=True)
+                span = len(distinct)
+            codes = codes * width + sign + 1
+            span *= width
+        _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+        known = [facts(at) for at in first.tolist()]
+        return [known[at] for at in which.tolist()]
+
     def _compute(self, value: str) -> list[int]:
         facts = [] if self._exists is None else [self._exists]
-        if value in self._texts:
-            facts.append(self._texts[value])
-        if self._numbers or self._bounds:
-            number = number_of(value)
-            if not math.isnan(number):
-                if number in self._numbers:
-                    facts.append(self._numbers[number])
-                facts += self._bounded(number)
-        facts += [fact for test, fact in self._others.items() if value_passes(test, value)]
+        fact = self._texts.get(value)
+        if fact is not None:
+            facts.append(fact)
+        if self._numeric:
+            facts += self._compared(number_of(value))
+        for test, fact in self._searched.items():
+            if passes(value, test.operator, test.literal):
+                facts.append(fact)
+        for need, fact in self._others.items():
+            if value_passes(need, value):
+                facts.append(fact)
+        facts.sort()
         return facts
 
-    def _bounded(self, number: float) -> list[int]:
-        facts: list[int] = []
-        for operator, bounds in self._bounds.items():
+    def _compared(self, number: float) -> list[int]:
+        facts = [fact for literal, fact in self._unequal.items() if literal != number]
+        if number != number:  # noqa: PLR0124 - not a number, which equals nothing
+            return facts
+        fact = self._numbers.get(number)
+        if fact is not None:
+            facts.append(fact)
+        for operator, (literals, about) in self._bounds.items():
             # `number > literal` holds for the literals below the number, `>=` also for an equal one.
-            inclusive = operator in {"<", ">="}
-            at = (
-                bisect_right(bounds, (number, math.inf))
-                if inclusive
-                else bisect_left(bounds, (number, _BELOW_ALL))
-            )
-            chosen = bounds[:at] if operator in {">", ">="} else bounds[at:]
-            facts += [fact for _, fact in chosen]
+            match operator:
+                case ">":
+                    facts += about[: bisect_left(literals, number)]
+                case ">=":
+                    facts += about[: bisect_right(literals, number)]
+                case "<":
+                    facts += about[bisect_right(literals, number) :]
+                case _:
+                    facts += about[bisect_left(literals, number) :]
         return facts

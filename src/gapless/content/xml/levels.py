@@ -10,7 +10,9 @@ shapes of one height at once:
 4. the conditions that are met become facts for the parents, and facts about "something below" go on.
 
 Each step is a few array operations over all pairs of the height, so the cost follows the pairs and not the
-number of patterns. At the end the root shapes hand their facts to the document node.
+number of patterns. Over very few pairs, array operations are mostly overhead, and a document may have 256
+heights: so where a height has only a few shapes, what is known of their like is looked up. At the end the
+root shapes hand their facts to the document node.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ from gapless.content.xml.shapes import Shapes
 __all__ = ["decide"]
 
 _NONE = -1
+#: Levels of so few shapes, with so few children and facts each, are decided shape by shape.
+FEW_SHAPES, FEW_FACTS = 4, 64
+#: From this height on, documents repeat themselves; below, array operations decide several new shapes sooner.
+DEEP = 16
 
 
 def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Integers]:
@@ -39,10 +45,13 @@ def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Int
     order = np.argsort(heights, kind="stable")
     ends = np.cumsum(np.bincount(heights)).tolist()
     bits = max(1, graph.fact_count.bit_length())
+    few = _Few(graph, shapes, handed, bits)
     start = 0
-    for end in ends:
+    for height, end in enumerate(ends):
         level = order[start:end]
         start = end
+        if len(level) <= FEW_SHAPES and few.decide(level.tolist(), FEW_SHAPES if height >= DEEP else 1):
+            continue
         keys = _learned(shapes, handed, level, bits)
         level_labels = labels[level]
         at, conditions = _met(graph, keys, level_labels, bits, any_label=True)
@@ -52,6 +61,65 @@ def decide(graph: Graph, shapes: Shapes, roots: Integers) -> tuple[Integers, Int
     at, facts = handed.read(roots)
     labels = np.full(len(roots), DOCUMENT, dtype=np.int64)
     return _met(graph, at << bits | facts, labels, bits, any_label=False)
+
+
+class _Few:
+    """Levels of a few shapes, as a deep document has: they are often alike, and each kind is decided once."""
+
+    __slots__ = ("_bits", "_graph", "_handed", "_known", "_shapes", "_told")
+
+    def __init__(self, graph: Graph, shapes: Shapes, handed: _Handed, bits: int) -> None:
+        self._graph = graph
+        self._shapes = shapes
+        self._handed = handed
+        self._bits = bits
+        #: What is told by an element of some label that has learned some facts.
+        self._known: dict[tuple[int, frozenset[int]], tuple[frozenset[int], Integers]] = {}
+        #: What the shapes tell that were decided here.
+        self._told: dict[int, frozenset[int]] = {}
+
+    def decide(self, level: list[int], new_max: int) -> bool:
+        """Decide a level; False, and nothing is done, when it has too many facts, or shapes of a new kind."""
+        kinds: list[tuple[int, frozenset[int]]] = []
+        for shape in level:
+            facts = self._learned(shape)
+            if facts is None:
+                return False
+            kinds.append((self._shapes.labels[shape], facts))
+        if sum(kind not in self._known for kind in kinds) > new_max:
+            return False
+        for shape, kind in zip(level, kinds, strict=True):
+            known = self._known.get(kind)
+            if known is None:
+                known = self._known[kind] = self._decided(*kind)
+            self._told[shape], told = known
+            self._handed.write_one(shape, told)
+        return True
+
+    def _learned(self, shape: int) -> frozenset[int] | None:
+        """The facts that a shape knows; None when these, or its children, are too many."""
+        children = self._shapes.children[shape]
+        facts = self._shapes.facts[shape]
+        if len(children) > FEW_SHAPES or len(facts) > FEW_FACTS:
+            return None
+        if not children:
+            return frozenset((ALWAYS, *facts))
+        learned = set(facts)
+        for child in children:
+            told = self._told.get(child)
+            if told is None:
+                if self._handed.length(child) > FEW_FACTS:
+                    return None
+                told = self._told[child] = frozenset(self._handed.read(np.array([child]))[1].tolist())
+            learned |= told
+        return frozenset(learned) if len(learned) <= FEW_FACTS else None
+
+    def _decided(self, label: int, facts: frozenset[int]) -> tuple[frozenset[int], Integers]:
+        keys = np.array(sorted(facts), dtype=np.int64)
+        labels = np.array([label], dtype=np.int64)
+        at, conditions = _met(self._graph, keys, labels, self._bits, any_label=True)
+        told = _told(self._graph, keys, at, conditions, self._bits)
+        return frozenset(told.tolist()), told
 
 
 class _Handed:
@@ -65,16 +133,30 @@ class _Handed:
         self._facts = np.empty(1 << 12, dtype=np.int64)
         self._used = 0
 
+    def write_one(self, shape: int, facts: Integers) -> None:
+        self._reserve(len(facts))
+        self._facts[self._used : self._used + len(facts)] = facts
+        self._starts[shape] = self._used
+        self._lengths[shape] = len(facts)
+        self._used += len(facts)
+
+    def length(self, shape: int) -> int:
+        return int(self._lengths[shape])
+
     def write(self, shapes: Integers, lengths: Integers, facts: Integers) -> None:
+        self._reserve(len(facts))
         stop = self._used + len(facts)
-        if stop > len(self._facts):
-            grown = np.empty(max(stop, 2 * len(self._facts)), dtype=np.int64)
-            grown[: self._used] = self._facts[: self._used]
-            self._facts = grown
         self._facts[self._used : stop] = facts
         self._starts[shapes] = self._used + np.cumsum(lengths) - lengths
         self._lengths[shapes] = lengths
         self._used = stop
+
+    def _reserve(self, count: int) -> None:
+        stop = self._used + count
+        if stop > len(self._facts):
+            grown = np.empty(max(stop, 2 * len(self._facts)), dtype=np.int64)
+            grown[: self._used] = self._facts[: self._used]
+            self._facts = grown
 
     def read(self, shapes: Integers) -> tuple[Integers, Integers]:
         at, source = spread(self._starts[shapes], self._lengths[shapes])

@@ -7,15 +7,19 @@ once.
 
 An lxml element tells its number of children, and `iter` walks in C; from these two the tree is put together
 backwards, from the last element to the first, each taking its children from a stack. That costs half of what
-following the children from Python does.
+following the children from Python does. In the same way the value of an element, which is all text below it,
+is found as a part of the text of the document: it is never put together for each element.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from lxml import etree
 
+from gapless.content.xml.facts import Facet
 from gapless.content.xml.graph import ANY, ASKS_ATTRIBUTES, ASKS_TEXTS, ASKS_VALUE, IGNORED, UNKNOWN, Graph
 
 __all__ = ["Shapes"]
@@ -44,8 +48,8 @@ class Shapes:
         get = self.graph.labels.get
         labels = [get(each.tag, UNKNOWN) for each in elements]
         counts = [len(each) for each in elements]
-        asks, known = self.graph.asks, self._known
-        asks_any = asks[ANY]
+        facts_of = self._facts(elements, labels, counts)
+        known = self._known
         stack: list[int] = []
         for at in range(len(elements) - 1, -1, -1):
             label = labels[at]
@@ -59,8 +63,7 @@ class Shapes:
                 del stack[-count:]
                 if IGNORED in children:
                     children -= {IGNORED}
-            asked = asks[label] | asks_any
-            facts = self._facts(elements[at], asked) if asked else ()
+            facts = facts_of.get(at, ())
             key: _Key = (label, children, facts) if children or facts else label
             shape = known.get(key)
             if shape is None:
@@ -77,30 +80,112 @@ class Shapes:
         heights.append(1 + max([heights[each] for each in children]) if children else 0)
         return len(heights) - 1
 
-    def _facts(self, element: etree._Element, asked: int) -> tuple[int, ...]:
+    def _facts(
+        self, elements: list[etree._Element], labels: list[int], counts: list[int]
+    ) -> dict[int, tuple[int, ...]]:
+        """The facts about the values of those elements that have some, by position."""
         facets = self.graph.facets
-        facts: set[int] = set()
-        if asked & ASKS_ATTRIBUTES:
-            every = facets.get("@*")
-            for name, value in element.items():
-                facet = facets.get(f"@{name!s}")
+        found: dict[int, tuple[int, ...]] = {}
+        if not facets:
+            return found
+        any_asked = self.graph.asks[ANY]
+        # What is ignored has the label -1, so it finds the last entry.
+        asks = [each | any_asked for each in self.graph.asks] + [0]
+        asked = [asks[label] for label in labels]
+        attributes = [at for at, each in enumerate(asked) if each & ASKS_ATTRIBUTES]
+        if attributes:
+            _add_attributes(found, facets, elements, attributes)
+        texts = [at for at, each in enumerate(asked) if each & ASKS_TEXTS]
+        if texts:
+            _add_texts(found, facets["text()"], elements, counts, texts)
+        places = [at for at, each in enumerate(asked) if each & ASKS_VALUE]
+        if places:
+            whole, spans = _values(elements, labels, counts, places)
+            _join(found, places, facets["."].facts_within(whole, spans))
+        return found
+
+
+def _join(
+    found: dict[int, tuple[int, ...]], places: Sequence[int], facts_of: Iterable[tuple[int, ...]]
+) -> None:
+    """The elements at these places have these facts, too."""
+    for at, facts in zip(places, facts_of, strict=True):
+        if facts:
+            others = found.get(at)
+            found[at] = facts if others is None or others == facts else tuple(sorted({*others, *facts}))
+
+
+def _add_attributes(
+    found: dict[int, tuple[int, ...]],
+    facets: Mapping[str, Facet],
+    elements: list[etree._Element],
+    places: list[int],
+) -> None:
+    every = facets.get("@*")
+    values: dict[Facet, tuple[list[int], list[str]]] = {}
+    for at in places:
+        for name, value in elements[at].items():
+            for facet in (facets.get(f"@{name!s}"), every):
                 if facet is not None:
-                    facts.update(facet.facts(str(value)))
-                if every is not None:
-                    facts.update(every.facts(str(value)))
-        if asked & ASKS_TEXTS and "text()" in facets:
-            facet = facets["text()"]
-            for text in (element.text, *[child.tail for child in element]):
-                if text:
-                    facts.update(facet.facts(str(text)))
-        if asked & ASKS_VALUE and "." in facets:
-            facts.update(facets["."].facts(_value(element)))
-        return tuple(sorted(facts))
+                    owners, asked = values.setdefault(facet, ([], []))
+                    owners.append(at)
+                    asked.append(str(value))
+    for facet, (owners, asked) in values.items():
+        _join(found, owners, facet.facts_of(asked))
 
 
-def _value(element: etree._Element) -> str:
-    """The string-value of an element: all text below it."""
-    if not len(element):
-        return str(element.text or "")
-    # libxml2 collects it ten times as fast as we would: in a deep document every text is read at each level.
-    return str(_STRING(element))
+def _add_texts(
+    found: dict[int, tuple[int, ...]],
+    facet: Facet,
+    elements: list[etree._Element],
+    counts: list[int],
+    places: list[int],
+) -> None:
+    owners: list[int] = []
+    texts: list[str] = []
+    for at in places:
+        element = elements[at]
+        text = element.text
+        if text:
+            owners.append(at)
+            texts.append(str(text))
+        if counts[at]:
+            tails = [str(child.tail) for child in element if child.tail]
+            owners += [at] * len(tails)
+            texts += tails
+    _join(found, owners, facet.facts_of(texts))
+
+
+def _values(
+    elements: list[etree._Element], labels: list[int], counts: list[int], places: list[int]
+) -> tuple[str, list[tuple[int, int]]]:
+    """All text of a document, and for the elements at `places` which part of it is their value."""
+    if len(places) == 1 and places[0] == 0:
+        whole = str(_STRING(elements[0]))
+        return whole, [(0, len(whole))]
+    texts = [
+        0 if label == IGNORED else len(each.text or "") for each, label in zip(elements, labels, strict=True)
+    ]
+    tails = [len(each.tail or "") for each in elements]
+    #: Behind its last descendant, for each element; and how much text follows the elements that end there.
+    ends = [0] * len(elements)
+    closed = [0] * (len(elements) + 1)
+    stack: list[int] = []
+    for at in range(len(elements) - 1, -1, -1):
+        count, end = counts[at], at + 1
+        if count:
+            end = stack[-count]
+            del stack[-count:]
+        stack.append(end)
+        ends[at] = end
+        closed[end] += tails[at]
+    texts_before = [0, *accumulate(texts)]
+    tails_before = [0, *accumulate(tails)]
+    closed_before = list(accumulate(closed))
+    spans: list[tuple[int, int]] = []
+    for at in places:
+        start = texts_before[at] + closed_before[at]
+        end = ends[at]
+        inner = texts_before[end] - texts_before[at] + tails_before[end] - tails_before[at + 1]
+        spans.append((start, start + inner))
+    return str(_STRING(elements[0])), spans

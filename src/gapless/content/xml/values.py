@@ -12,6 +12,9 @@ What counts as a number is what libxml2 says, which all of lxml and many others 
 and, beyond the standard, an exponent. Digits are rounded to the nearest float; libxml2 adds the fraction to
 the whole and may be off by the last bit, so that there 4.81 and 4.810 can differ. Here they never do.
 
+A text of more than `NUMBER_CHARS_MAX` characters, white space included, is no number: the value of an element
+is all text below it, so the same digits may be read at each of 256 levels.
+
 Implication is decided for one text and a conjunction of comparisons on it. It is sound, and complete as
 long as all of them compare numbers, or one of them says which text it is.
 """
@@ -20,17 +23,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["Literal", "Operator", "implied_by", "number_of", "passes"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "NUMBER_CHARS_MAX",
+    "Literal",
+    "Operator",
+    "implied_by",
+    "number_of",
+    "numbers_of",
+    "numbers_pass",
+    "numbers_within",
+    "passes",
+    "passing",
+]
 
 #: `=`, `!=`, `<`, `<=`, `>`, `>=`, `contains` or `starts-with`.
 Operator = str
 #: A string is compared as text, a float as a number; `<` and its like have floats only.
 Literal = str | float
 
-_NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]*))?[ \t\r\n]*")
+#: A longer text is no number.
+NUMBER_CHARS_MAX = 256
+
+# Nothing that was read is ever given back: no text takes more than one pass.
+_NUMBER = re.compile(r"[ \t\r\n]*+(-?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++))(?:[eE]([+-]?[0-9]*+))?[ \t\r\n]*+")
 
 
 def number_of(text: str) -> float:
@@ -39,11 +61,31 @@ def number_of(text: str) -> float:
     >>> number_of(" -2.50 "), number_of("1e3"), number_of("+1"), number_of("")
     (-2.5, 1000.0, nan, nan)
     """
-    found = _NUMBER.fullmatch(text)
+    found = _NUMBER.fullmatch(text) if len(text) <= NUMBER_CHARS_MAX else None
     if found is None:
         return math.nan
     digits, exponent = found.groups()
     return float(f"{digits}e{exponent}" if exponent and exponent not in "+-" else digits)
+
+
+def numbers_of(texts: Iterable[str]) -> list[float]:
+    """`number_of` each text: the same, and faster for many."""
+    fullmatch, most, nan = _NUMBER.fullmatch, NUMBER_CHARS_MAX, math.nan
+    numbers: list[float] = []
+    for text in texts:
+        found = fullmatch(text) if len(text) <= most else None
+        if found is None:
+            numbers.append(nan)
+        elif found[2]:
+            numbers.append(number_of(text))
+        else:
+            numbers.append(float(found[1]))
+    return numbers
+
+
+def numbers_within(whole: str, spans: Iterable[tuple[int, int]]) -> list[float]:
+    """The numbers that some parts of a text denote. What is too long for a number is not copied."""
+    return numbers_of([whole[start : min(stop, start + NUMBER_CHARS_MAX + 1)] for start, stop in spans])
 
 
 def passes(text: str, operator: Operator, literal: Literal) -> bool:
@@ -59,6 +101,40 @@ def passes(text: str, operator: Operator, literal: Literal) -> bool:
             return text != literal
         return literal in text if operator == "contains" else text.startswith(literal)
     return number_passes(number_of(text), operator, literal)
+
+
+def passing(whole: str, spans: Sequence[tuple[int, int]], operator: Operator, literal: str) -> list[bool]:
+    """Whether `whole[start:stop] operator literal` holds for each span; the starts ascend.
+
+    Parts that lie in each other, as the values of an element and its ancestors do, cost as much as the whole.
+
+    >>> passing("abab", [(0, 4), (0, 2), (2, 2), (2, 4)], "contains", "ba")
+    [True, False, False, False]
+    """
+    match operator:
+        case "=":
+            length = len(literal)
+            return [stop - start == length and whole.startswith(literal, start) for start, stop in spans]
+        case "!=":
+            return [not each for each in passing(whole, spans, "=", literal)]
+        case "starts-with":
+            return [whole.startswith(literal, start, stop) for start, stop in spans]
+        case _:
+            assert operator == "contains", operator
+            return _containing(whole, spans, literal)
+
+
+def _containing(whole: str, spans: Sequence[tuple[int, int]], literal: str) -> list[bool]:
+    found: list[bool] = []
+    # Where the literal occurs first, not before the start of the span; beyond the end when it does not.
+    at, length, nowhere = -1, len(literal), len(whole) + 1
+    for start, stop in spans:
+        if at < start:
+            at = whole.find(literal, start)
+            if at < 0:
+                at = nowhere
+        found.append(at + length <= stop)
+    return found
 
 
 def number_passes(number: float, operator: Operator, literal: float) -> bool:
@@ -77,6 +153,25 @@ def number_passes(number: float, operator: Operator, literal: float) -> bool:
         case _:
             assert operator == ">=", operator
             return number >= literal
+
+
+def numbers_pass(
+    numbers: npt.NDArray[np.float64], operator: Operator, literal: float
+) -> npt.NDArray[np.bool_]:
+    """The same for many numbers."""
+    compare = _COMPARISONS[operator]
+    passed: npt.NDArray[np.bool_] = compare(numbers, literal)
+    return passed
+
+
+_COMPARISONS: dict[Operator, Callable[..., Any]] = {
+    "=": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
 
 
 @dataclass(slots=True)
