@@ -15,33 +15,48 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
-from tests.fuzz.inputs import TOPICS
+from tests.fuzz.inputs import TOPICS, attacker
 from tests.fuzz.run import Lane, Tally, attack
 from tests.fuzz.witness import COLUMNS as CALM
 from tests.hostile.victim import Victim
 
-#: So long the witness has the node for itself.
+#: So long the witness has the node for itself, before the attack and after it.
 ALONE_SECONDS = 2.0
+#: Nobody else may wait for longer than this.
+STALL_SECONDS_MAX = 0.1
 #: More memory than this is a leak, whatever was sent.
 MEMORY_BYTES_MAX = 2**30
 
 
-def network() -> str:
+def network(lanes: int) -> str:
     """The network file: one node, with a topic of each kind, and the witness's own."""
     lines = ['cells = {all = ["n1"]}', 'edges = ["n1"]']
     for topic, columns in {**TOPICS, "calm": CALM}.items():
         told = ", ".join(f'{name} = "{kind}"' for name, kind in columns.items())
         lines += [f"topics.{topic} = {{{told}}}", f'pubends.{topic}-1 = {{topic = "{topic}", broker = "n1"}}']
     # Each of them is a principal of its own, with quotas and a share of the node.
-    for token in ("attackers", "readers", "witness"):
+    for token in (*map(attacker, range(lanes)), "readers", "witness"):
         digest = hashlib.sha256(token.encode()).hexdigest()
         rights = 'publish = ["*"], subscribe = ["*"], admin = true'
         lines.append(f'tokens.{token} = {{sha256 = "{digest}", {rights}}}')
     return "\n".join(lines) + "\n"
+
+
+class Took(NamedTuple):
+    """How long an event of the witness took, and how much of that the machine let somebody wait."""
+
+    at: float
+    seconds: float
+    machine: float
+
+    @property
+    def net(self) -> float:
+        """How long the node let it wait."""
+        return max(0.0, self.seconds - self.machine)
 
 
 @dataclass
@@ -51,50 +66,77 @@ class Result:
     seed: int
     tally: Tally
     seconds: float
-    #: Time of the processor that the node took during the attack.
+    #: Time of the processor that the node and the attackers took during the attack.
     cpu_seconds: float
+    own_cpu_seconds: float
     #: Bytes that the node took, in time.
     memory: list[int]
     events: int
-    #: How long each event of the witness took, before and during the attack.
-    before: list[float]
-    during: list[float]
+    #: The events of the witness before, during and after the attack.
+    before: list[Took]
+    during: list[Took]
+    after: list[Took]
     wrong: list[str]
     evidence: str = ""
 
+    @property
+    def stalls(self) -> list[Took]:
+        """The events that a node has let wait for too long; for how long the machine did so is taken off."""
+        return [took for took in (*self.during, *self.after) if took.net > STALL_SECONDS_MAX]
+
     def figures(self) -> dict[str, Any]:
         """All of it, to be read by people and programs."""
+        tally, inputs = self.tally, max(self.tally.inputs, 1)
         kinds: dict[str, Any] = {}
-        for kind, sent in sorted(self.tally.sent.items()):
-            ended = {code: n for (each, code), n in self.tally.cut.most_common() if each == kind}
-            kinds[kind] = {"sent": sent, "went_on": sent - sum(ended.values()), "ended": ended}
+        for kind, sent in sorted(tally.sent.items()):
+            ended = {code: n for (each, code), n in tally.cut.most_common() if each == kind}
+            kinds[kind] = {
+                "sent": sent, "percent": round(100 * sent / inputs, 2),
+                "went_on": sent - sum(ended.values()), "ended": ended,
+            }  # fmt: skip
+        cut, refused = sum(tally.cut.values()), sum(tally.refused.values())
+        shares = {"accepted": inputs - cut - refused, "refused": refused, "cut": cut}
         return {
-            "inputs": self.tally.inputs,
+            "inputs": tally.inputs,
             "seed": self.seed,
             "minutes": round(self.seconds / 60, 2),
-            "inputs_per_second": round(self.tally.inputs / max(self.seconds, 1e-9)),
-            "connections": self.tally.connections,
-            "node_cpu_us_per_input": round(1e6 * self.cpu_seconds / max(self.tally.inputs, 1)),
+            "inputs_per_second": round(tally.inputs / max(self.seconds, 1e-9)),
+            "connections": tally.connections,
+            "node_cpu_us_per_input": round(1e6 * self.cpu_seconds / inputs),
+            "fuzzer_cpu_us_per_input": round(1e6 * self.own_cpu_seconds / inputs),
             "kinds": kinds,
-            "answers": dict(self.tally.answers.most_common()),
-            "reasons": self.tally.examples,
+            "percent": {name: round(100 * n / inputs, 2) for name, n in shares.items()},
+            "answers": dict(tally.answers.most_common()),
+            "refused": dict(tally.refused.most_common()),
+            "reasons": tally.examples,
             "witness_events": self.events,
-            "before_ms": _percentiles(self.before),
-            "stalls_ms": _percentiles(self.during),
-            "stalls_above_100_ms": sum(each > 0.1 for each in self.during),
+            "witness_ms": {
+                "before": _percentiles(self.before),
+                "during": _percentiles(self.during),
+                "after": _percentiles(self.after),
+            },
+            "stalls_above_100_ms": len(self.stalls),
             "memory_mb": {
                 "start": self.memory[0] >> 20, "max": max(self.memory) >> 20, "end": self.memory[-1] >> 20,
+                "curve": [each >> 20 for each in self.memory[:: max(1, len(self.memory) // 24)]],
             },
             "wrong": self.wrong,
         }  # fmt: skip
 
 
-def _percentiles(values: list[float]) -> dict[str, float]:
-    if not values:
-        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
-    ordered = sorted(values)
-    at = [len(ordered) // 2, len(ordered) * 99 // 100, len(ordered) - 1]
-    return dict(zip(("p50", "p99", "max"), [round(1000 * ordered[each], 1) for each in at], strict=True))
+def _percentiles(took: list[Took]) -> dict[str, float]:
+    """As the witness saw it; `net` is without what the machine let somebody wait."""
+    if not took:
+        return dict.fromkeys(("p50", "p99", "max", "net_p99", "net_max"), 0.0)
+    whole, net = (
+        [round(1000 * each, 1) for each in sorted(values)]
+        for values in ([each.seconds for each in took], [each.net for each in took])
+    )
+    p99 = len(took) * 99 // 100
+    return {
+        "p50": whole[len(took) // 2], "p99": whole[p99], "max": whole[-1],
+        "net_p99": net[p99], "net_max": net[-1],
+    }  # fmt: skip
 
 
 @dataclass
@@ -110,11 +152,12 @@ class Campaign:
 
     def play(self) -> Result:
         """Attack a node."""
-        with Victim(self.folder, network()) as victim:
+        with Victim(self.folder, network(self.lanes)) as victim:
             return self._played(victim)
 
     def _played(self, victim: Victim) -> Result:
-        command = [sys.executable, "-m", "tests.fuzz.witness", str(victim.port)]
+        assert victim.process is not None
+        command = [sys.executable, "-m", "tests.fuzz.witness", str(victim.port), str(victim.process.pid)]
         witness = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert witness.stdout is not None
         assert witness.stdout.readline() == "ready\n"
@@ -122,17 +165,19 @@ class Campaign:
         time.sleep(ALONE_SECONDS)
         tally = Tally(self.inputs)
         first = victim.resident_bytes
-        began, cpu = time.monotonic(), _cpu_seconds(victim)
+        began, cpu, own = time.monotonic(), _cpu_seconds(victim), time.process_time()
         watched, lanes, wrong = uvloop.run(
             attack(victim.port, self.seed, self.lanes, tally, look=lambda: _resident(victim), say=self.say)
         )
         ended, cpu = time.monotonic(), _cpu_seconds(victim) - cpu
+        own = time.process_time() - own
         self.say(f"{tally.inputs:,} inputs were sent")
         if wrong is not None:
             self._wrong.append(f"after {tally.inputs:,} inputs: {wrong}")
+        time.sleep(ALONE_SECONDS)
         account = self._ended(witness)
         self._wrong += account["wrong"]
-        took = account["took"]
+        took = [Took(*each) for each in account["took"]]
         memory = [first, *(size for _, size in watched.samples if size)]
         if max(memory) > MEMORY_BYTES_MAX:
             self._wrong.append(f"the node took {max(memory) >> 20} MB of memory")
@@ -142,10 +187,12 @@ class Campaign:
             tally=tally,
             seconds=ended - began,
             cpu_seconds=cpu,
+            own_cpu_seconds=own,
             memory=memory,
             events=account["events"],
-            before=[each for at, each in took if at < began],
-            during=[each for at, each in took if at >= began],
+            before=[each for each in took if each.at < began],
+            during=[each for each in took if began <= each.at < ended],
+            after=[each for each in took if each.at >= ended],
             wrong=self._wrong,
             evidence=_evidence(lanes, victim) if self._wrong else "",
         )

@@ -9,6 +9,7 @@ together anew. Nothing of this passes through our own encoder.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import Enum
 from random import Random
 from typing import Any, NamedTuple
@@ -25,7 +26,16 @@ _pack = msgspec.msgpack.encode
 #: The share of inputs that may end their connection.
 HARMFUL = 1 / 32
 #: The share of requests.
-REQUESTS = 1 / 8
+REQUESTS = 1 / 20
+
+#: The kinds of events, each as often as its share of them.
+EVENTS = [
+    kind
+    for kind, share in {
+        "columns: values": 20, "columns: oversized": 8, "rows: values": 38, "documents": 20
+    }.items()
+    for _ in range(share)
+]  # fmt: skip
 
 #: Numbers that stand for the subscriptions of a connection: whoever sends an input puts those in that the
 #: node has given, which are as long.
@@ -60,6 +70,11 @@ _ODD: list[Any] = [
 #: Eight bytes that mean something special as a number, a float or a time.
 _BITS = [struct.pack("<q", number) for number in VALUES["i"] + VALUES["t"]]
 _BITS += [struct.pack("<d", number) for number in VALUES["f"]]
+
+
+def attacker(lane: int) -> str:
+    """The token of a lane: each is a principal of its own, with quotas and a share of the node."""
+    return f"attacker-{lane}"
 
 
 class After(Enum):
@@ -97,26 +112,25 @@ class Source:
         self._loose = [self._mutator.loosened(random.choice(self._rows)) for _ in range(200)]
         self._broken = [self._mutator.columns(random.choice(self._rows)) for _ in range(300)]
         self._first = 0
-        events = [
-            (self._values, 20),
-            (self._loose_columns, 8),
-            (self._rows_of_values, 38),
-            (self._document, 20),
-        ]
+        self._makers: dict[str, Callable[[], Input]] = {
+            "columns: values": self._values,
+            "columns: oversized": self._loose_columns,
+            "rows: values": self._rows_of_values,
+            "documents": self._document,
+        }
         requests = [(self._condition, 2), (self._request, 10)]
         harmful = [
             (self._structure, 35), (self._wrong_rows, 20), (self._head, 25), (self._about_nothing, 8),
             (self._foreign, 4),
             (self._header, 4), (self._hello, 4),
         ]  # fmt: skip
-        self._events, self._requests, self._harmful = (
-            [maker for maker, weight in each for _ in range(weight)] for each in (events, requests, harmful)
+        self._requests, self._harmful = (
+            [maker for maker, weight in each for _ in range(weight)] for each in (requests, harmful)
         )
 
-    def draw(self, count: int) -> list[Input]:
-        """The next inputs. Their events are of one kind, so that a node stores and matches many at once."""
-        random = self.random
-        event = random.choice(self._events)
+    def draw(self, count: int, event: str) -> list[Input]:
+        """The next inputs. Their events are of this kind, so that a node stores and matches many at once."""
+        random, make_event = self.random, self._makers[event]
         drawn: list[Input] = []
         for _ in range(count):
             chance = random.random()
@@ -125,7 +139,7 @@ class Source:
             elif chance < HARMFUL + REQUESTS:
                 drawn.append(random.choice(self._requests)())
             else:
-                drawn.append(event())
+                drawn.append(make_event())
         return drawn
 
     def subscribed(self) -> bytes:
@@ -157,7 +171,8 @@ class Source:
             "",
             None,
             "total",
-            "earliest",
+            # Few read all that was ever published: the longer a run, the more work that is.
+            random.choice(["now"] * 15 + ["earliest"]),
             "guaranteed",
             random.choice([None, 0, 5]),
         ]
@@ -251,10 +266,14 @@ class Source:
     def _publish(self, topic: str, kind: str, parts: list[bytes], after: After) -> Input:
         self._first += 70
         pubend = self.random.choice([None, None, PUBENDS[topic]])
-        publisher = f"mallory-{self._lane}"
+        publisher = f"mallory-{self._lane}" if after is After.OPEN else self._publisher()
         head = [topic, pubend, publisher, self._first, FINGERPRINTS[topic], None, None]
         name = "PUBLISH_ROWS" if len(parts) == 2 else "PUBLISH"
         return Input(kind, frame(name, head, parts), after)
+
+    def _publisher(self) -> str:
+        """Who publishes over other connections: events that pass each other count as given up."""
+        return f"mallory-{self._lane}-{self.random.randrange(100)}"
 
     # ---- requests ------------------------------------------------------------------------------------
 
@@ -285,8 +304,8 @@ class Source:
         return Input("requests", frame(kind, *self._sound(kind)), After.OPEN)
 
     def _name(self, topic: str) -> str:
-        """One of a few names that all attackers share."""
-        return f"{topic}-{self.random.randrange(6)}"
+        """One of a few names."""
+        return f"{topic}-{self._lane}-{self.random.randrange(6)}"
 
     def _about_nothing(self) -> Input:
         """What is said of a subscription and not answered."""
@@ -323,7 +342,7 @@ class Source:
         match kind:
             case "SUBSCRIBE":
                 name = random.choice([None, None, self._name(topic)])
-                start = random.choice(["now", "now", "earliest", 5, {PUBENDS[topic]: 7}])
+                start = random.choice(["now"] * 12 + ["earliest", 5, {PUBENDS[topic]: 7}])
                 order, mode = (
                     random.choice(["publisher", "total"]),
                     random.choice(["guaranteed", "best-effort"]),
@@ -350,7 +369,7 @@ class Source:
                 row = _pack(self._row())
                 parts, topic = [struct.pack("<I", len(row)), row], "few"
         self._first += 70
-        publisher = f"mallory-{self._lane}"
+        publisher = self._publisher()
         after = random.choice([None, [PUBENDS[topic], 3], ["every-1", 2**62 - 1]])
         return [topic, None, publisher, self._first, FINGERPRINTS[topic], after, None], parts
 
@@ -382,7 +401,7 @@ class Source:
     def _hello(self) -> Input:
         """A second HELLO; as the first frame of a connection it is an input of its own."""
         random = self.random
-        fields: dict[str, Any] = {"token": "attackers"} | {
+        fields: dict[str, Any] = {"token": attacker(self._lane)} | {
             random.choice(
                 ["role", "name", "network", "software", "token", "version_min", "version_max"]
             ): random.choice(_ODD)

@@ -1,9 +1,10 @@
 """How are ten million inputs sent in minutes, and what became of them?
 
-Several connections (lanes) send inputs in chunks, many in one write. Behind each input that may be the end
-of its connection there is a PING: the PONGs tell how far the node has come. When it hangs up, the input
-behind the last PONG is to blame, and what it left unread is sent again over the next connection. So an
-input counts when the node has read it, and once.
+Several attackers (lanes), each a principal of its own, send a chunk of inputs each, many in one write, and
+the next chunks are drawn meanwhile. Their events are of one kind, so that a node stores and matches many at
+once. What may end its connection goes over another one. Behind each such input there is a PING: the PONGs
+tell how far the node has come. When it hangs up, the input behind the last PONG is to blame, and what it
+left unread is sent again over the next connection. So an input counts when the node has read it, and once.
 """
 
 from __future__ import annotations
@@ -15,28 +16,35 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
+from random import Random
 from typing import Any
 
 import msgspec
 
-from tests.fuzz.inputs import PUBENDS, SUBSCRIPTIONS, TOPICS, After, Input, Source
+from tests.fuzz.inputs import EVENTS, PUBENDS, SUBSCRIPTIONS, TOPICS, After, Input, Source, attacker
 from tests.hostile.payloads import CONDITIONS, TOPIC
 from tests.hostile.raw import KINDS, NAMES, frame, hello
 
-#: So many inputs are drawn at once; and so many of those that may end their connection are sent at once.
-CHUNK_INPUTS, FEW_INPUTS = 250, 4
+#: So many inputs are drawn at once, at most; of those that may end their connection so many are sent at once.
+CHUNK_INPUTS, FEW_INPUTS = 1_000, 4
+#: So many connections of a lane get them, each some of them.
+HANDS = 4
+#: So many chunks go over one connection: it gathers subscriptions, and with them the node's work grows.
+CHUNKS_A_CONNECTION = 2
 #: So many filters are there at a time on the topic of every type; each changes after so many seconds.
-FILTERS, FILTERS_EVERY = 48, 4
+FILTERS, FILTERS_EVERY = 16, 2
 #: A node that does not answer for so long has stalled.
 STALLED_SECONDS = 30.0
 #: So many inputs of each lane are remembered, to be looked at when the node dies.
-REMEMBERED = 400
+REMEMBERED = 2 * CHUNK_INPUTS
 
 _WELCOME, _REFUSE, _PONG = KINDS["WELCOME"], KINDS["REFUSE"], KINDS["PONG"]
+#: Refusals after which a connection goes on, and which field of the head is the code.
+_REFUSED = {KINDS["PUBLISH_REFUSED"]: 3, KINDS["REQUEST_REFUSED"]: 1}
 #: A number of 32 bits in MessagePack, and how all begin that stand for others.
 _NUMBER = struct.Struct(">BI")
-_STANDING_IN = b"\xce\xff\xff\xff"
+STANDING_IN = b"\xce\xff\xff\xff"
 _HEADER = struct.Struct("<2sBBIIHH")
 
 
@@ -49,9 +57,16 @@ class Wire(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
+        #: The codes of refusals after which it goes on, and the last message of each.
+        self.refused: Counter[str] = Counter()
+        self.messages: dict[str, str] = {}
         self.pong = 0
         self.refusal: dict[str, Any] | None = None
         self.numbers: list[int] = []
+        #: The number of the last PING.
+        self.pings = 0
+        #: How many chunks went over it.
+        self.chunks = 0
         self.is_open = False
         self.is_welcome = False
         self._buffer = bytearray()
@@ -80,6 +95,10 @@ class Wire(asyncio.Protocol):
                 self.refusal = msgspec.msgpack.decode(buffer[at + 16 : at + 16 + head])
             elif kind == _WELCOME:
                 self.is_welcome = True
+            elif kind in _REFUSED:
+                code, message = msgspec.msgpack.decode(buffer[at + 16 : at + 16 + head])[_REFUSED[kind] :][:2]
+                self.refused[code] += 1
+                self.messages[code] = message
             elif self.seen is not None:
                 self.seen(kind, bytes(buffer[at + 16 : at + 16 + length]), head, parts)
             at += 16 + length
@@ -114,7 +133,7 @@ class Wire(asyncio.Protocol):
 
     def numbered(self, data: bytes) -> bytes:
         """An input with the numbers of subscriptions of this connection, where it has any."""
-        if _STANDING_IN in data:
+        if STANDING_IN in data:
             for mark, number in zip(SUBSCRIPTIONS, self.numbers[-len(SUBSCRIPTIONS) :], strict=False):
                 data = data.replace(_NUMBER.pack(0xCE, mark), _NUMBER.pack(0xCE, number))
         return data
@@ -138,7 +157,9 @@ class Tally:
     sent: Counter[str] = field(default_factory=Counter)
     cut: Counter[tuple[str, str]] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
-    #: Reasons that a node gave for hanging up, an example of each code.
+    #: How many were refused and the connection went on, by code.
+    refused: Counter[str] = field(default_factory=Counter)
+    #: Reasons that a node gave for refusing and for hanging up, an example of each code.
     examples: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -147,35 +168,58 @@ class Tally:
 
 
 class Lane:
-    """One attacker, one connection at a time."""
+    """One attacker, with a connection for what goes on, and some for what may end it."""
 
     def __init__(self, port: int, seed: int, number: int, tally: Tally) -> None:
         self._port = port
         self._tally = tally
+        self._token = attacker(number)
         self._source = Source(seed, number)
         self._addresses = count(number)
-        self._wire: Wire | None = None
-        self._pings = 0
+        #: Number 0 is for what goes on.
+        self._wires: dict[int, Wire] = {}
         self.last: deque[Input] = deque(maxlen=REMEMBERED)
 
-    async def play(self) -> None:
-        while not self._tally.is_done:
-            drawn = self._source.draw(CHUNK_INPUTS)
-            # What surely goes on comes first; then what may end the connection, in as many as it takes. A
-            # reader
-            # that finds a wrong header drops what came before it in the same piece, so those come alone.
-            await self._subscribe()
-            await self._attack([each for each in drawn if each.after is After.OPEN])
-            left = [each for each in drawn if each.after is After.EITHER]
-            while left:
-                left = await self._attack(left[:FEW_INPUTS]) + left[FEW_INPUTS:]
-            for each in drawn:
-                if each.kind == "handshakes":
-                    await self._greet(each)
-                elif each.after is After.LAST:
-                    await self._attack([each])
-        if self._wire is not None:
-            self._left(self._wire)
+    def draw(self, size: int, event: str) -> list[Input]:
+        """The next chunk, with events of one kind."""
+        return self._source.draw(size, event)
+
+    async def play(self, drawn: list[Input]) -> None:
+        """Send a chunk, and return when all of it was read."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._go_on([each for each in drawn if each.after is After.OPEN]))
+            harmful = [each for each in drawn if each.after is not After.OPEN]
+            # Those about subscriptions follow each other: only they need a connection that has some.
+            harmful.sort(key=lambda each: STANDING_IN not in each.data)
+            share = -(-len(harmful) // HANDS)
+            for hand in range(HANDS):
+                group.create_task(self._harm(harmful[hand * share : (hand + 1) * share], 1 + hand))
+
+    def leave(self) -> None:
+        """End all connections."""
+        for number in list(self._wires):
+            self._leave(number)
+
+    async def _go_on(self, chunk: list[Input]) -> None:
+        """Send what surely goes on."""
+        wire = await self._welcomed(0)
+        await self._subscribe(wire)
+        await self._attack(chunk, 0)
+        wire.chunks += 1
+        if wire.chunks >= CHUNKS_A_CONNECTION:
+            self._leave(0)
+
+    async def _harm(self, drawn: list[Input], number: int) -> None:
+        """Send what may end the connection, over as many as it takes."""
+        left = [each for each in drawn if each.after is After.EITHER]
+        while left:
+            left = await self._attack(left[:FEW_INPUTS], number) + left[FEW_INPUTS:]
+        # A reader that finds a wrong header drops what came before it in the same piece: those come alone.
+        for each in drawn:
+            if each.kind == "handshakes":
+                await self._greet(each)
+            elif each.after is After.LAST:
+                await self._attack([each], number)
 
     async def _dial(self) -> Wire:
         dialling = socket.socket()
@@ -199,49 +243,51 @@ class Lane:
             wire.transport.write_eof()
         await wire.until(0)
         self._count([drawn], wire if not wire.is_welcome else None)
-        self._left(wire)
+        self._ended(wire)
 
-    async def _subscribe(self) -> None:
+    async def _subscribe(self, wire: Wire) -> None:
         """Begin a connection with a few subscriptions, whose numbers inputs are about, unless it has some."""
-        wire = await self._welcomed()
-        if not wire.numbers:
+        if wire.seen is None:
             wire.seen = wire.number
             wire.write(self._source.subscribed())
             # They are confirmed when the disk has them, which is soon; how soon does not matter.
-            while len(wire.numbers) < 2 and self._pings < 50:
-                self._pings += 1
-                wire.write(frame("PING", self._pings))
-                await wire.until(self._pings)
+            while len(wire.numbers) < 2 and wire.pings < 50:
+                wire.pings += 1
+                wire.write(frame("PING", wire.pings))
+                if not await wire.until(wire.pings):
+                    return
 
-    async def _welcomed(self) -> Wire:
-        """The connection, or a new one."""
-        wire = self._wire
+    async def _welcomed(self, number: int) -> Wire:
+        """The connection of a number, or a new one."""
+        wire = self._wires.get(number)
         if wire is None or not wire.is_open:
-            wire = self._wire = await self._dial()
-            wire.write(hello("mallory", token="attackers"))
+            wire = self._wires[number] = await self._dial()
+            wire.write(hello("mallory", token=self._token))
             if not await wire.until(0):
                 raise StalledError(f"a client was not let in: {wire.refusal}")
-            self._pings = 0
         return wire
 
-    async def _attack(self, chunk: list[Input]) -> list[Input]:
+    async def _attack(self, chunk: list[Input], number: int) -> list[Input]:
         """Send inputs; gives those that were not read, because one before them ended the connection."""
-        wire = await self._welcomed()
-        first = self._pings
+        wire = await self._welcomed(number)
+        if number and any(STANDING_IN in drawn.data for drawn in chunk):
+            await self._subscribe(wire)
+        first = wire.pings
         data: list[bytes] = []
-        for at, drawn in enumerate(chunk):
+        for drawn in chunk:
             data.append(wire.numbered(drawn.data))
-            self._pings += 1
-            behind = chunk[at + 1].after if at + 1 < len(chunk) else After.EITHER
-            if drawn.after is After.EITHER or (drawn.after is After.OPEN and behind is not After.OPEN):
-                data.append(frame("PING", self._pings))
+            wire.pings += 1
+            if drawn.after is After.EITHER:
+                data.append(frame("PING", wire.pings))
+        if not number:
+            data.append(frame("PING", wire.pings))
         is_last = chunk[-1].after is After.LAST
         self.last.extend(chunk)
         wire.write(b"".join(data))
         if is_last:
             assert wire.transport is not None
             wire.transport.write_eof()
-        if await wire.until(self._pings + is_last):
+        if await wire.until(wire.pings + is_last):
             self._count(chunk, None)
             return []
         read = max(0, wire.pong - first)
@@ -249,8 +295,7 @@ class Lane:
             (at for at in range(read, len(chunk)) if chunk[at].after is not After.OPEN), len(chunk) - 1
         )
         self._count(chunk[: culprit + 1], wire)
-        self._left(wire)
-        self._wire = None
+        self._leave(number)
         return chunk[culprit + 1 :]
 
     def _count(self, chunk: list[Input], ended: Wire | None) -> None:
@@ -264,8 +309,14 @@ class Lane:
             if ended.refusal is not None and code not in tally.examples:
                 tally.examples[code] = str(ended.refusal.get("message"))[:150]
 
-    def _left(self, wire: Wire) -> None:
+    def _leave(self, number: int) -> None:
+        self._ended(self._wires.pop(number))
+
+    def _ended(self, wire: Wire) -> None:
         self._tally.answers.update({NAMES.get(kind, hex(kind)): n for kind, n in wire.answers.items()})
+        self._tally.refused.update(wire.refused)
+        for code, message in wire.messages.items():
+            self._tally.examples.setdefault(code, message[:150])
         wire.end()
 
 
@@ -377,11 +428,9 @@ async def attack(
     ]
     wrong: str | None = None
     try:
-        async with asyncio.TaskGroup() as group:
-            for lane in attackers:
-                group.create_task(lane.play())
+        await _rounds(attackers, tally, Random(f"{seed}/rounds"))
     except* (StalledError, OSError) as errors:
-        wrong = "; ".join(str(error) or repr(error) for error in errors.exceptions[:2])
+        wrong = "; ".join(str(error) or repr(error) for error in _leaves(errors)[:2])
     if wrong is None and not readers.wire.is_open:
         wrong = f"the readers were cut off: {readers.wire.refusal}"
     for task in background:
@@ -393,6 +442,34 @@ async def attack(
     )
     readers.wire.end()
     return watched, attackers, wrong
+
+
+async def _rounds(lanes: list[Lane], tally: Tally, random: Random) -> None:
+    """Chunk after chunk; the next ones are drawn while the node is busy with these."""
+    # Each kind of event has its turn, also in a short attack.
+    events = chain(dict.fromkeys(EVENTS), iter(lambda: random.choice(EVENTS), None))
+    size = max(1, min(CHUNK_INPUTS, tally.wanted // (8 * len(lanes))))
+    event = next(events)
+    chunks = [lane.draw(size, event) for lane in lanes]
+    while not tally.is_done:
+        async with asyncio.TaskGroup() as group:
+            for lane, chunk in zip(lanes, chunks, strict=True):
+                group.create_task(lane.play(chunk))
+            event = next(events)
+            for at, lane in enumerate(lanes):
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                chunks[at] = lane.draw(size, event)
+    for lane in lanes:
+        lane.leave()
+
+
+def _leaves(errors: BaseExceptionGroup[Exception]) -> list[Exception]:
+    """The errors of a group, and of the groups in it."""
+    found: list[Exception] = []
+    for error in errors.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
 
 
 async def _progress(tally: Tally, say: Callable[[str], None]) -> None:

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.campaign import Campaign
-from tests.fuzz.inputs import HARMFUL, Source
+from tests.fuzz.inputs import EVENTS, HARMFUL, Source
 
 
 def test_inputs_are_a_function_of_the_seed() -> None:
-    first, again, other = ([*Source(seed, 0).draw(500)] for seed in (7, 7, 8))
+    first, again, other = (Source(seed, 0).draw(500, EVENTS[0]) for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
 
 def test_every_kind_of_input_is_drawn() -> None:
     source = Source(1, 0)
-    kinds = {drawn.kind for _ in range(40) for drawn in source.draw(round(10 / HARMFUL))}
+    kinds = {drawn.kind for event in EVENTS for drawn in source.draw(round(10 / HARMFUL), event)}
     assert len(kinds) == 16, sorted(kinds)
 
 

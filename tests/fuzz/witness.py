@@ -1,8 +1,11 @@
 """How is a well-behaved client served meanwhile? A process that publishes and reads, and looks at its clock.
 
-`python -m tests.fuzz.witness PORT`: it publishes an event every 10 milliseconds and subscribes to them,
+`python -m tests.fuzz.witness PORT PID`: it publishes an event every 20 milliseconds and subscribes to them,
 until its standard input ends. Then it says as JSON how long the events took, and which did not come exactly
 once.
+
+An event also waits while the operating system lets the node, or the witness itself, wait for a processor.
+That is the machine's doing, so it is told apart: Linux counts it for every thread.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import select
 import struct
 import sys
 import time
+from bisect import bisect_left, bisect_right
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,16 +26,41 @@ from tests.hostile.raw import KINDS, Raw, frame, publish_rows
 
 TOPIC, PUBEND = "calm", "calm-1"
 COLUMNS = {"n": "int"}
-PERIOD_SECONDS = 0.010
+PERIOD_SECONDS = 0.020
 #: How long the last events may take to come.
 PATIENCE_SECONDS = 30.0
 _SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
+class Waits:
+    """How long a thread has waited for a processor, at many moments."""
+
+    def __init__(self, pid: int | str) -> None:
+        self._file = Path(f"/proc/{pid}/schedstat")
+        self._times: list[float] = []
+        self._waited: list[float] = []
+
+    def look(self, now: float) -> None:
+        """Read it again. It stays 0 where no such thing is counted."""
+        try:
+            waited = int(self._file.read_bytes().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            waited = self._waited[-1] if self._waited else 0.0
+        self._times.append(now)
+        self._waited.append(waited)
+
+    def between(self, start: float, stop: float) -> float:
+        """How long it has waited meanwhile: no less than that, and no more than between two looks around."""
+        first = max(0, bisect_right(self._times, start) - 1)
+        last = min(len(self._times) - 1, bisect_left(self._times, stop))
+        return self._waited[last] - self._waited[first] if self._times else 0.0
+
+
 class Witness:
     """One client that behaves."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, node: int) -> None:
+        self._waits = [Waits(node), Waits("self")]
         self.raw = Raw.welcomed(port, "witness", token="witness")
         self.raw.send(frame("SUBSCRIBE", [1, TOPIC, "", None, "publisher", "now", "guaranteed", None]))
         self.subscription = self.raw.hear_kind("CONFIRMED").head[1]
@@ -49,6 +79,8 @@ class Witness:
         ended: float | None = None
         while True:
             now = time.monotonic()
+            for waits in self._waits:
+                waits.look(now)
             if ended is None and now >= due:
                 self._publish(now)
                 # What is late is not made up for: after a pause of this process the pace is as before.
@@ -132,15 +164,19 @@ class Witness:
         missing = [number for number, came in enumerate(self.came) if came is None]
         if missing:
             self.wrong.append(f"{len(missing)} events did not come, the first is {missing[0]}")
+        for waits in self._waits:
+            waits.look(time.monotonic())
         took = [
-            [sent, came - sent] for sent, came in zip(self.sent, self.came, strict=True) if came is not None
+            [sent, came - sent, max(waits.between(sent, came) for waits in self._waits)]
+            for sent, came in zip(self.sent, self.came, strict=True)
+            if came is not None
         ]
         return {"events": len(self.sent), "took": took, "wrong": self.wrong[:20]}
 
 
 def main() -> None:
     """Witness until standard input ends."""
-    witness = Witness(int(sys.argv[1]))
+    witness = Witness(int(sys.argv[1]), int(sys.argv[2]))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     witness.play()

@@ -8,8 +8,10 @@ Implements docs/protocol.md, section 1.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,10 @@ from gapless.model.ticks import Tick, TickArray
 
 Made = TypeVar("Made")
 
+#: What is computed from a batch is kept for so many batches, and for so many rows of all of them.
+KEPT_BATCHES_MAX: Final = 64
+KEPT_ROWS_MAX: Final = 131_072
+
 
 class EventBatch:
     """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`.
@@ -27,7 +33,17 @@ class EventBatch:
     A few rows may be `packed`; then the columns are made when somebody asks for them.
     """
 
-    __slots__ = ("_arrays", "_columns", "_derived", "_most", "_nbytes", "encoded", "packed", "ticks")
+    __slots__ = (
+        "__weakref__",
+        "_arrays",
+        "_columns",
+        "_derived",
+        "_most",
+        "_nbytes",
+        "encoded",
+        "packed",
+        "ticks",
+    )
 
     def __init__(
         self,
@@ -67,10 +83,12 @@ class EventBatch:
     @property
     def columns(self) -> pa.RecordBatch:
         """The rows as columns."""
-        if self._columns is None:
+        found = self._columns
+        if found is None:
             assert self.packed is not None
-            self._columns = self.packed.columns()
-        return self._columns
+            _computed.add(self)
+            found = self._columns = self.packed.columns()
+        return found
 
     @property
     def schema(self) -> pa.Schema:
@@ -132,16 +150,31 @@ class EventBatch:
         """
         found = self._arrays.get(name)
         if found is None:
+            _computed.add(self)
             found = self._arrays[name] = self.columns.column(name).to_numpy(zero_copy_only=False)
             found.flags.writeable = False
         return found
 
     def derived(self, make: Callable[[pa.RecordBatch], Made]) -> Made:
-        """What `make` makes of the columns, made once: all who look at a batch share what they compute."""
+        """What `make` makes of the columns, made once: all who look at a batch share what they compute.
+
+        It is kept while the batch is one of the last that were looked at. It may take up many times as much
+        memory as the batch, and counts for no bound.
+        """
         found: Made | None = self._derived.get(make)
         if found is None:
+            _computed.add(self)
             found = self._derived[make] = make(self.columns)
         return found
+
+    def _forget_computed(self) -> None:
+        """Let go of all that can be computed again."""
+        if self._derived:
+            self._derived = {}
+        if self._arrays:
+            self._arrays = {}
+        if self.packed is not None:
+            self._columns = None
 
     def between(self, start: Tick, stop: Tick) -> EventBatch:
         """The events with ticks in `start..stop`; shares memory with this batch."""
@@ -219,6 +252,33 @@ class EventBatch:
     def __repr__(self) -> str:
         span = f" {self.first}..{self.last + 1}" if len(self) else ""
         return f"EventBatch({len(self)} events{span})"
+
+
+class _Computed:
+    """The batches from which something was computed last; those before them forget it."""
+
+    __slots__ = ("_batches", "_rows")
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[ref[EventBatch], int]] = deque()
+        self._rows = 0
+
+    def add(self, batch: EventBatch) -> None:
+        """Something is about to be computed from a batch. The one before may be the same."""
+        batches = self._batches
+        if batches and batches[-1][0]() is batch:
+            return
+        batches.append((ref(batch), len(batch)))
+        self._rows += len(batch)
+        while len(batches) > 1 and (len(batches) > KEPT_BATCHES_MAX or self._rows > KEPT_ROWS_MAX):
+            reference, rows = batches.popleft()
+            self._rows = self._rows - rows if len(batches) > 1 else len(batch)
+            old = reference()
+            if old is not None and old is not batch:
+                old._forget_computed()
+
+
+_computed = _Computed()
 
 
 def _most_of_all(batches: Sequence[EventBatch]) -> int | None:

@@ -88,16 +88,29 @@ class PackedRows:
 
 
 def put_together(parts: Sequence[pa.RecordBatch | PackedRows]) -> pa.RecordBatch | PackedRows:
-    """Rows of one schema as one: packed when all are, and few. There must be at least one part."""
+    """Rows of one schema as one: packed when all are, and few. There must be at least one part.
+
+    Packed parts that follow each other become columns together: a column costs the same for one row and many.
+    """
     if len(parts) == 1:
         return parts[0]
     rows: list[bytes] = []
+    columns: list[pa.RecordBatch] = []
+    schema: pa.Schema = parts[0].schema
     for part in parts:
-        if not isinstance(part, PackedRows) or len(rows) + len(part.rows) > PACKED_ROWS_MAX:
-            return pa.concat_batches([as_columns(each) for each in parts])
-        rows += part.rows
-    assert isinstance(parts[0], PackedRows)
-    return PackedRows(parts[0].schema, rows)
+        if isinstance(part, PackedRows):
+            rows += part.rows
+            continue
+        if rows:
+            columns.append(PackedRows(schema, rows).columns())
+            rows = []
+        columns.append(part)
+    if not columns:
+        packed = PackedRows(schema, rows)
+        return packed if len(rows) <= PACKED_ROWS_MAX else packed.columns()
+    if rows:
+        columns.append(PackedRows(schema, rows).columns())
+    return pa.concat_batches(columns)
 
 
 def as_columns(rows: pa.RecordBatch | PackedRows) -> pa.RecordBatch:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from gapless.model.batch import EventBatch
+from gapless.model.batch import EventBatch, gathered
 from gapless.model.epochs import Epochs
 from gapless.model.tickmap import TickMap
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
@@ -29,14 +29,24 @@ from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
 Run: TypeAlias = tuple[Tick, Tick, Epochs]
 
 
+#: So many chunks of a stream stay as they came. Of older ones, so many that follow each other become one, as
+#: long as it has at most so many rows and bytes: a chunk of one row takes up kilobytes that no bound counts.
+CHUNKS_APART_MAX: Final = 1_024
+CHUNKS_JOINED: Final = 64
+JOINED_ROWS_MAX: Final = 4_096
+JOINED_BYTES_MAX: Final = 2**17
+
+
 class Rows:
     """The data rows of a stream in tick order, as chunks whose tick spans never overlap."""
 
-    __slots__ = ("_chunks", "_firsts", "nbytes", "rows")
+    __slots__ = ("_chunks", "_firsts", "_joined", "nbytes", "rows")
 
     def __init__(self) -> None:
         self._firsts: list[Tick] = []
         self._chunks: list[EventBatch] = []
+        #: So many of the first chunks are not looked at any more, whether they could be joined.
+        self._joined = 0
         self.rows = 0
         self.nbytes = 0
 
@@ -50,6 +60,8 @@ class Rows:
             self.nbytes += batch.weighed().nbytes
             self._firsts.append(batch.first)
             self._chunks.append(batch)
+            if len(self._chunks) - self._joined >= CHUNKS_APART_MAX + CHUNKS_JOINED:
+                self._join()
             return
         low, high = self._touching(batch.first, batch.last + 1)
         if low < high:
@@ -107,6 +119,19 @@ class Rows:
         """The tick span of the last chunk; there must be one."""
         return self._chunks[-1].first, self._chunks[-1].last + 1
 
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are."""
+        return len(self._chunks)
+
+    def _join(self) -> None:
+        """Make fewer and larger chunks of some small ones."""
+        low = self._joined
+        high = low + CHUNKS_JOINED
+        made = [*gathered(self._chunks[low:high], JOINED_ROWS_MAX, JOINED_BYTES_MAX)]
+        self._replace(low, high, made)
+        self._joined = low + len(made)
+
     def _touching(self, start: Tick, stop: Tick) -> tuple[int, int]:
         low = bisect_right(self._firsts, start) - 1
         if low < 0 or self._chunks[low].last < start:
@@ -126,6 +151,10 @@ class Rows:
             self.nbytes += chunk.weighed().nbytes
         self._firsts[low:high] = [chunk.first for chunk in chunks]
         self._chunks[low:high] = chunks
+        # Those that were joined come first; where any of them changes, those behind it may be joined again.
+        self._joined = (
+            self._joined - (high - low) + len(chunks) if high <= self._joined else min(low, self._joined)
+        )
 
 
 @dataclass(slots=True)

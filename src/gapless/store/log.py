@@ -218,18 +218,20 @@ class Log:
         parts: list[EventBatch] = []
         rows = size = 0
         at = wanted.start
+        is_all = True
         for segment, frame in self._frames(wanted):
             if rows >= rows_max or size >= bytes_max:
+                is_all = False
                 break
-            part = self._batch(segment, frame).between(at, wanted.stop)
+            # Several are joined, and so copied. One alone must not keep alive what was read beside it.
+            part = self._batch(segment, frame if parts else frame.apart()).between(at, wanted.stop)
             at = max(at, frame.last + 1)
             if len(part):
                 parts.append(part)
                 rows += len(part)
                 size += part.nbytes
-        else:
-            if rows <= rows_max and size <= 2 * bytes_max:
-                return ticks, EventBatch.joined(parts) if parts else None
+        if is_all and rows <= rows_max and size <= 2 * bytes_max:
+            return ticks, EventBatch.joined(parts) if parts else None
         # The last record may be far larger than what is read at once.
         joined = next(cut_to(EventBatch.joined(parts).slice(0, rows_max), 2 * bytes_max))
         return TickRange(ticks.start, joined.last + 1), joined

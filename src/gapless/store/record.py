@@ -114,6 +114,12 @@ class Frame(NamedTuple):
     note_bytes: int
     payload: memoryview
 
+    def apart(self) -> Frame:
+        """The frame, in memory that holds little else: what is read of a file at once may be far more."""
+        if 2 * len(self.payload) >= memoryview(self.payload.obj).nbytes:
+            return self
+        return self._replace(payload=memoryview(bytes(self.payload)))
+
 
 class _Start(msgspec.Struct, array_like=True, frozen=True):
     edge: str

@@ -10,7 +10,7 @@ import pytest
 from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.language import parse_condition
-from gapless.content.rows import Rows
+from gapless.content.rows import Rows, column_numbers
 from gapless.model.batch import EventBatch
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
@@ -126,3 +126,23 @@ def test_long_lists_of_texts_are_looked_up_and_null_is_in_none(copies: int) -> N
         assert accepted(f"s NOT IN ({listed}) OR s IS NULL", s=texts * copies) == [
             not each for each in inside
         ]
+
+
+def test_numbers_of_a_part_of_a_column_are_those_of_its_rows_whatever_stands_at_nulls() -> None:
+    junk = np.array([7, -(2**63), 3, 2**63 - 1] * 5, dtype=np.int64)
+    bitmap = np.packbits([1, 0, 1, 0] * 5, bitorder="little")
+    for kind, told in (
+        ("int", pa.int64()),
+        ("float", pa.float64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ):
+        whole = pa.Array.from_buffers(told, 20, [pa.py_buffer(bitmap), pa.py_buffer(junk)])
+        for array in (whole, whole.slice(3, 9), whole.slice(19), whole.slice(4, 0)):
+            numbers = column_numbers(array, kind)
+            assert len(numbers.values) == len(array)
+            if numbers.valid is not None:
+                assert numbers.valid.tolist() == [each.is_valid for each in array]
+                assert not numbers.values[~numbers.valid].any()
+    flags = pa.array([True, None, False, True] * 5).slice(5, 11)
+    numbers = column_numbers(flags, "bool")
+    assert numbers.values.tolist() == [int(bool(each.as_py())) for each in flags]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -534,6 +535,19 @@ def test_what_was_said_to_be_durable_survives_a_death_at_any_call(power: bool) -
             log = open_log(files)
             assert ticks_in(log) == [*found[1], 9_000], "what a restart has found stays, and what it adds"
             assert log.recover() == replace(found[0], next_tick=9_001)
+
+
+def test_a_record_that_is_read_alone_does_not_keep_its_neighbours_in_memory(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "log", PUBEND, SCHEMA, options=LogOptions(free_bytes_min=0))
+    flush(log, *(batch(*range(at, at + 5)) for at in range(0, 20_000, 5)))
+    tracemalloc.start()
+    try:
+        held = [log.read(TickRange(at, at + 5), 100)[1] for at in range(0, 20_000, 1_000)]
+        assert [len(each) for each in held if each is not None] == [5] * 20
+        assert tracemalloc.get_traced_memory()[0] < 20 * 2**16
+    finally:
+        tracemalloc.stop()
+        log.close()
 
 
 def test_a_flush_takes_so_many_bytes_and_the_next_one_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

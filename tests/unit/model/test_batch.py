@@ -1,0 +1,53 @@
+"""What a batch computes is shared by all who look at it soon, and takes up memory for no longer."""
+
+import gc
+
+import pyarrow as pa
+
+from gapless.model.batch import KEPT_BATCHES_MAX, KEPT_ROWS_MAX, EventBatch
+from tests.unit.model.test_packed import batch
+
+
+class Computed:
+    """Stands for anything that somebody computes from columns."""
+
+    alive = 0
+
+    def __init__(self, columns: pa.RecordBatch) -> None:
+        self.columns = columns
+        Computed.alive += 1
+
+    def __del__(self) -> None:
+        Computed.alive -= 1
+
+
+def test_what_was_computed_is_shared_by_all_who_look_soon() -> None:
+    looked_at = [EventBatch.of([tick], {"a": [tick]}) for tick in range(KEPT_BATCHES_MAX)]
+    made = [each.derived(Computed) for each in looked_at]
+    assert [each.derived(Computed) for each in looked_at] == made
+
+
+def test_batches_that_are_held_for_long_do_not_hold_what_was_computed_from_them() -> None:
+    held = [EventBatch.of([tick], {"a": [tick]}) for tick in range(10 * KEPT_BATCHES_MAX)]
+    for each in held:
+        each.derived(Computed)
+        each.array("a")
+    gc.collect()
+    assert Computed.alive <= KEPT_BATCHES_MAX
+    assert sum(bool(each._arrays) for each in held) <= KEPT_BATCHES_MAX
+
+
+def test_of_large_batches_fewer_keep_what_was_computed() -> None:
+    ticks = [*range(KEPT_ROWS_MAX // 2)]
+    for each in [EventBatch.of(ticks, {"a": ticks}) for _ in range(4)]:
+        each.derived(Computed)
+    gc.collect()
+    assert Computed.alive <= 2
+
+
+def test_packed_rows_that_are_held_for_long_are_not_held_as_columns_too() -> None:
+    held = [batch(number) for number in range(3 * KEPT_BATCHES_MAX)]
+    for each in held:
+        assert each.columns.num_rows == 1
+    assert sum(each._columns is not None for each in held) <= KEPT_BATCHES_MAX
+    assert held[0].columns.column("a").to_pylist() == [0]
