@@ -284,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.received(frame)
                 if share is not None:
                     now = perf_counter()
-                    share.charge(now - before)
+                    share.spent(now - before, now)
                     before = now
                 if self._is_held:
                     self._put_off = frames[at:]

@@ -138,7 +138,8 @@ class Host:
             self._perform(effect)
         if isinstance(event, PublishRequested | RecordDurable):
             assert self._sessions is not None
-            self._sessions.publishing.stepped(perf_counter() - began)
+            now = perf_counter()
+            self._sessions.publishing.stepped(now - began, now)
 
     def _perform(self, effect: Effect) -> None:
         assert self._links is not None

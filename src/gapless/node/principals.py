@@ -4,11 +4,11 @@ A principal is who a client is (`Rights.principal`): a token, a certificate, or 
 Whatever a principal has is counted, those subscriptions included that are parked after a connection broke,
 and what would exceed a quota of `[limits]` is refused before anything has changed (E106).
 
-The event loop is shared, too. What the clients of one principal say is carried out for `TURN_SECONDS`; the
+The event loop is shared, too. What the clients of one principal say is carried out for a part of a turn; the
 rest waits until everybody else has had a turn. So thousands of requests at once, over however many
-connections, delay nobody but whoever sent them. An event passes through several turns on its way, so turns
-are shorter while several principals are there. What their requests cause later, such as matching a large
-event, counts too; after something long a principal rests.
+connections, delay nobody but whoever sent them. What the requests cause later, such as matching an event,
+counts too. While several principals are there, one that has used the loop for a while leaves it to the others
+for as long, and for much longer after a single piece of work that took long.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TypeAlias
 
 from gapless.content.condition import Condition
@@ -29,15 +30,17 @@ from gapless.node.security import ANONYMOUS
 #: A condition, and the topic that it is about.
 Matched: TypeAlias = tuple[TopicId, Condition]
 
-#: How long the requests of one principal may run before others have their turn, alone and among others.
-TURN_SECONDS, SHARED_TURN_SECONDS = 0.005, 0.001
+#: How long the requests of one principal may run in a turn when nobody else is there.
+TURN_SECONDS = 0.005
+#: And among others: the longer the steps were that the last ones caused, the more of them go together.
+SHARED_TURN_SECONDS, SHARED_TURN_SECONDS_MAX, CAUSED_PART = 0.001, 0.004, 1 / 3
 #: A principal is among others while somebody else was heard within so many seconds.
 AMONG_OTHERS_SECONDS = 0.25
-#: A single piece of work may take longer, such as matching a large document. From so long on the principal
-#: rests after it, among others: so many times as long, and longer the longer it took. Then others meet it
-#: seldom enough that their 99th percentile does not.
-LONG_SECONDS, REST, REST_PER_SECOND = 0.008, 3, 500
-#: No rest is longer.
+#: Among others a principal waits after each piece of work, for as long as that took. From so long on it waits
+#: for longer: once more for each `LONGER_SECONDS`. What cannot be cut into pieces others then meet seldom
+#: enough that their 99th percentile does not.
+LONG_SECONDS, LONGER_SECONDS = 0.010, 0.003
+#: But never longer than this.
 REST_SECONDS_MAX = 10.0
 #: All clients without a token or certificate are one principal. Their conditions may cost as much as those of
 #: this many principals: an open network is one team's, and its readers share the price.
@@ -45,20 +48,15 @@ ANONYMOUS_SHARES = 50
 
 
 class Turns:
-    """Whose turn it is. One for all shares of a node."""
+    """Who is there. One for all shares of a node."""
 
-    __slots__ = ("_last", "_last_at", "_shared_until", "seconds")
+    __slots__ = ("_last", "_last_at", "_shared_until", "are_shared")
 
     def __init__(self) -> None:
         self._last: Share | None = None
         self._last_at = self._shared_until = -AMONG_OTHERS_SECONDS
-        #: How long a turn is now.
-        self.seconds = TURN_SECONDS
-
-    @property
-    def are_shared(self) -> bool:
-        """Whether several principals were heard of late."""
-        return self.seconds < TURN_SECONDS
+        #: Whether several principals were heard of late.
+        self.are_shared = False
 
     def heard(self, share: Share, now: float) -> None:
         """A principal has said something, at this time of `perf_counter`."""
@@ -67,24 +65,26 @@ class Turns:
                 self._shared_until = now + AMONG_OTHERS_SECONDS
             self._last = share
         self._last_at = now
-        self.seconds = SHARED_TURN_SECONDS if now < self._shared_until else TURN_SECONDS
+        self.are_shared = now < self._shared_until
 
 
 class Share:
-    """The share of the event loop that one principal has."""
+    """The share of the event loop that one principal has. Times are those of `perf_counter`."""
 
     __slots__ = (
-        *("_loop", "_next", "_turns", "_waiting"),
-        *("held_bytes", "held_bytes_max", "is_resting", "spent_s"),
+        *("_caused_s", "_loop", "_next", "_spent_s", "_turn_s", "_turns", "_until", "_waiting"),
+        *("held_bytes", "held_bytes_max"),
     )
 
     def __init__(self, held_bytes_max: int, turns: Turns) -> None:
         self._loop = asyncio.get_running_loop()
         self._turns = turns
-        #: What its requests have taken since the others had their turn.
-        self.spent_s = 0.0
-        #: After something long.
-        self.is_resting = False
+        #: What its requests have taken in this turn, and may.
+        self._spent_s = 0.0
+        self._turn_s = SHARED_TURN_SECONDS
+        #: What they have caused since, and until when others come first.
+        self._caused_s = 0.0
+        self._until = 0.0
         #: What its clients have sent and was not carried out, such as unfinished frames; and how much may be.
         self.held_bytes = 0
         self.held_bytes_max = held_bytes_max
@@ -95,22 +95,24 @@ class Share:
     @property
     def is_used_up(self) -> bool:
         """Whether others come first."""
-        return self.is_resting or self.spent_s >= self._turns.seconds
+        return self._spent_s >= (self._turn_s if self._turns.are_shared else TURN_SECONDS)
 
     def heard(self, now: float) -> None:
-        """One of its clients has said something, at this time of `perf_counter`."""
+        """One of its clients has said something."""
         self._turns.heard(self, now)
+        if self._turns.are_shared and now >= self._until and self._next is None:
+            self._begin()
 
-    def charge(self, seconds: float) -> None:
-        """Something that its clients asked for took so long."""
-        self.spent_s += seconds
-        if seconds >= LONG_SECONDS and self._turns.are_shared and not self.is_resting:
-            # What others wait for takes several turns: they must not meet a long request in each of them.
-            self.is_resting = True
-            rest_s = min(seconds * (REST + REST_PER_SECOND * seconds), REST_SECONDS_MAX)
-            if self._next is not None:
-                self._next.cancel()
-            self._next = self._loop.call_later(rest_s, self._turn)
+    def spent(self, seconds: float, now: float) -> None:
+        """A request has taken so long."""
+        self._spent_s += seconds
+        if self._turns.are_shared:
+            self._until = max(self._until, now) + _rest(seconds)
+
+    def caused(self, seconds: float, now: float) -> None:
+        """A step that its requests have caused took so long."""
+        self._caused_s += seconds
+        self.spent(seconds, now)
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call this when it is the principal's turn again. Whoever waits longest comes first.
@@ -120,10 +122,18 @@ class Share:
         self._waiting.append(go_on)
         self._call()
 
+    def _begin(self) -> None:
+        """A new turn."""
+        self._turn_s = min(max(self._caused_s * CAUSED_PART, SHARED_TURN_SECONDS), SHARED_TURN_SECONDS_MAX)
+        self._spent_s = self._caused_s = 0.0
+
     def _turn(self) -> None:
         self._next = None
-        self.is_resting = False
-        self.spent_s = 0.0
+        if self._turns.are_shared and perf_counter() < self._until:
+            # Something that it has caused took long.
+            self._call()
+            return
+        self._begin()
         for _ in range(len(self._waiting)):
             if self.is_used_up:
                 break
@@ -133,7 +143,21 @@ class Share:
 
     def _call(self) -> None:
         if self._next is None:
-            self._next = self._loop.call_soon(self._turn)
+            rest_s = self._until - perf_counter() if self._turns.are_shared else 0.0
+            if rest_s > 0.0:
+                self._next = self._loop.call_later(rest_s, self._turn)
+            else:
+                self._next = self._loop.call_soon(self._turn)
+
+
+def _rest(seconds: float) -> float:
+    """For how long others come first after a piece of work.
+
+    >>> [round(_rest(ms / 1_000) * 1_000) for ms in (1, 10, 16, 40, 100, 1_000)]
+    [1, 10, 48, 440, 3100, 10000]
+    """
+    longer = max(0.0, seconds - LONG_SECONDS) / LONGER_SECONDS
+    return min(seconds * (1.0 + longer), REST_SECONDS_MAX)
 
 
 @dataclass(slots=True, eq=False)

@@ -39,8 +39,8 @@ TOGETHER_ROWS_MAX = 65_536
 TOGETHER_ROWS_WORTH, TOGETHER_BYTES_WORTH = 512, 64 * 2**10
 #: Bytes of one pubend that are handed over in one turn of the loop, unless it is a single request.
 TURN_BYTES = 1 * 2**20
-#: Steps that take less are not charged to anybody.
-CHARGED_SECONDS = 0.002
+#: Steps that take less are nobody's.
+CAUSED_SECONDS = 0.001
 
 
 class Speaker(Protocol):
@@ -51,8 +51,8 @@ class Speaker(Protocol):
     def send(self, message: NodeMessage) -> None:
         """Say it; lost when nobody is there."""
 
-    def charge(self, seconds: float) -> None:
-        """What it has published took so long."""
+    def caused(self, seconds: float, now: float) -> None:
+        """A step for what it has published took so long, until this time of `perf_counter`."""
 
 
 @dataclass(slots=True)
@@ -294,13 +294,13 @@ class Publishing:
         self._coming_bytes += request.nbytes
         return True
 
-    def stepped(self, seconds: float) -> None:
-        """A step has taken so long: whoever published what it was about is charged for it."""
+    def stepped(self, seconds: float, now: float) -> None:
+        """A step has taken so long, until now: whoever published what it was about has caused it."""
         in_step, self._in_step = self._in_step, []
-        if seconds >= CHARGED_SECONDS:
+        if seconds >= CAUSED_SECONDS:
             total = sum(nbytes for _, nbytes in in_step) or 1
             for client, nbytes in in_step:
-                client.charge(seconds * nbytes / total)
+                client.caused(seconds * nbytes / total, now)
 
     def _refuse(self, client: Speaker, publisher: str, first: int, last: int, error: UsageError) -> None:
         self.events_refused += last + 1 - first

@@ -27,7 +27,7 @@ from gapless.errors import GaplessError, UsageError
 from gapless.model.schema import Schema
 from gapless.node.guard import Guard
 from gapless.node.logs import event_log
-from gapless.node.principals import LONG_SECONDS, REST, Principal
+from gapless.node.principals import LONG_SECONDS, Principal
 from gapless.node.worker import Worker
 
 log = event_log("gapless.reading")
@@ -37,6 +37,9 @@ SHORT_CHARACTERS = 200
 #: Conditions that are read and not fetched: a client that is not heard may leave its own for a while. Beyond
 #: this, the oldest is dropped, and read again when its frame comes.
 READ_MAX = 64
+
+#: After a long one its principal waits for so many times as long: others want the thread and the loop.
+REST = 3
 
 Result: TypeAlias = Condition | GaplessError
 

@@ -359,9 +359,9 @@ class Session:
         """Send to the client; lost when it is gone."""
         self.connection.answer(encode_node(message))
 
-    def charge(self, seconds: float) -> None:
-        """Something that it asked for took so long."""
-        self.principal.share.charge(seconds)
+    def caused(self, seconds: float, now: float) -> None:
+        """A step for what it has published took so long, until this time of `perf_counter`."""
+        self.principal.share.caused(seconds, now)
 
     def begin_request(self) -> None:
         """A request takes a while. Raises UsageError when too many do so already."""

@@ -269,53 +269,62 @@ def test_what_conditions_cost_with_every_event_has_a_quota() -> None:
     asyncio.run(story())
 
 
-def resting(seconds: float, *others: bool) -> float | None:
-    """How long a principal rests after something that took so long; None when it does not."""
+async def waited(spent_s: float, *, is_alone: bool = False) -> float:
+    """For how long a principal is not heard after something that took so long, as the loop is told."""
+    turns = Turns()
+    share, other = Share(0, turns), Share(0, turns)
+    now = perf_counter()
+    (share if is_alone else other).heard(now)
+    share.heard(now)
+    rests: list[float] = []
+    running = asyncio.get_running_loop()
+    with (
+        mock.patch.object(running, "call_later", lambda delay, _: rests.append(delay)),
+        mock.patch.object(running, "call_soon", side_effect=lambda _: rests.append(0.0)),
+        mock.patch.object(principals, "perf_counter", return_value=now),
+    ):
+        share.caused(spent_s, now)
+        assert share.is_used_up
+        share.wait(lambda: None)
+    return rests[0]
 
-    async def story() -> float | None:
-        rests: list[float] = []
-        turns = Turns()
-        share, other = Share(0, turns), Share(0, turns)
-        for at, is_other in enumerate(others):
-            (other if is_other else share).heard(at / 100)
-        with mock.patch.object(
-            asyncio.get_running_loop(), "call_later", lambda delay, _: rests.append(delay)
-        ):
-            share.charge(seconds)
-            assert share.is_resting == bool(rests)
-        return rests[0] if rests else None
 
-    return asyncio.run(story())
-
-
-def test_a_principal_rests_after_something_long() -> None:
+def test_a_principal_leaves_the_loop_to_others_for_as_long_as_it_used_it() -> None:
     long = principals.LONG_SECONDS
-    assert resting(long / 2, False, True) is None
-    rests = [resting(seconds, False, True) for seconds in (long, 5 * long, 10 * long)]
-    assert rests[0] is not None
-    assert rests[1] is not None
-    assert rests[2] is not None
-    assert rests[0] >= principals.REST * long
-    assert rests[1] > 5 * rests[0]
-    assert rests[2] > 2 * rests[1], "longer, and more than in proportion"
-    assert resting(60.0, False, True) == principals.REST_SECONDS_MAX
+    assert asyncio.run(waited(long)) == pytest.approx(long)
+    assert asyncio.run(waited(long / 2)) == pytest.approx(long / 2)
 
 
-def test_a_principal_that_is_alone_never_rests() -> None:
-    assert resting(1.0, False, False) is None
+def test_after_something_long_it_rests_for_much_longer() -> None:
+    long = principals.LONG_SECONDS
+    five, ten = asyncio.run(waited(5 * long)), asyncio.run(waited(10 * long))
+    assert five > 10 * 5 * long
+    assert ten > 3 * five
+    assert asyncio.run(waited(60.0)) == principals.REST_SECONDS_MAX
 
 
-def test_turns_are_shorter_while_several_principals_are_heard() -> None:
+def test_a_principal_that_is_alone_waits_for_a_turn_only() -> None:
+    assert asyncio.run(waited(1.0, is_alone=True)) == 0.0
+
+
+def test_among_others_fewer_requests_go_together_unless_each_step_costs_much() -> None:
     async def story() -> None:
         turns = Turns()
-        one, two = Share(0, turns), Share(0, turns)
-        one.heard(0.0)
-        assert turns.seconds == principals.TURN_SECONDS
-        two.heard(0.1)
-        one.heard(0.2)
-        assert turns.seconds == principals.SHARED_TURN_SECONDS
-        one.heard(0.2 + 2 * principals.AMONG_OTHERS_SECONDS)
-        assert turns.seconds == principals.TURN_SECONDS
+        share, other = Share(0, turns), Share(0, turns)
+        share.heard(0.0)
+        share.spent(principals.SHARED_TURN_SECONDS, 0.0)
+        assert not share.is_used_up, "nobody else is there"
+        other.heard(0.1)
+        assert share.is_used_up
+        share.caused(0.009, 0.1)
+        share.heard(0.2)
+        assert not share.is_used_up, "a new turn"
+        share.spent(0.0029, 0.2)
+        assert not share.is_used_up
+        share.spent(0.0002, 0.2)
+        assert share.is_used_up
+        share.heard(0.2 + 3 * principals.AMONG_OTHERS_SECONDS)
+        assert not turns.are_shared
 
     asyncio.run(story())
 
@@ -327,13 +336,13 @@ def test_nothing_is_heard_from_a_principal_that_rests() -> None:
         owner, far = await answering(share, 1)
         running = asyncio.get_running_loop()
         with far:
-            share.heard(perf_counter())
             other.heard(perf_counter())
-            share.charge(principals.LONG_SECONDS)
-            assert share.is_used_up
+            share.heard(perf_counter())
+            share.caused(2 * principals.LONG_SECONDS, perf_counter())
+            until = share._until
             await running.sock_sendall(far, frames(3))
             await owner.until(3)
-            assert not share.is_resting, "it heard them after its rest"
+            assert perf_counter() >= until
             owner._connection.abort("done")
 
     asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))

@@ -12,7 +12,7 @@ from gapless.model.budget import EVENT_BYTES_MAX
 from gapless.model.ids import PubendId, TopicId
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import (
-    CHARGED_SECONDS,
+    CAUSED_SECONDS,
     TOGETHER_BYTES_WORTH,
     TOGETHER_ROWS_MAX,
     TURN_BYTES,
@@ -39,13 +39,13 @@ class _Client:
         self.rights = EVERYTHING
         self.heard: list[NodeMessage] = []
 
-        self.charged_s = 0.0
+        self.caused_s = 0.0
 
     def send(self, message: NodeMessage) -> None:
         self.heard.append(message)
 
-    def charge(self, seconds: float) -> None:
-        self.charged_s += seconds
+    def caused(self, seconds: float, _: float) -> None:
+        self.caused_s += seconds
 
 
 def published(first: int, *notes: str) -> Publish:
@@ -125,7 +125,7 @@ def test_pieces_behind_one_that_failed_are_refused() -> None:
     assert numbers == [(at * TOGETHER_ROWS_MAX, (at + 1) * TOGETHER_ROWS_MAX - 1) for at in range(3)]
 
 
-def test_a_long_step_is_charged_to_whoever_published_by_bytes() -> None:
+def test_a_long_step_was_caused_by_whoever_published_by_bytes() -> None:
     much, little = _Client(), _Client()
 
     async def story() -> None:
@@ -133,12 +133,12 @@ def test_a_long_step_is_charged_to_whoever_published_by_bytes() -> None:
         publishing.publish(much, published(0, "x" * 30_000))
         publishing.publish(little, replace(published(0, "x" * 10_000), publisher="other"))
         publishing.hand_over()
-        publishing.stepped(CHARGED_SECONDS * 4)
-        publishing.stepped(1.0)
+        publishing.stepped(CAUSED_SECONDS * 4, 0.0)
+        publishing.stepped(1.0, 0.0)
 
     asyncio.run(story())
-    assert 2 < much.charged_s / little.charged_s < 3.1
-    assert much.charged_s + little.charged_s == pytest.approx(CHARGED_SECONDS * 4)
+    assert 2 < much.caused_s / little.caused_s < 3.1
+    assert much.caused_s + little.caused_s == pytest.approx(CAUSED_SECONDS * 4)
 
 
 def test_rows_that_are_stored_together_are_bounded() -> None:
