@@ -195,6 +195,7 @@ class Node:
         self._host.run(self.broker, self.links, self.storage, self.sessions, self.catalog)
         self.sessions.inquiry = Inquiry(self)
         self.sessions.remember = self._remembering.write_now
+        self.sessions.publishing.flush = self.storage.flush
         self.bulk = self.sessions.bulk = BulkDoor(
             config, self._histories, lambda pubend: known_horizon(self.broker, pubend)
         )

@@ -113,6 +113,8 @@ class Publishing:
         self._note = b""
         #: How heavy the documents in them are.
         self._weight = 0
+        #: Begins to flush what was stored; set before anybody is let in.
+        self.flush: Callable[[], None] = lambda: None
         #: Nothing new is taken any more.
         self.is_stopping = False
         #: How many events were not stored.
@@ -173,6 +175,7 @@ class Publishing:
         """Give the broker what came in this turn of the loop, or as much of it as a turn may take."""
         self._is_called = False
         self._hand_over_some()
+        self.flush()
         if self._coming:
             self._call()
 

@@ -21,10 +21,11 @@ from gapless.model.ticks import TICK_MAX, Tick, TickRange
 from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.quarantine import Quarantine
+from gapless.node.telling import Durable, Telling
 from gapless.node.worker import Desk, Worker
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, BatchRecord, ReadRecords, TrimLog
-from gapless.protocol.events import Event, RecordDurable, RecordFailed, RecordsRead, RetentionMoved
+from gapless.protocol.events import Event, RecordFailed, RecordsRead, RetentionMoved
 from gapless.store.contract import Flushed, RecordLog
 from gapless.store.keyed import KeyedLog
 from gapless.store.log import Log, SegmentArchive
@@ -35,8 +36,6 @@ log = event_log("gapless.storage")
 TRIM_SECONDS = 1.0
 #: A trim that the disk has refused is tried again after this time.
 TRIM_AGAIN_SECONDS = 2.0
-#: Rows and bytes that the broker is told to be durable in one turn of the loop, and one record more.
-TELL_ROWS, TELL_BYTES = 16_384, 1 * 2**20
 #: Up to so many bytes a flush is quick; larger ones have a thread of their own. While other logs are flushed
 #: as well, the next flush after one of these waits for as long as it took: the disk is theirs, too.
 QUICK_BYTES_MAX = 1 * 2**20
@@ -115,10 +114,11 @@ class Storage:
         #: The log whose flush began last and when, and the same of the last flush of another log.
         self._last_flush: tuple[PubendId, float] = (PubendId(""), -OTHERS_SECONDS)
         self._last_other = self._last_flush
-        #: Records that are not flushed, with their rows and bytes; and those that are, in pieces that the
-        #: broker has not been told of: up to which token each goes.
-        self._weights: dict[PubendId, deque[tuple[int, int, int]]] = {}
-        self._untold: deque[tuple[PubendId, int]] = deque()
+        #: Logs with records that no flush was begun for.
+        self._appended: dict[PubendId, None] = {}
+        #: Records that are not flushed, with their rows and bytes; and those that the broker must hear of.
+        self._weights: dict[PubendId, deque[Durable]] = {}
+        self._telling = Telling(feed, self._look_whether_idle, self._guard)
         #: Set while nothing is under way.
         self._idle = asyncio.Event()
         self._idle.set()
@@ -219,12 +219,20 @@ class Storage:
         self._logs[effect.pubend].append(effect.token, effect.record, note)
         batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
         rows, nbytes = (0, 0) if batch is None else (len(batch) + weight, batch.nbytes)
-        self._weights.setdefault(effect.pubend, deque()).append((effect.token, rows, nbytes))
+        self._weights.setdefault(effect.pubend, deque()).append(Durable(effect.token, rows, nbytes))
         if effect.pubend not in self._flushing:
             self._flushing.add(effect.pubend)
             self._idle.clear()
-            # At the end of this turn of the loop, so that what else it appends goes along.
-            self._loop.call_soon(self._flush, effect.pubend)
+            if not self._appended:
+                # In the next turn of the loop, so that what else comes goes along; or when somebody says so.
+                self._loop.call_soon(self._guard.call(self.flush))
+            self._appended[effect.pubend] = None
+
+    def flush(self) -> None:
+        """Begin to flush what was appended: whoever has appended all that there is need not wait."""
+        appended, self._appended = self._appended, {}
+        for pubend in appended:
+            self._flush(pubend)
 
     def read(self, effect: ReadRecords) -> None:
         """Read records; the answer is an event."""
@@ -323,7 +331,7 @@ class Storage:
 
     def _flush(self, pubend: PubendId) -> None:
         began = time.perf_counter()
-        is_quick = sum(nbytes for _, _, nbytes in self._weights[pubend]) <= QUICK_BYTES_MAX
+        is_quick = sum(each.nbytes for each in self._weights[pubend]) <= QUICK_BYTES_MAX
         if pubend != self._last_flush[0]:
             self._last_other = self._last_flush
         self._last_flush = (pubend, began)
@@ -353,8 +361,8 @@ class Storage:
         failed = (*flushed.failed, *later)
         if failed:
             weights = self._weights[pubend]
-            self._weights[pubend] = deque(each for each in weights if each[0] not in failed)
-        pieces = self._in_pieces(pubend, flushed)
+            self._weights[pubend] = deque(each for each in weights if each.token not in failed)
+        durable = self._durable(pubend, flushed)
         if self._weights[pubend] and pause_s and self._others_flush(pubend):
             self._loop.call_later(pause_s, self._guard.call(self._flush), pubend)
         elif self._weights[pubend]:
@@ -371,40 +379,25 @@ class Storage:
         reason = "" if error is None else str(error)
         for token in failed:
             self._feed(RecordFailed(pubend=pubend, token=token, reason=reason))
-        is_telling = bool(self._untold)
-        self._untold += [(pubend, token) for token in pieces]
-        if not is_telling:
-            self._tell()
+        self._telling.add(pubend, durable)
+        self._look_whether_idle()
+
+    def _look_whether_idle(self) -> None:
+        if not self._flushing and self._telling.is_done:
+            self._idle.set()
 
     def _others_flush(self, pubend: PubendId) -> bool:
         """Whether another log was flushed of late."""
         last = self._last_other if self._last_flush[0] == pubend else self._last_flush
         return time.perf_counter() - last[1] < OTHERS_SECONDS
 
-    def _in_pieces(self, pubend: PubendId, flushed: Flushed) -> list[int]:
-        """Up to which tokens the broker is told, one after the other, that records are durable."""
+    def _durable(self, pubend: PubendId, flushed: Flushed) -> list[Durable]:
+        """The records that a flush has made durable."""
         weights = self._weights[pubend]
-        pieces: list[int] = []
-        rows = nbytes = 0
-        while weights and flushed.token is not None and weights[0][0] <= flushed.token:
-            token, more_rows, more_bytes = weights.popleft()
-            if pieces and rows < TELL_ROWS and nbytes < TELL_BYTES:
-                pieces[-1] = token
-            else:
-                pieces.append(token)
-                rows = nbytes = 0
-            rows, nbytes = rows + more_rows, nbytes + more_bytes
-        return pieces
-
-    def _tell(self) -> None:
-        """Tell the broker of one piece, and the next in the next turn: a step for all would take too long."""
-        if self._untold:
-            pubend, token = self._untold.popleft()
-            self._feed(RecordDurable(pubend=pubend, token=token))
-        if self._untold:
-            self._loop.call_soon(self._guard.call(self._tell))
-        elif not self._flushing:
-            self._idle.set()
+        durable: list[Durable] = []
+        while weights and flushed.token is not None and weights[0].token <= flushed.token:
+            durable.append(weights.popleft())
+        return durable
 
     def _was_read(
         self, effect: ReadRecords, done: asyncio.Future[tuple[TickRange, EventBatch | None]]

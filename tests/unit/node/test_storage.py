@@ -10,6 +10,7 @@ from gapless.model.ids import PubendId
 from gapless.node import storage as storage_module
 from gapless.node.logs import REPEATS
 from gapless.node.storage import Storage
+from gapless.node.telling import STEP_ROWS_MAX
 from gapless.protocol.effects import AppendRecord, TrimLog
 from gapless.protocol.events import Event, RecordDurable, RecordFailed
 from gapless.store.contract import Flushed
@@ -106,13 +107,7 @@ def test_a_trim_that_the_database_refused_is_done_later(
     assert not any(record.exc_info for record in caplog.records)
 
 
-@pytest.mark.parametrize(
-    ("tell_rows", "weight"), [(2, 0), (storage_module.TELL_ROWS, storage_module.TELL_ROWS // 2)]
-)
-def test_the_broker_is_told_of_many_or_heavy_rows_in_pieces_a_turn_each(
-    monkeypatch: pytest.MonkeyPatch, tell_rows: int, weight: int
-) -> None:
-    monkeypatch.setattr(storage_module, "TELL_ROWS", tell_rows)
+def test_heavy_rows_are_told_in_steps_a_turn_each() -> None:
     fed: list[tuple[int, int]] = []
 
     async def story() -> None:
@@ -128,10 +123,10 @@ def test_the_broker_is_told_of_many_or_heavy_rows_in_pieces_a_turn_each(
             fed.append((turn, event.token))
 
         loop = asyncio.get_running_loop()
-        log = MemoryLog()
-        storage = Storage({PUBEND: log}, feed, lambda _: None)
+        storage = Storage({PUBEND: MemoryLog()}, feed, lambda _: None)
         for token in range(1, 7):
-            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)), weight=weight)
+            record = AppendRecord(pubend=PUBEND, token=token, record=batch(token))
+            storage.append(record, weight=STEP_ROWS_MAX // 2 - 1)
         count()
         await storage.idle()
         await storage.close()
