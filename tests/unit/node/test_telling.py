@@ -145,6 +145,6 @@ def test_a_log_whose_steps_are_long_is_told_of_fewer_rows_at_a_time() -> None:
         made.add(PubendId("a"), [Durable(token, STEP_ROWS_MAX // 8, 0) for token in range(8, 20)])
         while not made.is_done:  # noqa: ASYNC110  # a turn each
             await asyncio.sleep(0)
-        assert clock.fed[3:] == ["a9", "a13", "a19"], "and of more again"
+        assert clock.fed[3:] == ["a8", "a10", "a14", "a19"], "and of more again"
 
     run_with(clock, story())
