@@ -71,7 +71,7 @@ def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
     """In which rows the term lies in the domain."""
     if term.kind in _TEXTS:
         assert isinstance(term, Column)
-        return _mask_texts(rows.column(term), domain)
+        return _mask_texts(rows, term, domain)
     codes = rows.codes(term)
     bounds: CodeArray | None = domain.form(_code_form)[0] if codes.exact else None
     if bounds is None:
@@ -143,12 +143,15 @@ def _is_code(bound: object) -> bool:
     return isinstance(bound, int) and CODE_MIN + 1 < bound < CODE_MAX
 
 
-def _mask_texts(texts: pa.Array, domain: Domain) -> RowMask:
+def _mask_texts(rows: Rows, column: Column, domain: Domain) -> RowMask:
+    texts = rows.column(column)
     keys, others, bounds = domain.form(_text_form)
-    if keys is not None or others is not None:
-        found = _is_in(texts, others if keys is None else keys)
-        if keys is None:
-            found = ~(found | _true(texts.is_null()))
+    if keys is not None:
+        found = _is_in(rows, column, keys)
+    elif others is not None:
+        found = ~_is_in(rows, column, others)
+        if texts.null_count:
+            found &= ~_true(texts.is_null())
     elif len(domain.intervals) <= COMPARED_INTERVALS_MAX and len(texts) > FEW_ROWS:
         found = np.zeros(len(texts), dtype=np.bool_)
         for interval in domain.intervals:
@@ -156,17 +159,18 @@ def _mask_texts(texts: pa.Array, domain: Domain) -> RowMask:
     else:
         # A text lies inside an interval just when an odd number of bounds is not above it.
         found = np.fromiter(
-            (text is not None and bisect_right(bounds, text) % 2 == 1 for text in texts.to_pylist()),
+            (text is not None and bisect_right(bounds, text) % 2 == 1 for text in rows.texts(column)),
             np.bool_,
             len(texts),
         )
-    return found | _true(texts.is_null()) if domain.null else found
+    return found | _true(texts.is_null()) if domain.null and texts.null_count else found
 
 
-def _is_in(texts: pa.Array, keys: frozenset[Key]) -> RowMask:
-    if len(texts) > max(FEW_ROWS, len(keys)):
+def _is_in(rows: Rows, column: Column, keys: frozenset[Key]) -> RowMask:
+    if len(rows) > max(FEW_ROWS, len(keys)):
+        texts = rows.column(column)
         return _true(pc.is_in(texts, value_set=pa.array(keys, texts.type)))
-    return np.fromiter((text in keys for text in texts.to_pylist()), np.bool_, len(texts))
+    return np.fromiter((text in keys for text in rows.texts(column)), np.bool_, len(rows))
 
 
 def _text_form(domain: Domain) -> tuple[frozenset[Key] | None, frozenset[Key] | None, list[Key]]:

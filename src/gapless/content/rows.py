@@ -66,7 +66,7 @@ class Numbers:
 class Rows:
     """The rows of a batch, read column by column."""
 
-    __slots__ = ("_arrays", "_codes", "_documents", "_numbers", "columns")
+    __slots__ = ("_arrays", "_codes", "_documents", "_numbers", "_texts", "columns")
 
     def __init__(self, columns: pa.RecordBatch) -> None:
         self.columns = columns
@@ -74,6 +74,7 @@ class Rows:
         self._codes: dict[Term, Codes] = {}
         self._numbers: dict[Term, Numbers] = {}
         self._documents: dict[Column, list[Truths | None]] = {}
+        self._texts: dict[Column, list[Key | None]] = {}
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
@@ -123,6 +124,16 @@ class Rows:
             found = self._numbers[term] = self._numbered(term)
         return found
 
+    def texts(self, column: Column) -> list[Key | None]:
+        """The values of a column of texts, or of bytes.
+
+        Made once, until `release`: many conditions look them up in sets, and a text remembers its hash.
+        """
+        found = self._texts.get(column)
+        if found is None:
+            found = self._texts[column] = self.column(column).to_pylist()
+        return found
+
     def documents(self, column: Column) -> Iterable[Truths | None]:
         """The documents of a column of XML; None for null, and for what cannot be read.
 
@@ -138,7 +149,8 @@ class Rows:
         return found
 
     def release(self) -> None:
-        """The conditions have been matched: forget large documents, for the rows may be kept for long."""
+        """The conditions have been matched: forget what is large, for the rows may be kept for long."""
+        self._texts.clear()
         if self._documents:
             self._documents = {
                 column: found

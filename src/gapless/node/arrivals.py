@@ -32,6 +32,9 @@ log = event_log("gapless.door")
 BACKLOG_MAX = 4_096
 #: Maximum number of connections accepted in one turn of the loop; evicted ones are closed by the next.
 ACCEPTS_MAX = 4
+#: While there are as many strangers as may be, accepting pauses for so long after these: each takes a tenth of
+#: a millisecond, and so does hanging up on another one.
+CROWDED_SECONDS = 0.003
 #: How long accepting pauses when descriptors run out.
 PAUSE_SECONDS = 0.1
 #: One host gets at most 1/HOST_SHARE of all strangers. Loopback is exempt: everybody shares it.
@@ -142,6 +145,9 @@ class Arrivals:
                 continue
             accepted.setblocking(False)
             self._arrived(accepted, address[0])
+        if len(self._strangers) >= self._bound.strangers_max:
+            self._loop.remove_reader(listening)
+            self._loop.call_later(CROWDED_SECONDS, self._resume, listening)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         log.repeated(

@@ -84,7 +84,7 @@ class Limits:
     #: Maximum number of characters in the conditions of one principal's subscriptions, together.
     principal_condition_bytes_max: int = 8 * 10**6
     #: What the conditions of one principal may cost with every event: about microseconds, of a large event.
-    principal_matching_cost_max: int = 20_000
+    principal_matching_cost_max: int = 5_000
     #: Maximum number of bytes that wait to be read by the clients of one principal, together.
     principal_backlog_bytes_max: int = 256 * 10**6
     #: Maximum number of topics that one principal has created at a node.
