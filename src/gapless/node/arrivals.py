@@ -32,8 +32,8 @@ log = event_log("gapless.door")
 BACKLOG_MAX = 4_096
 #: Maximum number of connections accepted in one turn of the loop; evicted ones are closed by the next.
 ACCEPTS_MAX = 4
-#: While there are as many strangers as may be, accepting pauses for so long after these: each takes a tenth of
-#: a millisecond, and so does hanging up on another one.
+#: While there are as many strangers as may be, accepting pauses for so long after these: each takes a tenth
+#: of a millisecond, and so does hanging up on another one.
 CROWDED_SECONDS = 0.003
 #: How long accepting pauses when descriptors run out.
 PAUSE_SECONDS = 0.1

@@ -25,6 +25,8 @@ CACHED_BYTES = 8 * 2**20
 
 #: A write of so many bytes is begun at once, and not with the sync.
 BEGIN_BYTES = 256 * 2**10
+#: More bytes are written in slices of this size, and each is synced before the next.
+SLICE_BYTES = 1 * 2**20
 
 #: Who may read what is stored: the user that the node runs as. An archive may be opened to a group.
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
@@ -144,6 +146,12 @@ class DiskFile:
 
     def write(self, offset: int, data: Data) -> int:
         """See `File.write`."""
+        if len(data) > SLICE_BYTES:
+            # Others sync files on the same disk, and would wait for all that is on its way to it.
+            written = os.pwrite(self._fd, memoryview(data)[:SLICE_BYTES], offset)
+            os.fdatasync(self._fd)
+            self._end = offset + written
+            return written
         written = os.pwrite(self._fd, data, offset)
         self._end = offset + written
         if written >= BEGIN_BYTES:
