@@ -45,6 +45,8 @@ UNREAD_LOOK_SECONDS = 0.25
 READ_BYTES = 256 * 2**10
 
 
+#: A frame from this size on takes a while to be read and written: so long for each byte.
+LARGE_BYTES, BYTE_SECONDS = 16 * 2**10, 4e-9
 #: What a frame takes up beside its bytes.
 FRAME_OBJECT_BYTES = 500
 
@@ -284,7 +286,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.received(frame)
                 if share is not None:
                     now = perf_counter()
-                    share.spent(now - before, now)
+                    took_s = now - before
+                    if frame.parts and len(frame.parts[0]) > LARGE_BYTES:
+                        # What it took to read it, and will take to write it, counts as well.
+                        took_s += sum(map(len, frame.parts)) * BYTE_SECONDS
+                    share.spent(took_s, now)
                     before = now
                 if self._is_held:
                     self._put_off = frames[at:]

@@ -39,7 +39,7 @@ from gapless.wire.delivery import COLUMNS_ROWS_MIN, SharedColumns, SharedRows
 from gapless.wire.rows import RowFormat
 
 #: A connection with so many unsent bytes does not read.
-BACKLOG_BYTES_MAX = 16 * 2**20
+BACKLOG_BYTES_MAX = 4 * 2**20
 #: The low water is looked for so long after an acknowledgement: together with others that come meanwhile.
 LOW_WATER_SECONDS = 0.05
 #: Laggards get so much of each turn of the loop, and the end of the step that was begun.

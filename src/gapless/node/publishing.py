@@ -41,6 +41,8 @@ TOGETHER_ROWS_WORTH, TOGETHER_BYTES_WORTH = 512, 64 * 2**10
 TURN_BYTES = 1 * 2**20
 #: Steps that take less are nobody's.
 CAUSED_SECONDS = 0.001
+#: What a row and a byte of an event take at most, without conditions that cost much.
+FAIR_ROW_SECONDS, FAIR_BYTE_SECONDS = 1e-4, 1e-8
 
 
 class Speaker(Protocol):
@@ -78,6 +80,12 @@ class _Request:
     #: process that does the same work.
     again: list[tuple[Speaker, int, int]] = field(default_factory=list)
 
+    @property
+    def fair_seconds(self) -> float:
+        """How long a step for it may take: what it takes longer is the fault of others, who subscribe."""
+        rows = self.last + 1 - self.first + self.weight
+        return rows * FAIR_ROW_SECONDS + self.nbytes * FAIR_BYTE_SECONDS
+
 
 class Publishing:
     """All that clients of one node publish."""
@@ -107,8 +115,8 @@ class Publishing:
         self._is_called = False
         self._requests: dict[int, list[_Request]] = {}
         self._tokens = count()
-        #: Whose rows the present step is about, and how many bytes.
-        self._in_step: list[tuple[Speaker, int]] = []
+        #: What the present step is about.
+        self._in_step: list[_Request] = []
         #: What goes into the log beside the rows that are being published.
         self._note = b""
         #: How heavy the documents in them are.
@@ -222,7 +230,7 @@ class Publishing:
         self._requests[token] = requests
         for request in requests:
             request.rows = request.encoded = None
-        self._in_step += [(request.client, request.nbytes) for request in requests]
+        self._in_step += requests
         try:
             self._feed(PublishRequested(pubend=pubend, token=token, rows=rows, encoded=encoded))
         except UsageError as error:
@@ -301,9 +309,9 @@ class Publishing:
         """A step has taken so long, until now: whoever published what it was about has caused it."""
         in_step, self._in_step = self._in_step, []
         if seconds >= CAUSED_SECONDS:
-            total = sum(nbytes for _, nbytes in in_step) or 1
-            for client, nbytes in in_step:
-                client.caused(seconds * nbytes / total, now)
+            total = sum(request.nbytes for request in in_step) or 1
+            for request in in_step:
+                request.client.caused(min(seconds * request.nbytes / total, request.fair_seconds), now)
 
     def _refuse(self, client: Speaker, publisher: str, first: int, last: int, error: UsageError) -> None:
         self.events_refused += last + 1 - first
@@ -339,7 +347,7 @@ class Publishing:
             ticks = effect.ticks[at : at + request.last + 1 - request.first]
             at += len(ticks)
             self._publishers[request.pubend].stored(request.publisher, request.last, int(ticks[-1]))
-            self._in_step.append((request.client, request.nbytes))
+            self._in_step.append(request)
             for client, first, last in ((request.client, request.first, request.last), *request.again):
                 client.send(
                     Receipt(

@@ -10,6 +10,7 @@ import pytest
 
 from gapless.model.budget import EVENT_BYTES_MAX
 from gapless.model.ids import PubendId, TopicId
+from gapless.node import publishing as publishing_module
 from gapless.node.publishers import Publishers
 from gapless.node.publishing import (
     CAUSED_SECONDS,
@@ -125,7 +126,8 @@ def test_pieces_behind_one_that_failed_are_refused() -> None:
     assert numbers == [(at * TOGETHER_ROWS_MAX, (at + 1) * TOGETHER_ROWS_MAX - 1) for at in range(3)]
 
 
-def test_a_long_step_was_caused_by_whoever_published_by_bytes() -> None:
+def caused(seconds: float) -> tuple[float, float]:
+    """What somebody with a large event and somebody with a small one have caused by a step of both."""
     much, little = _Client(), _Client()
 
     async def story() -> None:
@@ -133,12 +135,23 @@ def test_a_long_step_was_caused_by_whoever_published_by_bytes() -> None:
         publishing.publish(much, published(0, "x" * 30_000))
         publishing.publish(little, replace(published(0, "x" * 10_000), publisher="other"))
         publishing.hand_over()
-        publishing.stepped(CAUSED_SECONDS * 4, 0.0)
+        publishing.stepped(seconds, 0.0)
         publishing.stepped(1.0, 0.0)
 
     asyncio.run(story())
-    assert 2 < much.caused_s / little.caused_s < 3.1
-    assert much.caused_s + little.caused_s == pytest.approx(CAUSED_SECONDS * 4)
+    return much.caused_s, little.caused_s
+
+
+def test_a_long_step_was_caused_by_whoever_published_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing_module, "FAIR_ROW_SECONDS", 1.0)
+    much, little = caused(CAUSED_SECONDS * 4)
+    assert 2 < much / little < 3.1
+    assert much + little == pytest.approx(CAUSED_SECONDS * 4)
+
+
+def test_nobody_answers_for_a_step_that_others_make_long() -> None:
+    """Those who subscribe with conditions that cost much do."""
+    assert sum(caused(10.0)) < 0.001
 
 
 def test_rows_that_are_stored_together_are_bounded() -> None:
