@@ -153,7 +153,8 @@ def poison(folder: Path, *notes: str) -> None:
     for number, note in enumerate(notes):
         batch = EventBatch(np.asarray([tick + number]), rows_of(note))
         log.append(number, BatchRecord(batch=batch))
-    assert log.flush().error is None
+    while log.waiting:
+        assert log.flush().error is None
     log.close()
 
 
