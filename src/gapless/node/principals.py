@@ -93,6 +93,11 @@ class Share:
         self._next: asyncio.Handle | None = None
 
     @property
+    def is_shared(self) -> bool:
+        """Whether there are others."""
+        return self._turns.are_shared
+
+    @property
     def is_used_up(self) -> bool:
         """Whether others come first."""
         return self._spent_s >= (self._turn_s if self._turns.are_shared else TURN_SECONDS)

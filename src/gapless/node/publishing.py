@@ -38,7 +38,7 @@ TOGETHER_ROWS_MAX = 65_536
 #: A request with at least this many rows, or bytes, gets a step of its own: copying it would cost more.
 TOGETHER_ROWS_WORTH, TOGETHER_BYTES_WORTH = 512, 64 * 2**10
 #: Bytes of one pubend that are handed over in one turn of the loop, unless it is a single request.
-TURN_BYTES = 1 * 2**20
+TURN_BYTES = 4 * 2**20
 #: Steps that take less are nobody's.
 CAUSED_SECONDS = 0.001
 #: What a row and a byte of an event take at most, without conditions that cost much.

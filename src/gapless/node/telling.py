@@ -24,7 +24,7 @@ QUICK_SECONDS, AT_ONCE_SECONDS = 0.002, 0.004
 #: A log whose step took longer is told of half as many rows; after a shorter one, of twice as many.
 LONG_SECONDS, SHORT_SECONDS = 0.020, 0.010
 #: Rows and bytes that a step tells of, unless it is a single record.
-STEP_ROWS_MIN, STEP_ROWS_MAX, STEP_BYTES_MAX = 16, 16_384, 1 * 2**20
+STEP_ROWS_MIN, STEP_ROWS_MAX, STEP_BYTES_MAX = 16, 16_384, 4 * 2**20
 
 
 class Durable(NamedTuple):

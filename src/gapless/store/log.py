@@ -66,7 +66,7 @@ ALONE_BYTES = 128 * 2**10
 #: Bytes of a group that are gathered before they are written.
 WRITE_BYTES = 4 * 2**20
 #: A flush takes no more records when it has so many bytes: others wait for the same disk.
-FLUSH_BYTES_MAX = 4 * 2**20
+FLUSH_BYTES_MAX = 8 * 2**20
 #: Sealed segments whose index stays in memory after a read.
 INDEXES_MAX = 256
 #: How much room a log takes in advance.
