@@ -70,7 +70,9 @@ class _Job:
             condition = read_now(self.where, self.schema)
             prepare(condition)
         except GaplessError as error:
-            return error
+            # Where it was raised holds all that was read of the text.
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
         finally:
             self.seconds = perf_counter() - began
         return condition
@@ -107,7 +109,11 @@ class Reading:
             raise NotReadYetError(where, schema)
         result = found[2]
         if isinstance(result, GaplessError):
-            raise result
+            try:
+                raise result
+            finally:
+                # An error refers to this frame, and this frame to the error, with megabytes of text.
+                del found, result
         return result
 
     def read(

@@ -218,3 +218,22 @@ def test_it_closes_while_a_condition_is_read(monkeypatch: pytest.MonkeyPatch) ->
         assert slow.read == ["0"], "the others are not read any more"
 
     run(story)
+
+
+def test_the_error_of_a_condition_keeps_nothing_of_its_text_alive() -> None:
+    """Otherwise hundreds of megabytes wait for the garbage collector."""
+
+    async def story() -> None:
+        asker, client = Asker(), object()
+        where = "price = 1 AND " + " AND ".join("nothing = 1" for _ in range(100))
+        asker.ask("p", client, where)
+        await asker.heard(1)
+        [(_, _, error)] = asker.reading._read.values()
+        assert isinstance(error, ContentError | UsageError)
+        assert error.__traceback__ is error.__cause__ is error.__context__ is None
+        with pytest.raises((ContentError, UsageError)) as raised:
+            asker.reading.condition(client, where, SCHEMA)
+        assert "result" not in raised.traceback[-1].frame.f_locals
+        await asker.reading.close()
+
+    asyncio.run(story())
