@@ -33,6 +33,8 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray
 from gapless.node.connection import Connection
+from gapless.node.guard import Guard
+from gapless.node.turn import NextTurn
 from gapless.protocol.effects import Deliver
 from gapless.protocol.events import DeliveryTaken, Event, SubscriberReady, SubscriberSlow
 from gapless.wire.delivery import COLUMNS_ROWS_MIN, SharedColumns, SharedRows
@@ -146,8 +148,13 @@ class Delivery:
         sources: Mapping[PubendId, int],
         feed: Feed,
         waiting_max: int,
+        guard: Guard | None = None,
     ) -> None:
-        """`waiting_max` is how many deliveries the broker hands out before it waits for one to be taken."""
+        """`waiting_max` is how many deliveries the broker hands out before it waits for one to be taken.
+
+        `guard` hears of mistakes of our own.
+        """
+        self._look_later = self._look if guard is None else guard.call(self._look)
         self._forms = forms
         self._sources = sources
         self._feed = feed
@@ -160,7 +167,7 @@ class Delivery:
         self._looking: asyncio.TimerHandle | None = None
         #: What is to be done for laggards, in order, when there is time.
         self._later: deque[Callable[[], None]] = deque()
-        self._is_called = False
+        self._next_turn = NextTurn(self._go_on, guard)
         #: The laggards that get more when their connection has sent what it holds.
         self._congested: dict[Connection, dict[Reader, None]] = {}
         #: Rows that were handed to connections, counted once for each.
@@ -447,9 +454,7 @@ class Delivery:
     def _soon(self, work: Callable[[], None]) -> None:
         """Do something that costs a step of the broker, a little of that in each turn of the loop."""
         self._later.append(work)
-        if not self._is_called:
-            self._is_called = True
-            self._loop.call_soon(self._go_on)
+        self._next_turn.ask()
 
     def _go_on(self) -> None:
         until = perf_counter() + TURN_SECONDS
@@ -457,9 +462,8 @@ class Delivery:
             while self._later and perf_counter() < until:
                 self._later.popleft()()
         finally:
-            self._is_called = bool(self._later)
-            if self._is_called:
-                self._loop.call_soon(self._go_on)
+            if self._later:
+                self._next_turn.ask()
 
     def report_slow(self, reader: Reader, *, away: bool = False) -> None:
         """The subscriber does not keep up: it goes on from what it acknowledged, and holds nothing back.
@@ -495,7 +499,7 @@ class Delivery:
 
     def _look_soon(self) -> None:
         if self._looking is None and any(ledger.waiting for ledger in self._ledgers.values()):
-            self._looking = self._loop.call_later(LOW_WATER_SECONDS, self._look)
+            self._looking = self._loop.call_later(LOW_WATER_SECONDS, self._look_later)
 
     def _look(self) -> None:
         """Report what all have taken."""

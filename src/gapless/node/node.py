@@ -538,7 +538,8 @@ class Node:
         """Write down how far the logs have come. Raises StoreError."""
         if self._database is not None and self._folder is not None:
             with self._database.transaction():
-                for each in logs.values():
+                # A copy: this also runs in a thread, and topics are created meanwhile.
+                for each in tuple(logs.values()):
                     disk = on_disk(each)
                     if disk is not None:
                         self._folder.remember(self._database, disk)

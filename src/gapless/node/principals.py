@@ -40,8 +40,8 @@ AMONG_OTHERS_SECONDS = 0.25
 #: for longer: once more for each `LONGER_SECONDS`. What cannot be cut into pieces others then meet seldom
 #: enough that their 99th percentile does not.
 LONG_SECONDS, LONGER_SECONDS = 0.010, 0.003
-#: But never longer than this.
-REST_SECONDS_MAX = 10.0
+#: But never longer than this in all: a client that hears no PONG for 10 seconds gives the node up.
+REST_SECONDS_MAX = 4.0
 #: All clients without a token or certificate are one principal. Their conditions may cost as much as those of
 #: this many principals: an open network is one team's, and its readers share the price.
 ANONYMOUS_SHARES = 50
@@ -112,7 +112,7 @@ class Share:
         """A request has taken so long."""
         self._spent_s += seconds
         if self._turns.are_shared:
-            self._until = max(self._until, now) + _rest(seconds)
+            self._until = min(max(self._until, now) + _rest(seconds), now + REST_SECONDS_MAX)
 
     def caused(self, seconds: float, now: float) -> None:
         """A step that its requests have caused took so long."""
@@ -158,11 +158,10 @@ class Share:
 def _rest(seconds: float) -> float:
     """For how long others come first after a piece of work.
 
-    >>> [round(_rest(ms / 1_000) * 1_000) for ms in (1, 10, 16, 40, 100, 1_000)]
-    [1, 10, 48, 440, 3100, 10000]
+    >>> [round(_rest(ms / 1_000) * 1_000) for ms in (1, 10, 16, 40, 100)]
+    [1, 10, 48, 440, 3100]
     """
-    longer = max(0.0, seconds - LONG_SECONDS) / LONGER_SECONDS
-    return min(seconds * (1.0 + longer), REST_SECONDS_MAX)
+    return seconds * (1.0 + max(0.0, seconds - LONG_SECONDS) / LONGER_SECONDS)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,6 @@ and a record of the log cost about the same for one event and for a thousand.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from gapless.node.documents import DocumentQuota, Weights
 from gapless.node.guard import Guard
 from gapless.node.publishers import TOLD_BYTES_MAX, HoleError, NoteValue, Publishers, note
 from gapless.node.security import Rights
+from gapless.node.turn import NextTurn
 from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
@@ -102,17 +102,15 @@ class Publishing:
     ) -> None:
         """`addresses` are where clients reach the other nodes; `guard` hears of mistakes of our own."""
         self._documents = DocumentQuota(Limits() if limits is None else limits)
-        self._hand_over = self._take_turn if guard is None else guard.call(self._take_turn)
+        self._next_turn = NextTurn(self._take_turn, guard)
         self._addresses = addresses
         self.network = network
         self._publishers = publishers
         self._feed = feed
-        self._loop = asyncio.get_running_loop()
         #: What came and waits for the end of this turn of the loop, or for the next; how many bytes that is;
         #: and what is on its way, by token.
         self._coming: dict[PubendId, deque[_Request]] = {}
         self._coming_bytes = 0
-        self._is_called = False
         self._requests: dict[int, list[_Request]] = {}
         self._tokens = count()
         #: What the present step is about.
@@ -181,16 +179,10 @@ class Publishing:
 
     def _take_turn(self) -> None:
         """Give the broker what came in this turn of the loop, or as much of it as a turn may take."""
-        self._is_called = False
         self._hand_over_some()
         self.flush()
         if self._coming:
-            self._call()
-
-    def _call(self) -> None:
-        if not self._is_called:
-            self._is_called = True
-            self._loop.call_soon(self._hand_over)
+            self._next_turn.ask()
 
     def _hand_over_some(self) -> None:
         for pubend in list(self._coming):
@@ -300,7 +292,7 @@ class Publishing:
             self._hand_over_some()
             if not self._standing(request.pubend, [request]):
                 return False
-        self._call()
+        self._next_turn.ask()
         self._coming.setdefault(request.pubend, deque()).append(request)
         self._coming_bytes += request.nbytes
         return True

@@ -100,7 +100,7 @@ class Sessions:
         self.publishing = Publishing(
             network, publishers, feed, catalog.addresses, guard, limits=self.principals.limits
         )
-        self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max)
+        self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max, guard)
         self.subscriptions = Subscriptions(
             network,
             self.delivery,

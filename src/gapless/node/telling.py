@@ -9,7 +9,6 @@ get too long for others is told of fewer at a time.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import perf_counter
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from gapless.model.ids import PubendId
 from gapless.node.guard import Guard
+from gapless.node.turn import NextTurn
 from gapless.protocol.events import Event, RecordDurable
 
 #: A step up to this long is quick; so much is done at once in one turn.
@@ -42,8 +42,7 @@ class Telling:
         """`told` is called when nothing waits any more."""
         self._feed = feed
         self._told = told
-        self._next_turn = guard.call(self._turn)
-        self._loop = asyncio.get_running_loop()
+        self._next_turn = NextTurn(self._turn, guard)
         #: The log whose turn it is comes first.
         self._untold: dict[PubendId, deque[Durable]] = {}
         #: How long the last step of each log took, how many rows the next one may tell of, and what was done
@@ -51,7 +50,6 @@ class Telling:
         self._took_s: dict[PubendId, float] = {}
         self._rows_max: dict[PubendId, int] = {}
         self._at_once_s = 0.0
-        self._is_called = False
 
     @property
     def is_done(self) -> bool:
@@ -72,15 +70,9 @@ class Telling:
         if waiting:
             self._untold[pubend] = waiting
         if self._untold or self._at_once_s:
-            self._call()
-
-    def _call(self) -> None:
-        if not self._is_called:
-            self._is_called = True
-            self._loop.call_soon(self._next_turn)
+            self._next_turn.ask()
 
     def _turn(self) -> None:
-        self._is_called = False
         self._at_once_s = 0.0
         if self._untold:
             pubend = next(iter(self._untold))
@@ -89,7 +81,7 @@ class Telling:
             if waiting:
                 self._untold[pubend] = waiting
             if self._untold:
-                self._call()
+                self._next_turn.ask()
             else:
                 self._told()
 

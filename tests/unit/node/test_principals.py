@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import uvloop
 
+from gapless.client.options import Options
 from gapless.content.cost import matching_cost
 from gapless.content.language import parse_condition
 from gapless.errors import UsageError
@@ -301,6 +302,21 @@ def test_after_something_long_it_rests_for_much_longer() -> None:
     assert five > 10 * 5 * long
     assert ten > 3 * five
     assert asyncio.run(waited(60.0)) == principals.REST_SECONDS_MAX
+
+
+def test_rests_do_not_add_up_to_more_than_a_client_waits_for_a_pong() -> None:
+    async def story() -> float:
+        turns = Turns()
+        share, other = Share(0, turns), Share(0, turns)
+        other.heard(0.0)
+        share.heard(0.0)
+        for _ in range(20):
+            share.caused(0.1, 0.0)
+        return share._until
+
+    assert asyncio.run(story()) == principals.REST_SECONDS_MAX
+    # A client sends a PING every `ping_s`, and gives a node up after twice as long.
+    assert Options().ping_s > principals.REST_SECONDS_MAX
 
 
 def test_a_principal_that_is_alone_waits_for_a_turn_only() -> None:
