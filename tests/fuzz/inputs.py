@@ -24,16 +24,16 @@ from tests.hostile.raw import KINDS, fingerprint, frame, frame_bytes, hello, pad
 _pack = msgspec.msgpack.encode
 
 #: The share of inputs that may end their connection.
-HARMFUL = 1 / 64
+HARMFUL = 1 / 100
 #: The share of requests.
-REQUESTS = 1 / 20
+REQUESTS = 1 / 50
 
-#: The kinds of events, each as often as its share of them: about half of them are stored and matched.
+#: The kinds of events, each as often as its share of them: about a third of them are stored and matched.
 EVENTS = [
     kind
     for kind, share in {
-        "columns: values": 8, "columns: oversized": 5, "columns: damaged": 44, "rows: values": 8,
-        "rows: damaged": 22, "documents": 8,
+        "columns: values": 5, "columns: oversized": 3, "columns: damaged": 50, "rows: values": 6,
+        "rows: damaged": 30, "documents": 6,
     }.items()
     for _ in range(share)
 ]  # fmt: skip
@@ -100,7 +100,7 @@ class Input(NamedTuple):
 class Source:
     """An endless stream of inputs, the same for the same seed.
 
-    A node answers most inputs and reads on, however damaged their rows are. One in 64 may end its connection,
+    A node answers most inputs and reads on, however damaged their rows are. One in 100 may end its connection,
     which costs as much as many others.
     """
 

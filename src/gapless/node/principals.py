@@ -33,7 +33,7 @@ Matched: TypeAlias = tuple[TopicId, Condition]
 #: How long the requests of one principal may run in a turn when nobody else is there.
 TURN_SECONDS = 0.005
 #: And among others: the longer the steps were that the last ones caused, the more of them go together.
-SHARED_TURN_SECONDS, SHARED_TURN_SECONDS_MAX, CAUSED_PART = 0.001, 0.004, 1 / 3
+SHARED_TURN_SECONDS, SHARED_TURN_SECONDS_MAX, CAUSED_PART = 0.001, 0.004, 1.0
 #: A principal is among others while somebody else was heard within so many seconds.
 AMONG_OTHERS_SECONDS = 0.25
 #: Among others a principal waits after each piece of work, for as long as that took. From so long on it waits
