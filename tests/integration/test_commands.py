@@ -310,8 +310,8 @@ def test_a_mistake_is_one_line_and_status_two(address: str, gapless: Callable[..
 )
 def test_every_command_says_what_is_wrong_with_an_address(command: str, gapless: Callable[..., Said]) -> None:
     wrong = {
-        "tcp://localhost": "error: E190 'tcp://localhost' is no address: write gapless://host:7400",
-        "gapless://localhost:x": "error: E190 'localhost:x' in 'gapless://localhost:x' is no host and port",
+        "tcp://localhost": "error: E190 'tcp://localhost' is not an address: write host:port",
+        "gapless://localhost:x": "error: E190 'localhost:x' is not an address: write host:port",
         # Nobody may listen there without being asked to.
         "gapless://127.0.0.1:1": "error: E401 no node answers: 127.0.0.1:1: ",
     }
@@ -320,6 +320,12 @@ def test_every_command_says_what_is_wrong_with_an_address(command: str, gapless:
         assert (said.status, said.out) == (2, "")
         assert said.err.startswith(reason)
         assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["pub notes {}", "status", "top --once", "topic list", "view list"])
+def test_an_address_needs_no_scheme(command: str, gapless: Callable[..., Said], address: str) -> None:
+    said = gapless(*command.split(), "--to", address.removeprefix("gapless://"))
+    assert said.status == 0, said.err
 
 
 @pytest.mark.parametrize("command", ["status", "top --once", "topic list", "sub notes", "why other:5 x"])

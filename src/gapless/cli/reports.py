@@ -55,8 +55,8 @@ def places_of(network: Path | None, nodes: Nodes) -> list[Place]:
     """Where to ask: at every broker of a description, or at the addresses. Raises UsageError."""
     if network is None:
         named = nodes.to or [os.environ.get(ADDRESS_VARIABLE) or ADDRESS]
-        single = (_checked(text) for each in named for text in _split(each))
-        return [Place(text) for text in dict.fromkeys(single)][:NODES_MAX]
+        single = dict.fromkeys(text for each in named for text in _split(each))
+        return [Place(text) for text in single][:NODES_MAX]
     if nodes.to:
         raise UsageError("E151", "the network description and --to both say where to ask: choose one")
     from gapless.node.config import load_network  # noqa: PLC0415  # no command that needs none pays for it
@@ -73,16 +73,11 @@ def places_of(network: Path | None, nodes: Nodes) -> list[Place]:
 
 
 def _split(text: str) -> list[str]:
-    """Addresses with commas, each as one of its own."""
-    scheme, mark, rest = text.partition("://")
-    return [f"{scheme}{mark}{part}" for part in rest.split(",")] if mark else [text]
+    """Addresses with commas, each as one of its own. Raises UsageError."""
+    from gapless.wire.address import SCHEME, TLS_SCHEME, is_tls, parse_addresses  # noqa: PLC0415
 
-
-def _checked(text: str) -> str:
-    from gapless.client.address import parse_addresses  # noqa: PLC0415  # only those who connect load it
-
-    parse_addresses(text)
-    return text
+    scheme = TLS_SCHEME if is_tls(text) else SCHEME
+    return [f"{scheme}{address}" for address in parse_addresses(text)]
 
 
 class Watch:

@@ -25,7 +25,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
 
 from gapless.client import views
-from gapless.client.address import is_tls, parse_addresses
+from gapless.wire.address import is_tls, parse_addresses
 from gapless.client.hold import Hold
 from gapless.client.options import DEFAULTS, Options
 from gapless.client.publisher import Publisher

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gapless.client import sync
-from gapless.client.address import parse_addresses
+from gapless.wire.address import parse_addresses
 from gapless.client.options import Options
 from gapless.client.tls import TlsFiles
 from gapless.client.views import reached

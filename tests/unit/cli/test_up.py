@@ -47,7 +47,7 @@ def test_a_node_of_a_network_has_its_own_folder_and_the_address_of_the_file(tmp_
         (NETWORK.replace(', s1 = "10.0.0.2:7401"', ""), "E131 network.toml: addresses: none is given for s1"),
         (
             NETWORK.replace("10.0.0.2:7401", "10.0.0.2:x"),
-            "E131 network.toml: addresses.s1: '10.0.0.2:x' is no address",
+            "E131 network.toml: addresses.s1: '10.0.0.2:x' is not an address",
         ),
         ("cells = ", "E130 network.toml: not TOML"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 import gapless
 from gapless.client import Options, connect
-from gapless.client.address import parse_addresses
+from gapless.wire.address import parse_addresses
 from gapless.errors import GaplessError, LinkError, PeerError, UsageError
 from gapless.wire.client_messages import ListTopics, Publish, RequestRefused, Subscribe
 from gapless.wire.handshake import Hello, Ping, Pong, Refuse
@@ -28,7 +28,6 @@ def free_port() -> int:
     "text",
     [
         "",
-        "localhost:7400",
         "tcp://localhost:7400",
         "gapless://",
         "gapless://host:0",
