@@ -278,6 +278,7 @@ MISTAKES = {
     "sub trades --order any": "error: E150 --order takes publisher or total, got 'any'",
     "sub trades --limit 0": "error: E150 --limit takes a whole number from 1 on, got '0'",
     "sub trades --forget": "error: E151 --forget goes with --name",
+    "sub trades --name typo --forget": "error: E142 there is no subscription 'typo' at this node",
     "sub trades --column doc": "error: E151 --column goes with --xpath",
     "status --jsn": "error: E149 no such option: --jsn",
     "pipeline --state disk": "error: E149 invalid value for '--state': 'disk' is not one of",

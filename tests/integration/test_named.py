@@ -255,6 +255,22 @@ def test_what_is_forgotten_begins_anew(tmp_path: Path) -> None:
     run(story())
 
 
+def test_a_stored_position_is_resumed_and_an_unknown_name_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
+            for name, code in (("desk", "E142"), (None, "E138")):
+                with pytest.raises(UsageError, match=f"^{code} "):
+                    async with client.subscribe("trades", name=name, start="stored"):
+                        pass
+            assert json.loads(cluster.nodes["n1"].status())["subscriptions"]["count"] == 0
+            async with client.subscribe("trades", name="desk"):
+                await publish(client, 1)
+            async with client.subscribe("trades", name="desk", start="stored") as trades:
+                assert await prices(trades, 1) == [1]
+
+    run(story())
+
+
 def test_a_node_without_a_folder_refuses_names(tmp_path: Path) -> None:
     async def story() -> None:
         cluster = Cluster(Network.load(ONE_NODE), tmp_path)

@@ -244,7 +244,7 @@ client_messages = st.one_of(
         where=texts,
         name=st.none() | names,
         order=st.sampled_from(Order),
-        start=st.sampled_from(["now", "earliest"]) | ticks | _positions,
+        start=st.sampled_from(["now", "earliest", "stored"]) | ticks | _positions,
         mode=st.sampled_from(["guaranteed", "best-effort", "holding"]),
         credit_rows=st.none() | st.integers(0, 2**40),
     ),

@@ -222,7 +222,7 @@ async def _forgotten(wish: _Wish, node: Node) -> None:
     async with node.client() as client:
         await _known(client, wish.topic)
         subscription = client.subscribe(
-            wish.topic, wish.where, name=wish.name, order=wish.order, ack="manual"
+            wish.topic, wish.where, name=wish.name, order=wish.order, start="stored", ack="manual"
         )
         async with subscription as events:
             await events.forget()

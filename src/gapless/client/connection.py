@@ -371,7 +371,7 @@ class Client:
 
         With a `name` the subscription is durable: what it has not acknowledged is kept for it while it is
         away. `start` is "now", "earliest", a time, a tick, or the `positions` of an earlier subscription; a
-        time without a zone is in UTC.
+        time without a zone is in UTC. "stored" resumes a named subscription, and raises E142 if there is none.
         `ack="auto"` acknowledges an event when the next one is asked for, and the last when the
         subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` makes
         it an error when the network no longer keeps what was asked for; otherwise it is logged and found in
@@ -505,9 +505,9 @@ def _checked_start(start: Any) -> Start:
             return {
                 PubendId(_checked_name(str(each))): _checked_tick(int(tick)) for each, tick in start.items()
             }
-    if start in ("now", "earliest"):
+    if start in ("now", "earliest", "stored"):
         found: Start = start
         return found
     raise ParameterError(
-        "E191", f"start must be 'now', 'earliest', a time, a tick or positions, got {start!r}"
+        "E191", f"start must be 'now', 'earliest', 'stored', a time, a tick or positions, got {start!r}"
     )

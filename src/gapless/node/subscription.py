@@ -124,7 +124,7 @@ def answer(session: Session, request: int, error: StoreError | None) -> None:
 def start_of(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
     """Where a subscription begins, as the broker is told."""
     match asked.start:
-        case "now":
+        case "now" | "stored":
             return None
         case "earliest":
             return EARLIEST
@@ -172,12 +172,14 @@ def reader_of(subscription: Subscription, slot: int) -> Reader:
     )
 
 
-def check_named(asked: Subscribe, *, has_folder: bool) -> None:
+def check_named(asked: Subscribe, *, has_folder: bool, is_known: bool) -> None:
     """Raise UsageError unless a node may keep such a named subscription."""
     if not has_folder:
         raise UsageError(
             "E136", f"this node has no data folder, so it cannot keep '{asked.name}': give it one, or no name"
         )
+    if asked.start == "stored" and not is_known:
+        raise UsageError("E142", f"there is no subscription '{asked.name}' at this node: see gapless status")
     if asked.mode == "best-effort":
         raise UsageError(
             "E138", f"subscription '{asked.name}' has a name, so it is guaranteed: leave the mode out"
@@ -186,5 +188,7 @@ def check_named(asked: Subscribe, *, has_folder: bool) -> None:
 
 def check_unnamed(asked: Subscribe) -> None:
     """Raise UsageError unless there may be such a subscription without a name."""
+    if asked.start == "stored":
+        raise UsageError("E138", "only a subscription with a name has a stored position: give the name")
     if asked.mode == "holding":
         raise UsageError("E138", "a subscription that holds the log has a name: give it one")

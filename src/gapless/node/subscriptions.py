@@ -395,8 +395,9 @@ class Subscriptions:
                 self._book.moved()
 
     def _subscribe_named(self, session: Session, asked: Subscribe, name: str, condition: Condition) -> None:
-        check_named(asked, has_folder=self._book is not None)
         found = self._named.get(name)
+        is_known = found is not None or name in self._unrestored
+        check_named(asked, has_folder=self._book is not None, is_known=is_known)
         if found is None:
             if len(self._named) >= NAMED_MAX:
                 raise UsageError(

@@ -106,7 +106,7 @@ class _Subscribe(Head, frozen=True):
     where: ConditionText
     name: Name | None
     order: Order
-    start: Literal["now", "earliest"] | TickNumber | _Positions
+    start: Literal["now", "earliest", "stored"] | TickNumber | _Positions
     mode: Literal["guaranteed", "best-effort", "holding"]
     credit_rows: _CreditRows | None
 

@@ -30,9 +30,10 @@ from gapless.model.schema import Schema
 from gapless.model.ticks import Tick, TickArray
 from gapless.protocol.events import Order
 
-#: Where a subscription begins: with what is published from now on, with all that is kept, at one tick of
-#: every pubend, or at a tick for each pubend that the client remembers; a pubend not named begins with now.
-Start: TypeAlias = Literal["now", "earliest"] | Tick | Mapping[PubendId, Tick]
+#: Where a subscription begins: with what is published from now on, with all that is kept, where the node has
+#: stored the position of its name (E142 if there is no such name), at one tick of every pubend, or at a tick
+#: for each pubend that the client remembers; a pubend not named begins with now.
+Start: TypeAlias = Literal["now", "earliest", "stored"] | Tick | Mapping[PubendId, Tick]
 #: `holding` is for a name whose client reads in another way: nothing is delivered, and what it has not
 #: acknowledged is kept.
 Mode: TypeAlias = Literal["guaranteed", "best-effort", "holding"]
