@@ -31,7 +31,7 @@ _EXPECTED = {
     "bool": "true or false",
     "timestamp": "a time such as 2026-01-31T12:00:00Z",
     "decimal": "a number with at most 29 digits before the point and 9 behind",
-    "binary": "a text",
+    "binary": "bytes as base64, such as aGVsbG8=",
     "xml": "a text",
 }
 
@@ -159,8 +159,15 @@ def _cell(value: Any, kind: str) -> Any:
             return _time(value) if isinstance(value, str) else None
         case "string":
             return value if isinstance(value, str) else None
+        case "binary":
+            # The way that `row_text` prints them.
+            return base64.b64decode(value, validate=True) if isinstance(value, str) else _bytes(value)
         case _:
-            return value.encode() if isinstance(value, str) else (value if isinstance(value, bytes) else None)
+            return value.encode() if isinstance(value, str) else _bytes(value)
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value if isinstance(value, bytes) else None
 
 
 def _whole(value: Any) -> int | None:

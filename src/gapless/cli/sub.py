@@ -254,7 +254,7 @@ def _say_begun(events: Subscription, wish: _Wish) -> None:
 @contextlib.contextmanager
 def _printer(wish: _Wish, schema: Schema) -> Iterator[Printer]:
     if not wish.table:
-        yield _lines(schema, names=wish.names)
+        yield line_printer(schema, names=wish.names)
         return
     from gapless.cli.sub_table import LiveTable  # noqa: PLC0415  # a table needs rich
 
@@ -348,7 +348,7 @@ def _watch(output: int, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None
         loop.call_soon_threadsafe(task.cancel)
 
 
-def _lines(schema: Schema, *, names: bool) -> Printer:
+def line_printer(schema: Schema, *, names: bool) -> Printer:
     """Prints rows as lines of JSON."""
     from gapless.cli.match_cells import row_text  # noqa: PLC0415
 

@@ -253,6 +253,8 @@ def test_a_column_can_be_taken_for_another_type(gapless: Command, trades: str) -
         ("string", "x", "x"),
         ("xml", "<ü/>", "<ü/>".encode()),
         ("binary", b"x", b"x"),
+        ("binary", "AP8=", b"\x00\xff"),
+        ("binary", "", b""),
         ("int", None, None),
     ],
 )
@@ -280,6 +282,11 @@ def test_values_are_read_as_the_type_that_is_wanted(kind: str, value: object, ex
         ("timestamp", 0),
         ("string", 7),
         ("xml", 7),
+        ("binary", 7),
+        ("binary", "hello"),
+        ("binary", "AP8"),
+        ("binary", "AP 8="),
+        ("binary", "ü"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(kind: str, value: object) -> None:
