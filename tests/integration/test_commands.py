@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.main import main
 
 COMMAND = [sys.executable, "-m", "gapless"]
@@ -190,7 +191,10 @@ def test_documents_are_found_by_their_pattern(
 def test_ctrl_c_and_a_reader_that_leaves_end_a_subscription_well(address: str, readers: list[Reader]) -> None:
     readers.append(stopped := Reader(address, "notes"))
     stopped.process.send_signal(signal.SIGINT)
-    assert stopped.process.wait(timeout=30) == 0
+    assert stopped.process.wait(timeout=30) == EXIT_INTERRUPTED
+    readers.append(asked := Reader(address, "notes"))
+    asked.process.send_signal(signal.SIGTERM)
+    assert asked.process.wait(timeout=30) == 0
     readers.append(left := Reader(address, "notes"))
     assert left.process.stdout is not None
     # Nothing comes: it notices all the same.
@@ -210,7 +214,7 @@ def test_a_named_subscription_goes_on_where_its_output_ended(
     assert gapless("pub", "notes", *texts[:2], "--to", address).status == 0
     assert [first.line()["text"], first.line()["text"]] == ["0", "1"]
     first.process.send_signal(signal.SIGINT)
-    assert first.process.wait(timeout=30) == 0
+    assert first.process.wait(timeout=30) == EXIT_INTERRUPTED
     assert gapless("pub", "notes", *texts[2:], "--to", address).status == 0
     again = gapless("sub", *named, "--limit", "2", "--ack", "none", "--to", address)
     assert [json.loads(line)["text"] for line in again.out.splitlines()] == ["2", "3"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.client import connect
 from gapless.node.config import NodeConfig, load_network
 from gapless.node.node import Node
@@ -80,8 +81,10 @@ def test_a_subscriber_moves_to_the_next_edge_when_its_own_stops(tmp_path: Path) 
     run(story())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_a_node_and_its_log_says_so(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, EXIT_INTERRUPTED)])
+def test_a_signal_stops_a_node_and_its_log_says_so(
+    number: signal.Signals, status: int, tmp_path: Path
+) -> None:
     arguments = ["up", "--topic", "trades:price=float", "--listen", "127.0.0.1:0", "--log", "json"]
     node = subprocess.Popen(
         [sys.executable, "-m", "gapless", *arguments, "--data", str(tmp_path), "--http", "127.0.0.1:0"],
@@ -100,7 +103,7 @@ def test_a_signal_stops_a_node_and_its_log_says_so(number: signal.Signals, tmp_p
     asyncio.run(story())
     node.send_signal(number)
     _, errors = node.communicate(timeout=PATIENCE_SECONDS)
-    assert node.returncode == 0
+    assert node.returncode == status
     lines = [json.loads(line) for line in errors.splitlines()]
     assert [line["event"] for line in lines] == ["descriptors", "listening", "stopping", "stopped"]
     assert {line["broker"] for line in lines} == {"node"}

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,22 +100,29 @@ def history(
     if files is not None:
         optional |= {"ca": files.authority, "certificate": files.certificate, "key": files.key}
     wish = _Wish({**told, **{name: each for name, each in optional.items() if each is not None}}, gone, sql)
-    forget_no_pandas()
-    _check(wish)
+    is_table = not as_json and not as_csv and parquet is None
+    most = TABLE_ROWS if limit is None and is_table else limit
+    with progress() as tell:
+        tell("asking the node")
+        forget_no_pandas()
+        _check(wish)
+        _hush()
+        with _spark(master, tell) as spark:
+            tell(f"reading {topic}")
+            frame = _asked(spark, wish)
+            if parquet is not None:
+                _write(frame if limit is None else frame.limit(limit), parquet)
+                return
+            rows = _rows(frame if most is None else frame.limit(most + 1 if limit is None else most))
+    _show(rows, as_json=as_json, as_csv=as_csv, most=most)
+
+
+def _hush() -> None:
+    """Log nothing that is in the error as well."""
     for chatty in ("py4j", "gapless.client"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     for chatty in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        # What they say is in the error as well.
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
-    is_table = not as_json and not as_csv and parquet is None
-    with _spark(master) as spark:
-        frame = _asked(spark, wish)
-        if parquet is not None:
-            _write(frame if limit is None else frame.limit(limit), parquet)
-            return
-        most = TABLE_ROWS if limit is None and is_table else limit
-        rows = _rows(frame if most is None else frame.limit(most + 1 if limit is None else most))
-    _show(rows, as_json=as_json, as_csv=as_csv, most=most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +149,27 @@ def _check(wish: _Wish) -> None:
 
 
 @contextmanager
-def _spark(master: str) -> Iterator[SparkSession]:
+def progress() -> Iterator[Callable[[str], None]]:
+    """Show what is being done, and for how long, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _doing: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    # A copy of the descriptor: standard error is turned away while Spark starts.
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal:
+        console = Console(file=terminal, force_terminal=True)
+        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda doing: bar.update(task, description=doing, refresh=True)
+
+
+@contextmanager
+def _spark(master: str, tell: Callable[[str], None]) -> Iterator[SparkSession]:
     """A session whose beginning nobody has to read; what goes wrong in it is one line."""
+    tell("starting Spark")
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql.types import Row  # noqa: F401, PLC0415  # loaded before the noise is turned off
 

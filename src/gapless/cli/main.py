@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from gapless import __version__
+from gapless.cli.exits import EXIT_INTERRUPTED, EXIT_REFUSED
 from gapless.cli.lazy import Entry, LazyGroup
 from gapless.cli.terminal import tame, tame_lines
 from gapless.errors import ContentError, GaplessError, UsageError
@@ -70,10 +71,6 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("sim", "gapless.cli.sim:sim", "Simulate networks under faults, and check every promise."),
 )
 
-#: The exit status of a run that was refused. A bug ends in a traceback and status 1.
-EXIT_REFUSED = 2
-#: What shells report for a command that Ctrl-C has ended.
-EXIT_INTERRUPTED = 130
 #: Why a file cannot take what is printed.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Of the text that an error points into, so many characters are shown before and behind the place.

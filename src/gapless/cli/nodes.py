@@ -16,14 +16,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import signal
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.loop import loop_factory
 from gapless.cli.terminal import tame
 from gapless.errors import UsageError
@@ -40,8 +44,6 @@ Found = TypeVar("Found")
 ADDRESS = "gapless://127.0.0.1:7400"
 #: The variable of the environment that says where.
 ADDRESS_VARIABLE = "GAPLESS_TO"
-#: What shells report for a command that Ctrl-C has ended.
-EXIT_INTERRUPTED = 130
 #: A person who mistyped a port shall not wait long for the answer.
 CONNECT_SECONDS = 1.0
 
@@ -216,16 +218,37 @@ def _name() -> str:
 
 
 def run(story: Coroutine[Any, Any, Found]) -> Found:
-    """Run a command to its end; Ctrl-C ends it without a traceback."""
+    """Run a command to its end; Ctrl-C ends it without a traceback, with status 130 however it ends."""
     # What the client has to say, such as that a connection was lost, in the words of a command.
     handler = logging.StreamHandler()
     handler.setFormatter(_Notices())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    interrupts: list[int] = []
+
+    async def watched() -> Found:
+        # Python's own handler cancels the command, which may take that as a good way to end.
+        cancel = signal.getsignal(signal.SIGINT)
+        if callable(cancel) and threading.current_thread() is threading.main_thread():
+
+            def interrupted(number: int, frame: FrameType | None) -> None:
+                interrupts.append(number)
+                cancel(number, frame)
+
+            signal.signal(signal.SIGINT, interrupted)
+        return await story
+
+    before = signal.getsignal(signal.SIGINT)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(story)
+            found = runner.run(watched())
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if signal.getsignal(signal.SIGINT) is not before:
+            signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    return found
 
 
 class _Notices(logging.Formatter):

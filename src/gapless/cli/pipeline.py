@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Pass, dials
 from gapless.cli.readers import whole_number
 from gapless.errors import LinkError
@@ -80,8 +81,14 @@ def pipeline(
         logging.getLogger(chatty).setLevel(logging.WARNING)
     tls = door.files()
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    signals: list[int] = []
+
+    def stopped(number: int, _frame: object) -> None:
+        signals.append(number)
+        stop.set()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, stopped)
     if os.environ.get(WITH_INPUT):
         threading.Thread(target=_until_input_ends, args=[stop], daemon=True).start()
     forget_no_pandas()
@@ -103,6 +110,8 @@ def pipeline(
         )
     except LinkError as error:
         raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error
+    if signal.SIGINT in signals:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _until_input_ends(stop: threading.Event) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.readers import seconds, whole_number
 from gapless.cli.sim_demo import demonstrate
 from gapless.cli.sim_measures import is_good
@@ -47,7 +48,6 @@ FIGURES_FOLDER = Path("out/figures")
 #: Some promise was broken.
 EXIT_BROKEN = 1
 #: What shells report for a command that Ctrl-C has ended.
-EXIT_INTERRUPTED = 130
 
 
 #: For each option, the ways to run that it belongs to.

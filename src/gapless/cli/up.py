@@ -21,6 +21,7 @@ from typing import Annotated
 import typer
 
 from gapless import __version__
+from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.loop import loop_factory
 from gapless.cli.up_pipeline import pipeline_of
 from gapless.errors import GaplessError, ParameterError, UsageError
@@ -149,7 +150,8 @@ def _run(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> None:
     for name in LOADED_FIRST:
         import_module(name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(config, told))
+        if runner.run(_serve(config, told)) == signal.SIGINT:
+            raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def configured(
@@ -247,17 +249,21 @@ def _reload(node: Node, told: Callable[[], NodeConfig] | None) -> None:
     log.info("reloaded", what="tokens, certificates and the network's secret")
 
 
-async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> None:
+async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> signal.Signals | None:
+    """Serve until stopped; the signal that stopped it."""
+    stopped_by: signal.Signals | None = None
     async with Node(config) as node, pipeline_of(node, config):
         loop = asyncio.get_running_loop()
         node.guard.last_net(loop)
 
         def stop(number: signal.Signals) -> None:
+            nonlocal stopped_by
             if node.is_stopping:
                 # Whoever asks a second time does not want to wait: as if nobody had caught the signal.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
                 return
+            stopped_by = number
             node.stop()
             log.info("stopping", signal=number.name)
 
@@ -275,3 +281,4 @@ async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> N
         gc.collect()
         gc.freeze()
         await node.run()
+    return stopped_by

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,4 +153,27 @@ def session(
     own = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if is_local(master) else {}
     for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _no_java_left_behind():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _no_java_left_behind() -> Iterator[None]:
+    """End the Java process that is starting if this one is interrupted meanwhile.
+
+    It would find the folder gone through which it reports that it runs, and would wait for ever.
+    """
+    before = _children()
+    try:
+        yield
+    except BaseException:
+        for child in _children() - before:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        raise
+
+
+def _children() -> set[int]:
+    """The processes that this one has started and that still run."""
+    files = Path("/proc/self/task").glob("*/children")
+    return {int(child) for file in files for child in file.read_text().split()}

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from gapless.cli import sim_seeds
 from gapless.cli.main import app, main
-from gapless.cli.sim import EXIT_BROKEN, EXIT_INTERRUPTED
+from gapless.cli.exits import EXIT_INTERRUPTED
+from gapless.cli.sim import EXIT_BROKEN
 from gapless.cli.sim_report import FAULT_MEANINGS
 from gapless.cli.sim_seeds import Outcome, Tally, outcomes, simulate
 from gapless.protocol.broker import Broker
