@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,3 +140,25 @@ def test_a_view_that_fails_says_why(address: str) -> None:
     assert done.stderr == (
         "error: E505 view 'bad' was created and failed: E502 view 'bad' shows 3 rows, at most 2\n"
     )
+
+
+def test_without_java_at_the_node_creating_a_view_says_so_at_once(tmp_path: Path) -> None:
+    arguments = ["up", "--topic", "sales:item=string,qty=int", "--listen", "127.0.0.1:0"]
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    with subprocess.Popen(
+        [*COMMAND, *arguments, "--data", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**environment, "PATH": str(tmp_path)},
+        text=True,
+    ) as node:
+        assert node.stdout is not None
+        there = ("--to", json.loads(node.stdout.readline())["listens"], "--wait", "3600")
+        for name in ("stock", "again"):
+            made = gapless_view("create", name, STOCK, *there)
+            assert (made.returncode, made.stdout) == (2, "")
+            assert made.stderr == (
+                f"error: E174 view '{name}' was created and waits for Spark: at the node, Java is not "
+                "installed: Spark needs Java 17 or newer, or JAVA_HOME set to it\n"
+            )
+        node.terminate()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,17 @@ from gapless.node.logs import event_log
 from gapless.node.node import Node
 from gapless.node.pipeline import PipelineProcess, command
 from gapless.node.security import ClientCertificates, Tls
-from gapless.views.registry import HOLDS_TOPIC, REGISTRY_TOPIC, HoldBook, Registry
+from gapless.views.registry import (
+    FAILED,
+    HOLDS_TOPIC,
+    REGISTRY_TOPIC,
+    STATUS_TOPIC,
+    HoldBook,
+    Registry,
+    Status,
+    status_rows,
+)
+from gapless.wire.address import Address
 
 if TYPE_CHECKING:
     from gapless.client import Client
@@ -30,6 +41,8 @@ if TYPE_CHECKING:
 
 log = event_log("gapless.pipeline")
 
+#: The error of a pipeline that finds no PySpark or no Java.
+NOT_INSTALLED = "E174"
 #: How often a node without views looks whether there is a registry by now.
 LOOK_SECONDS = 0.5
 
@@ -60,10 +73,12 @@ async def pipeline_of(node: Node, config: NodeConfig) -> AsyncIterator[PipelineP
         def connected() -> Client:
             return connect(address, token=spark.token, tls=tls, name="views", options=Options())
 
+        process.on_end = wish.ended
         tasks = [
             asyncio.create_task(_follow(node, topic, connected, take), name="views")
             for topic, take in ((REGISTRY_TOPIC, wish.registry), (HOLDS_TOPIC, wish.holds))
         ]
+        tasks.append(asyncio.create_task(_say_missing(wish, connected), name="views"))
         try:
             yield process
         finally:
@@ -75,8 +90,9 @@ async def pipeline_of(node: Node, config: NodeConfig) -> AsyncIterator[PipelineP
 
 def _reachable(node: Node) -> str:
     """Where this machine reaches the node."""
-    host = node.address.host
-    return f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{node.address.port}"  # noqa: S104
+    host, port = node.address
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+    return str(Address(loopback.get(host, host), port))
 
 
 def _shown(tls: Tls | None) -> TlsFiles | None:
@@ -98,19 +114,57 @@ class _Wish:
         self._broker = broker
         self._views = Registry()
         self._holds = HoldBook()
+        #: What is not installed, by the process's last words; None while nothing is known to be missing.
+        self._missing: str | None = None
+        #: The views that wait for it and have not been told.
+        self.waiting: set[tuple[str, TopicId]] = set()
+        self.is_waiting = asyncio.Event()
 
     def registry(self, pubend: PubendId, ticks: list[int], rows: pa.RecordBatch) -> None:
         """Rows of the registry came."""
         self._views.apply(pubend, ticks, rows)
         self._tell()
+        self._wait_for_missing(rows.column("name").to_pylist())
 
     def holds(self, pubend: PubendId, ticks: list[int], rows: pa.RecordBatch) -> None:
         """Rows of the topic of holds came."""
         self._holds.apply(pubend, ticks, rows)
         self._tell()
 
+    def ended(self, reason: str) -> None:
+        """The process has ended, and this is what it said last."""
+        code, _, message = reason.removeprefix("error: ").partition(" ")
+        was, self._missing = self._missing, message if code == NOT_INSTALLED else None
+        if was != self._missing:
+            self._wait_for_missing(self._views.definitions)
+
+    def statuses(self) -> list[Status]:
+        """What those who wait for a view are to hear; said once."""
+        told, self.waiting = self.waiting, set()
+        self.is_waiting.clear()
+        message = f"{NOT_INSTALLED} {self._missing}"
+        return [Status(name, topic, FAILED, message, at=datetime.now(UTC)) for name, topic in sorted(told)]
+
+    def _wait_for_missing(self, names: Iterable[str]) -> None:
+        found = [self._views.definitions[name] for name in names if name in self._views.definitions]
+        if self._missing is not None and found:
+            self.waiting |= {(each.name, each.topic) for each in found}
+            self.is_waiting.set()
+
     def _tell(self) -> None:
         self._process.want(bool(self._views.definitions or self._holds.at(self._broker)))
+
+
+async def _say_missing(wish: _Wish, connected: Callable[[], Client]) -> None:
+    """Tell whoever waits for a view that Spark cannot start here, for as long as this runs."""
+    while True:
+        await wish.is_waiting.wait()
+        statuses = wish.statuses()
+        try:
+            async with connected() as client:
+                await client.publish_batch(STATUS_TOPIC, status_rows(statuses))
+        except GaplessError as error:
+            log.warning("views_not_told", code=error.code, reason=error.message)
 
 
 async def _follow(

@@ -12,7 +12,7 @@ import typer
 from gapless.cli.nodes import Json, Node, dials, notice, run
 from gapless.cli.readers import seconds, whole_number
 from gapless.cli.terminal import tame
-from gapless.errors import PipelineError, UsageError
+from gapless.errors import GaplessError, PipelineError, UsageError
 
 if TYPE_CHECKING:
     from gapless.client import Client
@@ -295,9 +295,7 @@ async def _running(client: Client, made: Definition, wait_s: float) -> Status:
                     if status.state == RUNNING:
                         return status
                     if status.state == FAILED:
-                        raise PipelineError(
-                            "E505", f"view '{made.name}' was created and failed: {status.message}"
-                        )
+                        raise _failed(made, status)
                     said = status
                     notice(f"{made.name}: {_state(status)}")
     except TimeoutError:
@@ -309,6 +307,13 @@ async def _running(client: Client, made: Definition, wait_s: float) -> Status:
         f"view '{made.name}' was created and does not run after {wait_s:g} seconds: see gapless view list",
         retry=True,
     )
+
+
+def _failed(made: Definition, status: Status) -> GaplessError:
+    code, _, reason = status.message.partition(" ")
+    if code == "E174":
+        return UsageError(code, f"view '{made.name}' was created and waits for Spark: at the node, {reason}")
+    return PipelineError("E505", f"view '{made.name}' was created and failed: {status.message}")
 
 
 def _state(status: Status | None) -> str:

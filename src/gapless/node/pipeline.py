@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,6 +82,8 @@ class PipelineProcess:
         self._process: asyncio.subprocess.Process | None = None
         #: How often it was started.
         self.starts = 0
+        #: Called with the last line of a process that ended although it was wanted.
+        self.on_end: Callable[[str], None] = lambda _reason: None
 
     @property
     def pid(self) -> int | None:
@@ -126,7 +128,9 @@ class PipelineProcess:
             if not self._wanted.is_set():
                 continue
             pause_s = PAUSE_SECONDS_MIN if loop.time() - started > STARTED_SECONDS else pause_s
-            log.warning("pipeline_ended", status=status, reason=self._reason(), again_s=pause_s)
+            reason = self._reason()
+            log.warning("pipeline_ended", status=status, reason=reason, again_s=pause_s)
+            self.on_end(reason)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_SECONDS_MAX)
 
