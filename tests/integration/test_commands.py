@@ -218,7 +218,7 @@ def test_a_named_subscription_goes_on_where_its_output_ended(
     assert gapless("pub", "notes", *texts[2:], "--to", address).status == 0
     again = gapless("sub", *named, "--limit", "2", "--ack", "none", "--to", address)
     assert [json.loads(line)["text"] for line in again.out.splitlines()] == ["2", "3"]
-    repeated = gapless("sub", *named, "--limit", "1", "--to", address)
+    repeated = gapless("sub", *named, "--limit", "1", "--json", "--to", address)
     assert [json.loads(line)["text"] for line in repeated.out.splitlines()] == ["2"]
     assert gapless("sub", *named, "--forget", "--to", address).err == "forgot 'audit'\n"
     listed = json.loads(gapless("status", "--json", "--to", address).out)["subscriptions"]["list"]
@@ -281,6 +281,7 @@ MISTAKES = {
     f"sub trades --from {'9' * 5000}": "error: E150 --from takes now, earliest, a tick or a time",
     "sub trades --order any": "error: E150 --order takes publisher or total, got 'any'",
     "sub trades --limit 0": "error: E150 --limit takes a whole number from 1 on, got '0'",
+    "sub trades --json --table": "error: E151 choose one of --table and --json",
     "sub trades --forget": "error: E151 --forget goes with --name",
     "sub trades --name typo --forget": "error: E142 there is no subscription 'typo' at this node",
     "sub trades --column doc": "error: E151 --column goes with --xpath",

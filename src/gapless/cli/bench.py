@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gapless.cli.nodes import Door, Json, dials, run
+from gapless.cli.plots import check_plots
 from gapless.cli.readers import number, whole_number
 from gapless.errors import UsageError
 
@@ -103,6 +104,8 @@ def bench(
         raise UsageError(
             "E154", f"--plot {plot}: cannot be written: name a file in a folder that is there: {kinds}"
         )
+    if plot is not None:
+        check_plots()
     if data is not None and not data.is_dir():
         raise UsageError("E154", f"--data {data}: there is no such folder")
     from gapless.cli.bench_run import Plan  # noqa: PLC0415

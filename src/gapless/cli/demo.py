@@ -40,6 +40,7 @@ from gapless.cli.demo_sale_report import SaleNarrator, SaleOutcome
 from gapless.cli.demo_sale_run import TicketSale
 from gapless.cli.demo_spark import missing
 from gapless.cli.nodes import run
+from gapless.cli.plots import check_plots
 from gapless.cli.sim_report import say, say_json
 from gapless.errors import ParameterError, UsageError
 
@@ -87,6 +88,7 @@ def demo(
     """
     _check("--seconds", seconds, SECONDS_MIN, SECONDS_MAX)
     _check("--rate", rate, RATE_MIN, RATE_MAX)
+    check_plots()
     console = None if as_object else new_console()
     with _folder(keep) as folder:
         outcome = _first_act(Path(folder), keep, seconds, rate, console)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gapless.cli.plots import check_plots
 from gapless.cli.sim_measures import as_json, is_good, rows
 from gapless.cli.sim_report import say, say_json
 from gapless.errors import ParameterError, UsageError
@@ -52,6 +53,7 @@ def run_scenario(
     machine_readable: bool,
 ) -> PaperResult:
     """Run an experiment, print its table or its JSON object, and write its picture into the folder."""
+    check_plots()
     _make(folder)
     if not machine_readable:
         say(console, f"{name}: {SCENARIOS[name]}", "bold")

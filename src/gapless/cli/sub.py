@@ -72,6 +72,7 @@ _Names = Annotated[
 _Table = Annotated[
     bool, typer.Option("--table", help="Show the newest events as a table, instead of lines of JSON.")
 ]
+_Json = Annotated[bool, typer.Option("--json", help="Print lines of JSON, which is the default.")]
 _Ack = Annotated[
     str,
     typer.Option(
@@ -102,6 +103,7 @@ def sub(
     limit: _Limit = None,
     names: _Names = False,
     table: _Table = False,
+    as_json: _Json = False,
     ack: _Ack = "auto",
     history: _History = False,
     forget: _Forget = False,
@@ -123,6 +125,8 @@ def sub(
     """
     if forget and name is None:
         raise UsageError("E151", "--forget goes with --name: it says what to forget")
+    if table and as_json:
+        raise UsageError("E151", "choose one of --table and --json")
     if column is not None and xpath is None:
         raise UsageError("E151", "--column goes with --xpath: it says which documents the pattern is about")
     if history:
