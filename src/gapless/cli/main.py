@@ -116,7 +116,7 @@ app = typer.Typer(
     cls=Commands,
     help=HELP,
     epilog=EPILOG,
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     rich_markup_mode=None,
     # A bug shows Python's own traceback, which is what a bug report needs.

@@ -1,5 +1,6 @@
 """The command line as a person meets it: help, version, refusals."""
 
+import os
 import subprocess
 import sys
 
@@ -54,3 +55,26 @@ def test_a_bug_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cli, "app", fail)
     with pytest.raises(AssertionError, match="overlap"):
         cli.main()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("gapless vi", ["view"]),
+        ("gapless view cr", ["create"]),
+        ("gapless sub --fr", ["--from"]),
+        ("gapless sub trades --or", ["--order"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words: str, expected: list[str]) -> None:
+    settings = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_GAPLESS_COMPLETE": "complete_bash"}
+    program = "import sys; sys.argv = ['gapless']; from gapless.cli.main import program; program()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == expected
