@@ -427,6 +427,15 @@ class Edge:
         """The merge of all pubends that a subscription has."""
         return self._older.get(subend.subscription) or self._total[subend.topic]
 
+    def group_of(self, subscription: SubscriptionId, pubend: PubendId) -> Group | None:
+        """The group in which a subscription reads a pubend; None if it does not read that pubend.
+
+        A subscription that is older than the newest pubend of its topic keeps to the merge that it had.
+        """
+        subend = self._subends.get(subscription)
+        groups = () if subend is None else self._groups_of(subend)
+        return next((group for group in groups if pubend in group.pubends), None)
+
     def _group(self, pubends: tuple[PubendId, ...]) -> Group:
         return Group(tuple(self._doors[pubend].lane for pubend in pubends), self._parameters)
 

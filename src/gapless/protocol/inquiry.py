@@ -15,7 +15,6 @@ from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, SubscriptionId
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.protocol.broker import Broker
-from gapless.protocol.events import Order
 
 #: So many conditions of a filter are told.
 CONDITIONS_TOLD_MAX = 50
@@ -121,11 +120,11 @@ def stand(broker: Broker, subscription: SubscriptionId, pubend: PubendId, tick: 
     """Where a subscription stands; None when this broker has none of that name for this pubend."""
     edge = broker._edge
     subend = None if edge is None else edge._subends.get(subscription)
-    if edge is None or subend is None or subend.topic != broker.network.pubends[pubend].topic:
+    group = None if edge is None else edge.group_of(subscription, pubend)
+    if edge is None or subend is None or group is None:
         return None
     phase, _ = subend.in_force(pubend, tick)
     door = edge._doors[pubend]
-    group = edge._total[subend.topic] if subend.order is Order.TOTAL else edge._publisher[pubend]
     lag = group.laggards.get(subscription) or group.parked.get(subscription)
     horizon = group.horizon if lag is None else lag.handed[pubend]
     return Stand(

@@ -199,3 +199,10 @@ def test_a_row_comes_back_in_the_types_of_its_topic() -> None:
     [found] = typed_row(row, schema).to_pylist()
     assert (found["n"], str(found["f"]), str(found["d"])) == (3, "nan", "1.500000000")
     assert (found["t"].year, found["b"], found["x"]) == (2026, b"\x00\xff", None)
+
+
+def test_a_subscription_older_than_the_pubend_is_told_apart(answers: dict[str, Any]) -> None:
+    answers["s"]["subscription"] |= {"pubends": ["lse"], "starts": {"lse": 200}, "stand": None}
+    story = told(QUESTION, answers, SCHEMA, "s")
+    assert story.verdict == "unconfirmed"
+    assert "'audit' is older than pubend 'nyse' of its topic" in story.sentence
