@@ -119,6 +119,17 @@ def test_room_is_made_on_a_full_disk(
     no_tracebacks(caplog)
 
 
+def test_a_node_on_a_full_disk_is_not_ready(tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "disk").mkdir()
+        # No disk has that much room.
+        async with running(tmp_path, 2**62) as (node, client):
+            await comes(client, lambda: node.waiting_for() == ["room on its disk"])
+            assert node.report()["ready"] is False
+
+    run(story())
+
+
 @pytest.mark.parametrize("is_orderly", [True, False])
 def test_a_node_starts_on_a_full_disk_and_serves_readers(
     is_orderly: bool, disk: SmallDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -390,7 +390,8 @@ class Node:
             return ["its end" if failure is None else f"its end: {type(failure).__name__}: {failure}"]
         up = self.links.up()
         missing = upstream_missing(self.broker.network, self.config.broker, up)
-        return [*(f"a link to cell {cell}" for cell in missing), *self.troubles()]
+        room = ["room on its disk"] if self._is_full else []
+        return [*(f"a link to cell {cell}" for cell in missing), *room, *self.troubles()]
 
     def troubles(self) -> list[str]:
         """The threads and tasks of the node that have ended, or are stuck."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICKS_PER_MS, Tick
 from gapless.node.folder import usually_ahead
-from gapless.protocol.figures import hosted, laggards, stream_figures
+from gapless.protocol.figures import behind, hosted, laggards, stream_figures
 from gapless.protocol.network import Network
 
 if TYPE_CHECKING:
@@ -99,13 +99,16 @@ def pubends_status(
             "broker": broker.network.pubends[figures.pubend].broker,
             "here": source is not None,
             "frontier": figures.frontier,
+            "events_stop": figures.events_stop,
             "horizon": figures.horizon,
-            "horizon_lag_ms": _lag_ms(figures.frontier, figures.horizon),
+            "horizon_lag_ms": _behind_ms(broker, figures.pubend, figures.horizon),
+            "horizon_lag_events": _behind_events(broker, figures.pubend, figures.horizon),
             "acked": figures.acked if source is None else source.acked,
             "gaps": figures.gaps,
             "asked": figures.asked,
             "laggards": figures.laggards,
-            "laggards_lag_ms": _lag_ms(figures.frontier, figures.laggards_at),
+            "laggards_lag_ms": _behind_ms(broker, figures.pubend, figures.laggards_at),
+            "laggards_lag_events": _behind_events(broker, figures.pubend, figures.laggards_at),
             "rows": figures.rows,
             "row_bytes": figures.row_bytes,
         }
@@ -182,11 +185,11 @@ def clients_status(sessions: Sessions, clients_max: int) -> dict[str, object]:
 
 def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object]:
     """The subscriptions held here; of many, those that wait for a start, lag, or are parked."""
-    behind = laggards(broker)
+    lagging = laggards(broker)
     streams = {each.pubend: each for each in stream_figures(broker)}
     listed = []
-    for each in _most_urgent(_held(sessions), behind):
-        own = behind.get(each.name, {})
+    for each in _most_urgent(_held(sessions), lagging):
+        own = lagging.get(each.name, {})
         positions = {pubend: own.get(pubend, streams[pubend].horizon) for pubend in each.starts}
         listed.append(
             {
@@ -198,10 +201,11 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
                 "owner": each.principal.name,
                 "order": each.asked.order.value,
                 "mode": each.asked.mode,
-                "state": _state(each, behind),
+                "state": _state(each, lagging),
                 "starts": each.starts,
                 "positions": positions,
-                "lag_ms": {pubend: _lag_ms(streams[pubend].frontier, at) for pubend, at in positions.items()},
+                "lag_ms": {pubend: _behind_ms(broker, pubend, at) for pubend, at in positions.items()},
+                "lag_events": {pubend: _behind_events(broker, pubend, at) for pubend, at in positions.items()},
             }
         )
     return {**subscription_counts(sessions, broker), "list": listed}
@@ -210,7 +214,7 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
 def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
     """How many subscriptions of which kind there are here."""
     held = _held(sessions)
-    behind = laggards(broker)
+    lagging = laggards(broker)
     best_effort = sum(each.asked.mode == "best-effort" for each in held)
     return {
         "count": len(held),
@@ -218,17 +222,17 @@ def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
         "best_effort": best_effort,
         "named": sum(each.asked.name is not None for each in held),
         "parked": sum(each.session is None for each in held),
-        "lagging": sum(each.session is not None and each.name in behind for each in held),
+        "lagging": sum(each.session is not None and each.name in lagging for each in held),
     }
 
 
 def _most_urgent(
-    held: Collection[Subscription], behind: Mapping[SubscriptionId, object]
+    held: Collection[Subscription], lagging: Mapping[SubscriptionId, object]
 ) -> Iterator[Subscription]:
     """At most `LISTED_MAX` of them, in one pass: there may be very many."""
     found: dict[str, list[Subscription]] = {state: [] for state in _URGENT}
     for each in held:
-        alike = found[_state(each, behind)]
+        alike = found[_state(each, lagging)]
         if len(alike) < LISTED_MAX:
             alike.append(each)
     return islice(chain.from_iterable(found.values()), LISTED_MAX)
@@ -238,12 +242,12 @@ def _held(sessions: Sessions) -> Collection[Subscription]:
     return sessions.subscriptions._by_name.values()
 
 
-def _state(subscription: Subscription, behind: Mapping[SubscriptionId, object]) -> str:
+def _state(subscription: Subscription, lagging: Mapping[SubscriptionId, object]) -> str:
     if subscription.session is None:
         return "parked"
     if subscription.reader is None:
         return "unconfirmed"
-    return "lagging" if subscription.name in behind else "live"
+    return "lagging" if subscription.name in lagging else "live"
 
 
 def told(report: Mapping[str, object]) -> str:
@@ -253,6 +257,14 @@ def told(report: Mapping[str, object]) -> str:
 
 def _seconds(ticks: Tick) -> float:
     return round(max(0, ticks) / (1_000 * TICKS_PER_MS), 1)
+
+
+def _behind_ms(broker: Broker, pubend: PubendId, at: Tick | None) -> float | None:
+    return None if at is None else behind(broker, pubend, at).ticks / TICKS_PER_MS
+
+
+def _behind_events(broker: Broker, pubend: PubendId, at: Tick | None) -> int | None:
+    return None if at is None else behind(broker, pubend, at).events
 
 
 def _lag_ms(ahead: Tick | None, behind: Tick | None) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
@@ -47,6 +48,8 @@ class StreamFigures:
     topic: TopicId
     #: One past the last tick that anything is known of; None when nothing is.
     frontier: Tick | None
+    #: One past the last event: of the pubend where it lives, else the last that came; None before the first.
+    events_stop: Tick | None
     #: Up to here everything is acknowledged by all who get it through this broker; None before the first ack.
     acked: Tick | None
     #: How many ranges below the frontier the local readers lack, and how many ranges were asked for.
@@ -62,6 +65,33 @@ class StreamFigures:
     laggards_at: Tick | None
     #: None where the pubend does not live.
     source: SourceFigures | None
+
+
+class Behind(NamedTuple):
+    """How far a position is behind the last event of a pubend."""
+
+    ticks: Tick
+    #: How many events that this broker got are from there on; None when it does not hold them all.
+    events: int | None
+
+
+def behind(broker: Broker, pubend: PubendId, at: Tick) -> Behind:
+    """How far a position is behind the last event; silence does not count.
+
+    Where the pubend does not live and ticks from there on are unknown, any of them may be an event: then it
+    is measured to the last tick that anything is known of.
+    """
+    path = broker._paths[pubend]
+    istream, source = path.istream, path.pubend
+    is_known = istream.stream.known.reach(at, lambda _: True) >= istream.frontier
+    if source is not None:
+        stop = source.events_stop
+    else:
+        stop = istream.events_stop if is_known else istream.frontier
+    if stop <= at:
+        return Behind(0, 0)
+    rows = istream.stream.rows.between(at, stop) if is_known else ()
+    return Behind(stop - at, sum(map(len, rows)) if is_known else None)
 
 
 def stream_figures(broker: Broker) -> list[StreamFigures]:
@@ -115,6 +145,7 @@ def _stream(broker: Broker, pubend: PubendId) -> StreamFigures:
         pubend=pubend,
         topic=broker.network.pubends[pubend].topic,
         frontier=_told(istream.frontier),
+        events_stop=_told(istream.events_stop if source is None else source.events_stop),
         acked=path.ack_sent[-1][0] if path.ack_sent else None,
         gaps=gaps,
         asked=len(istream.asked),

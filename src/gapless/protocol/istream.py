@@ -44,6 +44,8 @@ class Istream:
     final_before: Tick = TICK_MIN
     #: When each tick was last asked for upstream, in milliseconds. Invariant: never a settled tick.
     asked: TickMap[int] = field(default_factory=TickMap)
+    #: One past the last event that came. Only grows; only people who look at a broker read it.
+    events_stop: Tick = TICK_MIN
 
     def accumulate(
         self, runs: tuple[Run, ...], batch: EventBatch | None, final_before: Tick
@@ -55,6 +57,8 @@ class Istream:
             self.stream.finalise(TICK_MIN, final_before, ALWAYS)
             self.asked.clear(TICK_MIN, final_before)
             fresh.append((TICK_MIN, final_before, ALWAYS))
+        if batch is not None and len(batch) and batch.last >= self.events_stop:
+            self.events_stop = batch.last + 1
         news, rows = self.stream.accumulate(list(runs), batch)
         if self.asked:
             for start, stop, _ in news:
