@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from gapless.cli.tables import add_row, empty_table, rows_that_fit, table_console
+from gapless.cli.sheet import Sheet
+from gapless.cli.tables import is_number, rows_that_fit, shortened, table_console
+from gapless.cli.terminal import tame
 
 if TYPE_CHECKING:
     from gapless.cli.sub_history import PastRows
@@ -29,6 +30,7 @@ class LiveTable:
     def __init__(self, schema: Schema, *, names: bool) -> None:
         console = table_console()
         self._schema = schema.arrow()
+        self._is_terminal = console.is_terminal
         self._names = ("pubend", "tick") if names else ()
         self._rows: deque[list[Any]] = deque(
             maxlen=rows_that_fit(console) if console.is_terminal else ROWS_PLAIN
@@ -62,8 +64,13 @@ class LiveTable:
         noun = "event" if self._count == 1 else "events"
         return Group(self._table(), Text(f"{self._count:,} {noun}, {rate:,.1f} a second"))
 
-    def _table(self) -> Table:
-        table = empty_table(self._schema, *self._names)
+    def _table(self) -> Sheet:
+        columns = [f">{tame(each.name)}" if is_number(each.type) else tame(each.name) for each in self._schema]
+        names = [*self._names, *(column.removeprefix(">") for column in columns)]
+        # As many columns as fit, from the left.
+        sheet = Sheet(
+            *self._names, *columns, spare=names[:0:-1], dim=self._names, tells_hidden=self._is_terminal
+        )
         for row in self._rows:
-            add_row(table, row)
-        return table
+            sheet.add(*(shortened(value) for value in row))
+        return sheet

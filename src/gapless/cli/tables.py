@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from rich import box
@@ -16,6 +16,8 @@ from gapless.cli.terminal import tame
 
 #: Lines of the terminal that a table needs beside its rows.
 FRAME_LINES = 5
+#: A longer value ends in dots.
+CELL_WIDTH_MAX = 36
 #: How wide a table is where there is no terminal.
 PLAIN_WIDTH = 120
 
@@ -38,12 +40,24 @@ def empty_table(schema: pa.Schema, *before: str) -> Table:
     for name in before:
         table.add_column(name, style="dim", no_wrap=True)
     for each in schema:
-        is_number = any(test(each.type) for test in _NUMBERS)
-        table.add_column(tame(each.name), justify="right" if is_number else "left", no_wrap=True)
+        side: Literal["left", "right"] = "right" if is_number(each.type) else "left"
+        table.add_column(tame(each.name), justify=side, no_wrap=True)
     return table
 
 
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of this type stand to the right."""
+    return any(test(kind) for test in _NUMBERS)
+
+
+def shortened(value: Any) -> Text:
+    """A value as people read it, in no more than `CELL_WIDTH_MAX` columns of the terminal."""
+    text = Text(cell(value))
+    text.truncate(CELL_WIDTH_MAX, overflow="ellipsis")
+    return text
 
 
 def add_row(table: Table, values: Iterable[Any], style: str = "") -> None:

@@ -44,8 +44,8 @@ def top(
       gapless top --to gapless://edge-1:7400 --to gapless://edge-2:7400
       gapless top network.toml --once --json | jq '.brokers[].rates'
 
-    Positions of a pubend are told as their distance from its frontier: `handed out` is where subscribers
-    who keep up stand, `acked` what they have taken, `released` what the log may drop. A broker that does not
+    Positions of a pubend are told as their distance from its last event: `handed out` is where subscribers
+    who keep up stand, `acked` what they have taken, `released` what the log has let go of. A broker that does not
     answer is shown as down. Ctrl-C ends. Without a terminal, as with --once, there is one frame.
     """
     run(_watched(network, nodes, every, once=once, as_json=as_json))
@@ -83,7 +83,7 @@ async def _drawn(watch: Watch, every: float, *, once: bool, title: str) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(frame(_tame(answers), title=title), refresh=True)
+                live.update(frame(_tame(answers), title=title, lines=console.height), refresh=True)
                 await asyncio.sleep(every)
                 answers = await watch.ask()
         except asyncio.CancelledError:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gapless.cli.reports import Answer
+from gapless.cli.sheet import Sheet, share_lines
 
 #: How wide tables are where there is no terminal to fit into.
 PLAIN_WIDTH = 140
@@ -69,19 +68,28 @@ def size(count: float) -> str:
     raise AssertionError("unreachable")
 
 
-def frame(answers: Sequence[Answer], *, title: str = "") -> RenderableType:
-    """One picture of a whole network."""
+def frame(answers: Sequence[Answer], *, title: str = "", lines: int | None = None) -> RenderableType:
+    """One picture of a whole network, in as many lines as the terminal has; None for as many as it takes."""
     reports = [answer.report for answer in answers if answer.report is not None]
-    parts: list[RenderableType] = [_summary(answers, title), broker_table(answers)]
-    for answer in answers:
-        if answer.report is None:
-            parts.append(Text(f"{answer.name} is down: {answer.error}", style=_BAD))
+    downs = [
+        Text(f"{answer.name} is down: {answer.error}", style=_BAD, overflow="ellipsis", no_wrap=True)
+        for answer in answers
+        if answer.report is None
+    ]
+    sheets = [broker_table(answers)]
     if any(report["pubends"] for report in reports):
-        parts.append(pubend_table(reports))
+        sheets.append(pubend_table(reports))
     if any(report["links"] for report in reports):
-        parts.append(link_table(reports))
+        sheets.append(link_table(reports))
     if any(_in_trouble(report) for report in reports):
-        parts.append(subscription_table(reports, ROWS_MAX, troubled=True))
+        sheets.append(subscription_table(reports, ROWS_MAX, troubled=True))
+    if lines is not None:
+        # One for the summary, and one to say what is hidden.
+        share_lines(sheets, lines - 2 - len(downs))
+    parts: list[RenderableType] = [_summary(answers, title), sheets[0], *downs, *sheets[1:]]
+    hidden = sum(sheet.hidden for sheet in sheets)
+    if hidden:
+        parts.append(Text(f"{hidden:,} more rows: enlarge the terminal, or use --json", style="dim"))
     return Group(*parts)
 
 
@@ -91,38 +99,30 @@ def _summary(answers: Sequence[Answer], title: str) -> Text:
     out = sum(report["rates"].get("rows_delivered", 0) for report in reports)
     subscriptions = sum(report["subscriptions"]["count"] for report in reports)
     down = len(answers) - len(reports)
-    text = Text(f"{title}{len(answers)} brokers")
+    text = Text(f"{title}{len(answers)} broker{'' if len(answers) == 1 else 's'}")
     if down:
         text.append(f", {down} down", style=_BAD)
     return text.append(f"; {into:,.0f} events/s in, {out:,.0f}/s out, {subscriptions:,} subscriptions")
 
 
-def _table(*columns: str) -> Table:
-    """A table whose columns are named; those with > stand to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for column in columns:
-        name = column.removeprefix(">")
-        table.add_column(name, justify="right" if name != column else "left", no_wrap=True)
-    return table
-
-
-def broker_table(answers: Sequence[Answer]) -> Table:
+def broker_table(answers: Sequence[Answer]) -> Sheet:
     """A line for each broker: is it there, what goes in and out, how fast, how much does it hold?"""
-    table = _table(
+    table = Sheet(
         "broker", "state", ">in/s", ">out/s", ">flush p50", ">p99", ">behind", ">gaps", ">nacks/s",
         ">links", ">clients", ">subs", ">slow", ">held", ">memory",
+        spare=("held", "nacks/s", "flush p50", "clients", "links", "gaps", "memory", "p99", "slow", "subs"),
     )  # fmt: skip
     for answer in answers:
         report = answer.report
         if report is None:
-            table.add_row(answer.name, Text("down", style=_BAD))
+            table.add(answer.name, Text("down", style=_BAD))
             continue
         rates, links, subs = report["rates"], report["links"], report["subscriptions"]
         up = sum(link["up"] for link in links)
         state = Text("up", style=_GOOD) if report["ready"] else Text("waits", style="yellow")
         behind = [each["horizon_lag_ms"] for each in report["pubends"] if each["horizon_lag_ms"] is not None]
         slow = subs["lagging"] + subs["parked"]
-        table.add_row(
+        table.add(
             answer.name,
             state,
             f"{rates.get('events_accepted', 0):,.0f}",
@@ -148,24 +148,27 @@ def _count(number: int) -> Text:
     return Text(f"{number:,}", style="yellow" if number else "")
 
 
-def pubend_table(reports: Sequence[dict[str, Any]]) -> Table:
+def pubend_table(reports: Sequence[dict[str, Any]]) -> Sheet:
     """A line for each pubend at each broker: how far is it known, handed out and acknowledged?"""
-    table = _table(
+    table = Sheet(
         "pubend", "at", ">frontier", ">handed out", ">acked", ">released", ">gaps", ">asked",
         ">laggards", ">rows", ">log",
+        spare=("frontier", "rows", "asked", "released", "gaps", "log", "laggards", "acked"),
     )  # fmt: skip
     listed = [(entry["pubend"], report["broker"], entry) for report in reports for entry in report["pubends"]]
     # Where it lives first: what the others know, they know from there.
     listed.sort(key=lambda each: (each[0], not each[2]["here"], each[1]))
     for name, broker, entry in listed[:ROWS_MAX]:
         frontier = entry["frontier"]
-        table.add_row(
+        # A node of an earlier version does not tell where its last event is.
+        end = entry.get("events_stop", frontier)
+        table.add(
             name,
             Text(broker, style="bold" if entry["here"] else ""),
             "-" if frontier is None else str(frontier),
-            _behind(frontier, entry["horizon"]),
-            _behind(frontier, entry["acked"]),
-            _behind(frontier, entry.get("released")) if entry["here"] else "",
+            _behind(end, entry["horizon"]),
+            _behind(end, entry["acked"]),
+            _released(entry, end) if entry["here"] else "",
             _count(entry["gaps"]),
             _count(entry["asked"]),
             _count(entry["laggards"]),
@@ -175,24 +178,32 @@ def pubend_table(reports: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _behind(frontier: int | None, tick: int | None) -> str:
-    """A position as its distance from the frontier: people compare times, not ticks."""
-    if frontier is None or tick is None or tick <= 0:
+def _released(entry: dict[str, Any], end: int | None) -> str:
+    """How much the log has let go of."""
+    return "none" if not entry.get("oldest_tick") else _behind(end, entry.get("released"))
+
+
+def _behind(end: int | None, tick: int | None) -> str:
+    """A position as its distance from the last event: people compare times, not ticks."""
+    if end is None or tick is None or tick <= 0:
         return "-"
-    missing = frontier - tick
+    missing = end - tick
     if missing < 1_000:
         return "all" if missing <= 0 else f"-{missing} \N{MICRO SIGN}s"
     return f"-{lag(missing / 1_000)}"
 
 
-def link_table(reports: Sequence[dict[str, Any]]) -> Table:
+def link_table(reports: Sequence[dict[str, Any]]) -> Sheet:
     """A line for each end of a link."""
-    table = _table("link", "state", ">for", ">round trip", ">unsent", ">dropped", ">times up")
+    table = Sheet(
+        "link", "state", ">for", ">round trip", ">unsent", ">dropped", ">times up",
+        spare=("times up", "unsent", "dropped", "round trip"),
+    )  # fmt: skip
     listed = [(report["broker"], link) for report in reports for link in report["links"]]
     # Those that are down first.
     listed.sort(key=lambda each: (each[1]["up"], each[0], each[1]["broker"]))
     for broker, link in listed[:ROWS_MAX]:
-        table.add_row(
+        table.add(
             f"{broker} - {link['broker']}",
             Text("up", style=_GOOD) if link["up"] else Text("down", style=_BAD),
             duration(link["seconds"]),
@@ -208,9 +219,12 @@ def _in_trouble(report: dict[str, Any]) -> bool:
     return any(each["state"] != "live" for each in report["subscriptions"]["list"])
 
 
-def subscription_table(reports: Sequence[dict[str, Any]], rows_max: int, *, troubled: bool = False) -> Table:
+def subscription_table(reports: Sequence[dict[str, Any]], rows_max: int, *, troubled: bool = False) -> Sheet:
     """A line for each subscription, those that need attention first; or only those."""
-    table = _table("subscription", "at", "topic", "state", ">behind", "where")
+    table = Sheet(
+        "subscription", "at", "topic", "state", ">behind", "where",
+        spare=("topic", "where", "at"), last_wraps=True,
+    )  # fmt: skip
     listed = [(report["broker"], each) for report in reports for each in report["subscriptions"]["list"]]
     listed.sort(key=lambda each: each[1]["state"] == "live")
     for broker, each in listed[:rows_max]:
@@ -219,7 +233,7 @@ def subscription_table(reports: Sequence[dict[str, Any]], rows_max: int, *, trou
         behind = [value for value in each["lag_ms"].values() if value is not None]
         style = "" if each["state"] == "live" else "yellow"
         where = Text(each["where"] or "everything", overflow="ellipsis")
-        table.add_row(
+        table.add(
             each["name"] or each["subscription"],
             broker,
             each["topic"],
