@@ -454,3 +454,13 @@ def test_both_parts_of_a_measurement_are_told(address: str, gapless: Callable[..
     throughput = json.loads(said.out)["throughput"]
     assert throughput["events"] == 2_000
     assert throughput["delivered_per_s"] > 0
+
+
+def test_a_measured_node_keeps_no_events_of_the_measurement(gapless: Callable[..., Said], address: str) -> None:
+    for _ in range(2):
+        said = gapless("bench", "--to", address, "--events", "200", "--batch", "100", "--json")
+        assert said.status == 0, said.err
+    assert said.err == "", "only the first run says that it made a topic"
+    report = json.loads(gapless("status", "--json", "--to", address).out)
+    [pubend] = [each for each in report["pubends"] if each["topic"] == "gapless-bench"]
+    assert pubend["retention"] == "acknowledged"

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.cli.fleet import Fleet
-from gapless.cli.nodes import Door
+from gapless.cli.nodes import Door, notice
 from gapless.client import Publisher, Subscription
 from gapless.errors import LinkError
 
@@ -136,7 +136,9 @@ class Bench:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(self._door.client_at(self._address))
             if TOPIC not in await client.topics():
-                await client.create_topic(TOPIC, COLUMNS)
+                # What was measured with is deleted; the topic itself cannot be.
+                await client.create_topic(TOPIC, COLUMNS, retention="acknowledged")
+                notice(f"topic {TOPIC} was created and stays, without events: topics cannot be deleted yet")
             for _ in range(self._plan.subscribers):
                 await self._subscribe(stack)
             publisher = client.publisher_of(TOPIC)
