@@ -456,7 +456,9 @@ def test_both_parts_of_a_measurement_are_told(address: str, gapless: Callable[..
     assert throughput["delivered_per_s"] > 0
 
 
-def test_a_measured_node_keeps_no_events_of_the_measurement(gapless: Callable[..., Said], address: str) -> None:
+def test_a_measured_node_keeps_no_events_of_the_measurement(
+    gapless: Callable[..., Said], address: str
+) -> None:
     for _ in range(2):
         said = gapless("bench", "--to", address, "--events", "200", "--batch", "100", "--json")
         assert said.status == 0, said.err

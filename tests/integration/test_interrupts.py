@@ -80,7 +80,9 @@ with progress() as tell:
     ours, theirs = os.openpty()
     try:
         environment = {**os.environ, "TERM": "xterm"}
-        subprocess.run([sys.executable, "-c", program], stderr=theirs, env=environment, check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", program], stderr=theirs, env=environment, check=True, timeout=60
+        )
         assert b"starting [Spark]" in os.read(ours, 4_096)
     finally:
         os.close(ours)

@@ -1,4 +1,4 @@
-"""How does a wide table fit a narrow terminal? Whole columns go, the least important first, and none is cut."""
+"""How does a wide table fit a narrow terminal? Whole columns are left out, the least important first."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class Sheet:
         yield ""
         yield table
         if left_out and self._tells_hidden:
-            text = f"{len(left_out)} of {len(self._names)} columns do not fit: enlarge the terminal, or use --json"
+            hidden = f"{len(left_out)} of {len(self._names)} columns do not fit"
+            text = f"{hidden}: enlarge the terminal, or use --json"
             yield Text(text, style="dim", overflow="ellipsis", no_wrap=True)
 
     def _shown(self) -> list[tuple[Text | str, ...]]:

@@ -65,7 +65,9 @@ class LiveTable:
         return Group(self._table(), Text(f"{self._count:,} {noun}, {rate:,.1f} a second"))
 
     def _table(self) -> Sheet:
-        columns = [f">{tame(each.name)}" if is_number(each.type) else tame(each.name) for each in self._schema]
+        columns = [
+            f">{tame(each.name)}" if is_number(each.type) else tame(each.name) for each in self._schema
+        ]
         names = [*self._names, *(column.removeprefix(">") for column in columns)]
         # As many columns as fit, from the left.
         sheet = Sheet(

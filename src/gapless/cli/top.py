@@ -45,8 +45,8 @@ def top(
       gapless top network.toml --once --json | jq '.brokers[].rates'
 
     Positions of a pubend are told as their distance from its last event: `handed out` is where subscribers
-    who keep up stand, `acked` what they have taken, `released` what the log has let go of. A broker that does not
-    answer is shown as down. Ctrl-C ends. Without a terminal, as with --once, there is one frame.
+    who keep up stand, `acked` what they have taken, `released` what the log has let go of. A broker that does
+    not answer is shown as down. Ctrl-C ends. Without a terminal, as with --once, there is one frame.
     """
     run(_watched(network, nodes, every, once=once, as_json=as_json))
 

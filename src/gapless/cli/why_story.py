@@ -131,7 +131,9 @@ def _verdict(
     if missing is not None and missing.verdict != "forgotten":
         return missing
     if question.pubend not in subscription["pubends"]:
-        text = f"is older than pubend '{question.pubend}' of its topic, and reads it when its client reconnects"
+        text = (
+            f"is older than pubend '{question.pubend}' of its topic, and reads it when its client reconnects"
+        )
         return Story("unconfirmed", f"NOT YET: '{name}' {text}.")
     if start is None:
         return Story("unconfirmed", f"NOT YET: '{name}' waits for its start tick at {question.pubend}.")

@@ -25,7 +25,6 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
 
 from gapless.client import views
-from gapless.wire.address import is_tls, parse_addresses
 from gapless.client.hold import Hold
 from gapless.client.options import DEFAULTS, Options
 from gapless.client.publisher import Publisher
@@ -43,6 +42,7 @@ from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
 from gapless.views.registry import Definition
+from gapless.wire.address import is_tls, parse_addresses
 from gapless.wire.client_codec import CREDIT_ROWS_MAX
 from gapless.wire.client_messages import (
     AskStatus,
@@ -371,7 +371,7 @@ class Client:
 
         With a `name` the subscription is durable: what it has not acknowledged is kept for it while it is
         away. `start` is "now", "earliest", a time, a tick, or the `positions` of an earlier subscription; a
-        time without a zone is in UTC. "stored" resumes a named subscription, and raises E142 if there is none.
+        time without a zone is in UTC. "stored" resumes a named subscription; E142 if there is none.
         `ack="auto"` acknowledges an event when the next one is asked for, and the last when the
         subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` makes
         it an error when the network no longer keeps what was asked for; otherwise it is logged and found in

@@ -205,7 +205,9 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
                 "starts": each.starts,
                 "positions": positions,
                 "lag_ms": {pubend: _behind_ms(broker, pubend, at) for pubend, at in positions.items()},
-                "lag_events": {pubend: _behind_events(broker, pubend, at) for pubend, at in positions.items()},
+                "lag_events": {
+                    pubend: _behind_events(broker, pubend, at) for pubend, at in positions.items()
+                },
             }
         )
     return {**subscription_counts(sessions, broker), "list": listed}

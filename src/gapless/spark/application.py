@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gapless.client import sync
-from gapless.wire.address import parse_addresses
 from gapless.client.options import Options
 from gapless.client.tls import TlsFiles
 from gapless.client.views import reached
@@ -36,6 +35,7 @@ from gapless.views.registry import (
     HoldBook,
     hold_rows,
 )
+from gapless.wire.address import parse_addresses
 
 log = logging.getLogger("gapless.pipeline")
 

@@ -1,8 +1,7 @@
 """Where does a node listen? One grammar for addresses in descriptions, on command lines and in programs.
 
-    addresses = ["gapless://" | "gapless+tls://"] address {"," address} ["/"]
-    address   = host [":" port]
-    host      = name | IPv4 address | "[" IPv6 address "]"
+Clients take `[gapless://|gapless+tls://]ADDRESS[,ADDRESS...][/]`, where ADDRESS is `HOST[:PORT]` and HOST a
+name, an IPv4 address, or an IPv6 address in brackets. Descriptions and options of a node take one ADDRESS.
 """
 
 from __future__ import annotations

@@ -67,7 +67,11 @@ def test_a_bug_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_a_shell_completes_commands_and_options(words: str, expected: list[str]) -> None:
-    settings = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_GAPLESS_COMPLETE": "complete_bash"}
+    settings = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+        "_GAPLESS_COMPLETE": "complete_bash",
+    }
     program = "import sys; sys.argv = ['gapless']; from gapless.cli.main import program; program()"
     done = subprocess.run(
         [sys.executable, "-c", program],

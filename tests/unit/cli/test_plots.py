@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
-    "line", ["bench --plot latency.svg", "demo", "sim --scenario b1-crash --out OUT"], ids=lambda line: line[:4]
+    "line",
+    ["bench --plot latency.svg", "demo", "sim --scenario b1-crash --out OUT"],
+    ids=lambda line: line[:4],
 )
 def test_a_command_that_draws_names_the_missing_extra_before_it_begins(
     line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

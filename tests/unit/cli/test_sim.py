@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gapless.cli import sim_seeds
-from gapless.cli.main import app, main
 from gapless.cli.exits import EXIT_INTERRUPTED
+from gapless.cli.main import app, main
 from gapless.cli.sim import EXIT_BROKEN
 from gapless.cli.sim_report import FAULT_MEANINGS
 from gapless.cli.sim_seeds import Outcome, Tally, outcomes, simulate

@@ -68,7 +68,10 @@ def test_every_section_is_documented() -> None:
             "addresses.n2 = 'x:1'",
             "E131 network.toml: addresses.n2: there is no such broker in the cells",
         ),
-        ("http.n1 = 'localhost'", "E131 network.toml: http.n1: 'localhost' is not an address: write host:port"),
+        (
+            "http.n1 = 'localhost'",
+            "E131 network.toml: http.n1: 'localhost' is not an address: write host:port",
+        ),
         ("tls.certificate = 'a.pem'", "E131 network.toml: tls.key: is missing: TLS needs"),
         (
             "tls.certifcate = 'a.pem'",
