@@ -11,7 +11,7 @@ from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.ids import BrokerId
 from gapless.node.config import load_network
 from gapless.node.node import Node
-from gapless.wire.frames import FROM_BROKER, FROM_STRANGER, Frame, FrameReader
+from gapless.wire.frames import FROM_BROKER, FROM_STRANGER, FrameReader
 from gapless.wire.handshake import Refuse, decode_link
 from tests.integration.authority import Authority
 from tests.integration.files import LOOPS, Loop, running
@@ -226,21 +226,18 @@ def test_a_node_does_not_introduce_itself_to_whoever_answers_with_another_certif
     file = load_network(f"addresses = {{{listed}}}\n{PAIR}{TLS}", "network.toml", tmp_path)
 
     async def story() -> None:
-        heard: asyncio.Queue[Frame] = asyncio.Queue()
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            frames = FrameReader(FROM_STRANGER | FROM_BROKER)
-            while data := await reader.read(2**16):
-                for frame in frames.feed(data):
-                    heard.put_nowait(frame)
+            heard.put_nowait(await reader.read(2**16))
             writer.close()
 
         there = addresses[BrokerId("s1")]
         server = await asyncio.start_server(answer, there.host, there.port, ssl=context)
         async with Node(file.node(BrokerId("p1"), tmp_path / "data", "gapless test")) as node:
-            frame = await heard.get()
+            [frame] = FrameReader(FROM_STRANGER | FROM_BROKER).feed(await heard.get())
+            server.close()
             assert [link.up for link in node.links.figures()] == [False]
-        server.close()
         message = decode_link(frame)
         assert isinstance(message, Refuse), "no HELLO came first"
         assert (message.code, "'mallory', not of broker 's1'" in message.message) == ("E225", True)
