@@ -11,6 +11,7 @@ from gapless.errors import UsageError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.node import principals
+from gapless.node.security import token_hash
 from tests.integration.files import run, running, until
 
 NODE = """
@@ -125,5 +126,28 @@ def test_a_name_that_comes_back_with_a_longer_condition_stays_within_the_quota(t
                     pass
             async with client.subscribe("trades", "price > 2", name="desk"):
                 pass
+
+    run(story())
+
+
+def test_a_name_is_adopted_only_within_the_quotas_of_whoever_adopts_it(tmp_path: Path) -> None:
+    tokens = f"""
+principal_names_max = 1
+[tokens]
+heir = {{ sha256 = "{token_hash("heir's secret")}", subscribe = ["*"], adopt = ["*"] }}
+"""
+
+    async def story() -> None:
+        async with running(NODE, tmp_path, "n1") as network, connect(network.address("n1")) as client:
+            await visit(client, "a")
+        async with (
+            running(f"{NODE}\n[limits]{tokens}", tmp_path, "n1") as network,
+            connect(network.address("n1"), token="heir's secret") as heir,
+        ):
+            async with heir.subscribe("trades", name="own") as own:
+                with pytest.raises(UsageError, match=r"^E106 token heir has 1 named subscriptions"):
+                    await visit(heir, "a")
+                await own.forget()
+            await visit(heir, "a")
 
     run(story())
