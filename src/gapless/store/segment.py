@@ -435,5 +435,6 @@ def damaged(path: Path, offset: int) -> StoreError:
     """The error for bytes that were durable and are not what was written."""
     return StoreError(
         "E301",
-        f"{path} is damaged at offset {offset}: check the disk and restore the file from a copy",
+        f"{path} is damaged at offset {offset}: check the disk and restore the file from a copy, or move "
+        f"{path.parent} away and start once with --accept-loss {path.parent.name}",
     )
