@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TypeAlias
 
 from gapless.content.condition import Condition
@@ -50,11 +50,12 @@ ANONYMOUS_SHARES = 50
 class Turns:
     """Who is there. One for all shares of a node."""
 
-    __slots__ = ("_last", "_last_at", "_shared_until", "are_shared")
+    __slots__ = ("_last", "_last_at", "_other_at", "_shared_until", "are_shared")
 
     def __init__(self) -> None:
         self._last: Share | None = None
-        self._last_at = self._shared_until = -AMONG_OTHERS_SECONDS
+        #: When that was heard last, and when anybody else was.
+        self._last_at = self._other_at = self._shared_until = -AMONG_OTHERS_SECONDS
         #: Whether several principals were heard of late.
         self.are_shared = False
 
@@ -63,16 +64,20 @@ class Turns:
         if share is not self._last:
             if now - self._last_at < AMONG_OTHERS_SECONDS:
                 self._shared_until = now + AMONG_OTHERS_SECONDS
-            self._last = share
+            self._last, self._other_at = share, self._last_at
         self._last_at = now
         self.are_shared = now < self._shared_until
+
+    def has_others(self, share: Share, now: float) -> bool:
+        """Whether anybody but this one was heard of late."""
+        return now - (self._other_at if share is self._last else self._last_at) < AMONG_OTHERS_SECONDS
 
 
 class Share:
     """The share of the event loop that one principal has. Times are those of `perf_counter`."""
 
     __slots__ = (
-        *("_caused_s", "_loop", "_next", "_spent_s", "_turn_s", "_turns", "_until", "_waiting"),
+        *("_caused_s", "_cpu_s", "_loop", "_next", "_spent_s", "_turn_s", "_turns", "_until", "_waiting"),
         *("held_bytes", "held_bytes_max"),
     )
 
@@ -82,6 +87,8 @@ class Share:
         #: What its requests have taken in this turn, and may.
         self._spent_s = 0.0
         self._turn_s = SHARED_TURN_SECONDS
+        #: How long this thread had worked when one of its clients was heard last.
+        self._cpu_s = 0.0
         #: What they have caused since, and until when others come first.
         self._caused_s = 0.0
         self._until = 0.0
@@ -105,8 +112,19 @@ class Share:
     def heard(self, now: float) -> None:
         """One of its clients has said something."""
         self._turns.heard(self, now)
-        if self._turns.are_shared and now >= self._until and self._next is None:
-            self._begin()
+        if self._turns.are_shared:
+            self._cpu_s = thread_time()
+            if now >= self._until and self._next is None:
+                self._begin()
+
+    def used(self, seconds: float) -> float:
+        """How much work a request was that has taken so long, since the client was heard.
+
+        The machine may have been at something else. Nobody rests for that.
+        """
+        if seconds < LONG_SECONDS or not self._turns.are_shared:
+            return seconds
+        return min(seconds, thread_time() - self._cpu_s)
 
     def spent(self, seconds: float, now: float) -> None:
         """A request has taken so long."""
@@ -134,7 +152,8 @@ class Share:
 
     def _turn(self) -> None:
         self._next = None
-        if self._turns.are_shared and perf_counter() < self._until:
+        now = perf_counter()
+        if now < self._until and self._turns.has_others(self, now):
             # Something that it has caused took long.
             self._call()
             return
@@ -148,9 +167,11 @@ class Share:
 
     def _call(self) -> None:
         if self._next is None:
-            rest_s = self._until - perf_counter() if self._turns.are_shared else 0.0
+            now = perf_counter()
+            rest_s = self._until - now if self._turns.has_others(self, now) else 0.0
             if rest_s > 0.0:
-                self._next = self._loop.call_later(rest_s, self._turn)
+                # The others may leave meanwhile.
+                self._next = self._loop.call_later(min(rest_s, AMONG_OTHERS_SECONDS), self._turn)
             else:
                 self._next = self._loop.call_soon(self._turn)
 
