@@ -4,7 +4,7 @@ import gc
 
 import pyarrow as pa
 
-from gapless.model.batch import KEPT_BATCHES_MAX, KEPT_ROWS_MAX, EventBatch
+from gapless.model.batch import KEPT_BATCHES_MAX, KEPT_ROWS_MAX, EventBatch, gathered
 from tests.unit.model.test_packed import batch
 
 
