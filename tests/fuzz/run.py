@@ -31,7 +31,7 @@ CHUNK_INPUTS, FEW_INPUTS = 1_000, 4
 #: So many connections of a lane get them, each some of them.
 HANDS = 4
 #: So many chunks go over one connection: it gathers subscriptions, and with them the node's work grows.
-CHUNKS_A_CONNECTION = 2
+CHUNKS_A_CONNECTION = 4
 #: So many filters are there at a time on the topic of every type; each changes after so many seconds.
 FILTERS, FILTERS_EVERY = 16, 2
 #: A node that does not answer for so long has stalled.

@@ -1,8 +1,8 @@
 """How is a well-behaved client served meanwhile? A process that publishes and reads, and looks at its clock.
 
-`python -m tests.fuzz.witness PORT PID`: it publishes an event every 20 milliseconds and subscribes to them,
-until its standard input ends. Then it says as JSON how long the events took, and which did not come exactly
-once.
+`python -m tests.fuzz.witness PORT PID`: it publishes an event every 20 milliseconds and subscribes to them.
+It says "ready" when the first hundred have come. When its standard input ends it publishes a hundred more,
+and says as JSON how long the events took, and which did not come exactly once.
 
 An event also waits while the operating system lets the node, or the witness itself, wait for a processor.
 That is the machine's doing, so it is told apart: Linux counts it for every thread.
@@ -27,6 +27,8 @@ from tests.hostile.raw import KINDS, Raw, frame, publish_rows
 TOPIC, PUBEND = "calm", "calm-1"
 COLUMNS = {"n": "int"}
 PERIOD_SECONDS = 0.020
+#: How many events it has the node for itself, before and after the attack.
+ALONE_EVENTS = 100
 #: How long the last events may take to come.
 PATIENCE_SECONDS = 30.0
 _SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -73,9 +75,11 @@ class Witness:
         self._tick: int | None = None
 
     def play(self) -> None:
-        """Publish and read until standard input ends, and then until all has come."""
+        """Publish and read until standard input ends, then a little longer, and until all has come."""
         due = time.monotonic()
         acknowledged = due
+        is_ready = False
+        last: int | None = None
         ended: float | None = None
         while True:
             now = time.monotonic()
@@ -90,10 +94,16 @@ class Witness:
                 self._write(frame("ACKNOWLEDGE", [self.subscription, {PUBEND: self._tick}]))
             if ended is not None and (len(self.order) >= len(self.sent) or now - ended > PATIENCE_SECONDS):
                 return
-            inputs: list[Any] = [self.raw.socket] + ([sys.stdin] if ended is None else [])
+            if last is not None and ended is None and len(self.sent) >= last:
+                ended = now
+            if not is_ready and len(self.order) >= ALONE_EVENTS:
+                is_ready = True
+                sys.stdout.write("ready\n")
+                sys.stdout.flush()
+            inputs: list[Any] = [self.raw.socket] + ([sys.stdin] if last is None else [])
             ready, _, _ = select.select(inputs, [], [], max(0.0, due - now) if ended is None else 0.1)
             if sys.stdin in ready and not sys.stdin.readline():
-                ended = now
+                last = len(self.sent) + ALONE_EVENTS
             if self.raw.socket in ready and not self._read():
                 self.wrong.append("the node hung up")
                 return
@@ -177,8 +187,6 @@ class Witness:
 def main() -> None:
     """Witness until standard input ends."""
     witness = Witness(int(sys.argv[1]), int(sys.argv[2]))
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
     witness.play()
     json.dump(witness.account(), sys.stdout)
 

@@ -70,8 +70,33 @@ def test_a_node_with_filters_of_every_type_lives_through_such_payloads(
         for options in ({"version": V4, "custom": custom}, {"custom": custom}, {"compression": 1}):
             with victim.dial() as bomber:
                 bomber.send(publish("documents", DOCUMENT, message(plain, **options), first=first))
-                refused = bomber.hear_kind("REFUSE").head
-                assert refused["code"] == "E216"
+                refused = bomber.hear_kind("PUBLISH_REFUSED").head
+                assert refused[3] == "E216"
         assert victim.resident_bytes < 500_000_000
         assert victim.page("/readyz") == (200, "ready\n")
         assert victim.stop() == 0
+
+
+def test_damaged_rows_are_refused_by_their_numbers_and_the_connection_goes_on(tmp_path: Path) -> None:
+    random = Random(2)
+    mutator = Mutator(random)
+    rows = random_rows(random, 9)
+    sound = message(plain_of(rows))
+    with Victim(tmp_path, network()) as victim, victim.dial() as writer:
+        writer.send(publish(TOPIC, COLUMNS, sound, first=0))
+        assert writer.hear_kind("RECEIPT", "PUBLISH_REFUSED").kind == "RECEIPT"
+        # Nothing of it was stored: the same numbers are free for sound rows.
+        writer.send(publish(TOPIC, COLUMNS, sound[:-8], first=9))
+        refused = writer.hear_kind("RECEIPT", "PUBLISH_REFUSED")
+        assert refused.head[1:4] == [9, 17, "E216"]
+        writer.send(publish(TOPIC, COLUMNS, sound, first=9))
+        assert writer.hear_kind("RECEIPT", "PUBLISH_REFUSED").head[1:3] == [9, 17]
+        answers = set()
+        for first in range(100, 20_000, 100):
+            writer.send(publish(TOPIC, COLUMNS, mutator.columns(rows), first=first))
+            heard = writer.hear_kind("RECEIPT", "PUBLISH_REFUSED", "REFUSE")
+            assert heard.kind != "REFUSE", heard
+            assert heard.head[1] == first
+            answers.add(heard.head[3] if heard.kind == "PUBLISH_REFUSED" else "stored")
+        assert "E216" in answers
+        assert victim.page("/readyz") == (200, "ready\n")

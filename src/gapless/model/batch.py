@@ -288,8 +288,12 @@ def _most_of_all(batches: Sequence[EventBatch]) -> int | None:
     return sum(batch.nbytes if batch._most is None else batch._most for batch in batches)
 
 
-def gathered(batches: Iterable[EventBatch], rows_max: int, bytes_max: int) -> Iterator[EventBatch]:
+def gathered(
+    batches: Iterable[EventBatch], rows_max: int, bytes_max: int, parts_max: int = 2**62
+) -> Iterator[EventBatch]:
     """The same rows in fewer and larger batches, of at most so much, unless they were larger before.
+
+    At most `parts_max` become one.
 
     >>> small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(5)]
     >>> [batch.ticks.tolist() for batch in gathered(small, 2, 1_000)]
@@ -298,7 +302,8 @@ def gathered(batches: Iterable[EventBatch], rows_max: int, bytes_max: int) -> It
     parts: list[EventBatch] = []
     rows = size = 0
     for batch in batches:
-        if parts and (rows + len(batch) > rows_max or size + batch.nbytes > bytes_max):
+        full = rows + len(batch) > rows_max or size + batch.nbytes > bytes_max or len(parts) >= parts_max
+        if parts and full:
             yield EventBatch.joined(parts)
             parts, rows, size = [], 0, 0
         parts.append(batch)

@@ -392,10 +392,14 @@ class Delivery:
     def drained(self, connection: Connection) -> None:
         """What was sent has left, or is lost with the connection."""
         for reader in self._congested.pop(connection, {}):
-            if reader.unsent:
-                self._send_unsent(reader)
-            else:
-                self._ask(reader)
+            # One client may have thousands of them.
+            self._soon(partial(self._drained, reader))
+
+    def _drained(self, reader: Reader) -> None:
+        if reader.unsent:
+            self._send_unsent(reader)
+        else:
+            self._ask(reader)
 
     # What comes back.
 

@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TypeAlias
 
 from gapless.content.condition import Condition
@@ -34,7 +34,7 @@ Matched: TypeAlias = tuple[TopicId, Condition]
 TURN_SECONDS = 0.005
 #: The same while others are active. The longer the steps that its last requests caused, the longer its turn,
 #: so that more requests share a step.
-SHARED_TURN_SECONDS, SHARED_TURN_SECONDS_MAX, CAUSED_PART = 0.001, 0.004, 1 / 3
+SHARED_TURN_SECONDS, SHARED_TURN_SECONDS_MAX, CAUSED_PART = 0.001, 0.004, 1.0
 #: Turns are shared while two principals were heard from within this many seconds.
 AMONG_OTHERS_SECONDS = 0.25
 #: While turns are shared, a principal rests after each piece of work for as long as the work took. Beyond
@@ -51,11 +51,12 @@ ANONYMOUS_SHARES = 50
 class Turns:
     """Tells whether several principals are active. All shares of a node have the same one."""
 
-    __slots__ = ("_last", "_last_at", "_shared_until", "are_shared")
+    __slots__ = ("_last", "_last_at", "_other_at", "_shared_until", "are_shared")
 
     def __init__(self) -> None:
         self._last: Share | None = None
-        self._last_at = self._shared_until = -AMONG_OTHERS_SECONDS
+        #: When that one was heard from last, and when anybody else was.
+        self._last_at = self._other_at = self._shared_until = -AMONG_OTHERS_SECONDS
         #: Whether several principals were heard from recently.
         self.are_shared = False
 
@@ -64,16 +65,20 @@ class Turns:
         if share is not self._last:
             if now - self._last_at < AMONG_OTHERS_SECONDS:
                 self._shared_until = now + AMONG_OTHERS_SECONDS
-            self._last = share
+            self._last, self._other_at = share, self._last_at
         self._last_at = now
         self.are_shared = now < self._shared_until
+
+    def has_others(self, share: Share, now: float) -> bool:
+        """Whether anybody else was heard from recently."""
+        return now - (self._other_at if share is self._last else self._last_at) < AMONG_OTHERS_SECONDS
 
 
 class Share:
     """One principal's share of the event loop. All times are those of `perf_counter`."""
 
     __slots__ = (
-        *("_caused_s", "_loop", "_next", "_spent_s", "_turn_s", "_turns", "_until", "_waiting"),
+        *("_caused_s", "_cpu_s", "_loop", "_next", "_spent_s", "_turn_s", "_turns", "_until", "_waiting"),
         *("held_bytes", "held_bytes_max"),
     )
 
@@ -83,6 +88,8 @@ class Share:
         #: How long its requests have run in this turn, and how long they may.
         self._spent_s = 0.0
         self._turn_s = SHARED_TURN_SECONDS
+        #: CPU time of this thread when one of its clients was last heard from.
+        self._cpu_s = 0.0
         #: How long the steps were that they have caused since, and until when the principal rests.
         self._caused_s = 0.0
         self._until = 0.0
@@ -106,8 +113,16 @@ class Share:
     def heard(self, now: float) -> None:
         """One of its clients has said something."""
         self._turns.heard(self, now)
-        if self._turns.are_shared and now >= self._until and self._next is None:
-            self._begin()
+        if self._turns.are_shared:
+            self._cpu_s = thread_time()
+            if now >= self._until and self._next is None:
+                self._begin()
+
+    def used(self, seconds: float) -> float:
+        """CPU time of a request that took `seconds`. Nobody rests because the machine was busy elsewhere."""
+        if seconds < LONG_SECONDS or not self._turns.are_shared:
+            return seconds
+        return min(seconds, thread_time() - self._cpu_s)
 
     def spent(self, seconds: float, now: float) -> None:
         """A request took this long."""
@@ -135,7 +150,8 @@ class Share:
 
     def _turn(self) -> None:
         self._next = None
-        if self._turns.are_shared and perf_counter() < self._until:
+        now = perf_counter()
+        if now < self._until and self._turns.has_others(self, now):
             # A step that it caused took long, so it still rests.
             self._call()
             return
@@ -149,9 +165,11 @@ class Share:
 
     def _call(self) -> None:
         if self._next is None:
-            rest_s = self._until - perf_counter() if self._turns.are_shared else 0.0
+            now = perf_counter()
+            rest_s = self._until - now if self._turns.has_others(self, now) else 0.0
             if rest_s > 0.0:
-                self._next = self._loop.call_later(rest_s, self._turn)
+                # The others may leave meanwhile.
+                self._next = self._loop.call_later(min(rest_s, AMONG_OTHERS_SECONDS), self._turn)
             else:
                 self._next = self._loop.call_soon(self._turn)
 

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from gapless.errors import UsageError
+from gapless.errors import PeerError, UsageError
 from gapless.model.budget import EVENT_BYTES_MAX, TOGETHER_BYTES_MAX, event_sizes
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.packed import PackedRows, as_columns, put_together
@@ -128,8 +128,7 @@ class Publishing:
 
     def publish(self, client: Speaker, message: Publish) -> None:
         """A client publishes: answered now or when the rows are durable."""
-        rows_count = 0 if message.rows is None else message.rows.num_rows
-        last = message.first_catenation + max(rows_count, 1) - 1
+        last = message.last_catenation
         try:
             client.rights.check_publish(message.topic)
             if self.is_stopping:
@@ -137,8 +136,11 @@ class Publishing:
             pubend = self._pubend_for(client, message)
             publishers = self._publishers[pubend]
             schema = self.network.topics[message.topic]
+            if message.damage is not None:
+                raise message.damage
             if message.rows is None:
                 raise UsageError("E111", f"the rows are not of the schema of topic '{message.topic}'")
+            rows_count = message.rows.num_rows
             if message.nbytes > EVENT_BYTES_MAX:
                 _check_sizes(message.topic, message.rows)
             principal = client.rights.principal
@@ -160,7 +162,7 @@ class Publishing:
                 rows = schema.checked(rows)
                 weights = self._documents.check(schema, rows)
             self._take_all(client, message, pubend, known, rows, weights=weights)
-        except UsageError as error:
+        except (UsageError, PeerError) as error:
             self._refuse(client, message.publisher, message.first_catenation, last, error)
 
     def release(self, publisher: str) -> None:
@@ -305,7 +307,9 @@ class Publishing:
             for request in in_step:
                 request.client.caused(min(seconds * request.nbytes / total, request.fair_seconds), now)
 
-    def _refuse(self, client: Speaker, publisher: str, first: int, last: int, error: UsageError) -> None:
+    def _refuse(
+        self, client: Speaker, publisher: str, first: int, last: int, error: UsageError | PeerError
+    ) -> None:
         self.events_refused += last + 1 - first
         client.send(
             PublishRefused(

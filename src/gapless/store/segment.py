@@ -293,7 +293,7 @@ class Segment:
 
         With `headers` their payloads are neither read nor checked.
 
-        Raises StoreError E301 where one is damaged, and SegmentGone when it was deleted before it was opened.
+        Raises StoreError E301 where one is damaged, and SegmentGone when it was deleted meanwhile.
         """
         try:
             file = self.files.open(self.path)
@@ -309,6 +309,9 @@ class Segment:
             walk = bare_frames if headers else frames
             yield from walk(file, salt=self.header.salt, start=start, stop=size, form=self.form)
         except BadFrame as bad:
+            if self.removed:
+                # It is cut shorter and shorter.
+                raise SegmentGone from None
             raise damaged(self.path, bad.offset) from None
         finally:
             file.close()

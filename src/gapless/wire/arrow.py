@@ -253,6 +253,21 @@ class Layout:
                 at += 2
 
 
+def rows_of(part: memoryview) -> int:
+    """How many rows a message of any schema says it has; 1 when that cannot be read."""
+    try:
+        message = 8 + _START.unpack_from(part)[2]
+        header = _field(part, message, 2)
+        if header is not None:
+            rows = _field(part, header + _REFERENCE.unpack_from(part, header)[0], 0)
+            if rows is not None:
+                claimed: int = _LONG.unpack_from(part, rows)[0]
+                return max(1, claimed)
+    except struct.error:
+        pass
+    return 1
+
+
 def slimmed(columns: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows in memory of their own, without anything that is not theirs. They must be valid."""
     made = pa.RecordBatch.from_arrays([_slim(array) for array in columns.columns], schema=columns.schema)

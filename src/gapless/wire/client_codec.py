@@ -21,10 +21,11 @@ from msgspec import Meta
 
 from gapless.errors import PeerError, SchemaError
 from gapless.model.ids import BrokerId, PubendId, TopicId
-from gapless.model.packed import PackedRows
+from gapless.model.packed import PACKED_ROWS_MAX, PackedRows
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
+from gapless.wire.arrow import rows_of
 from gapless.wire.client_messages import (
     Acknowledge,
     AskStatus,
@@ -347,14 +348,17 @@ class ClientDecoder:
         topic = TopicId(head.topic)
         rows: pa.RecordBatch | PackedRows | None = None
         encoded: memoryview | None = None
+        damage: PeerError | None = None
         known = self._known(topic)
         if known is not None and known[2] == head.schema:
-            if is_packed:
-                rows = known[1].unpacked(frame)
-            else:
-                rows, encoded = known[0].decode_kept(frame.parts[0])
-            if not rows.num_rows:
-                raise unreadable(frame, "no rows")
+            try:
+                if is_packed:
+                    rows = known[1].unpacked(frame)
+                else:
+                    rows, encoded = known[0].decode_kept(frame.parts[0])
+            except PeerError as error:
+                # The head is sound: the rows are refused by their numbers, and the connection goes on.
+                damage = error.with_traceback(None)
         return Publish(
             topic=topic,
             pubend=None if head.pubend is None else PubendId(head.pubend),
@@ -368,6 +372,8 @@ class ClientDecoder:
             is_temporary=head.is_temporary,
             encoded=encoded,
             nbytes=len(frame.parts[-1]),
+            claimed_rows=_claimed_rows(frame) if rows is None else rows.num_rows,
+            damage=damage,
         )
 
     def _known(self, topic: TopicId) -> tuple[ColumnsFormat, RowFormat, int] | None:
@@ -382,6 +388,13 @@ class ClientDecoder:
                 schema_fingerprint(schema),
             )
         return known
+
+
+def _claimed_rows(frame: Frame) -> int:
+    """How many rows there are in a frame, as far as can be told without reading them."""
+    if frame.kind is Kind.PUBLISH_ROWS:
+        return max(1, min(len(frame.parts[0]) // 4, PACKED_ROWS_MAX))
+    return min(rows_of(frame.parts[0]), ROWS_MAX)
 
 
 def _decode_ask_status(frame: Frame) -> AskStatus:

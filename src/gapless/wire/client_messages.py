@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.content.rows import Positions
+from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.packed import PackedRows
@@ -56,7 +57,8 @@ class Publish:
     first_catenation: int
     #: `codec.schema_fingerprint` of the schema that the rows were made for.
     schema: int
-    #: As they came, when the topic has another schema or there is no such topic: None.
+    #: As they came. None when they cannot be read: the topic has another schema, there is no such topic, or
+    #: they are damaged.
     rows: pa.RecordBatch | PackedRows | None
     #: The event that these come after, when the publisher published it through another pubend.
     after: tuple[PubendId, Tick] | None = None
@@ -71,6 +73,16 @@ class Publish:
     encoded: memoryview | None = field(default=None, compare=False)
     #: How many bytes the rows came in: no row has more.
     nbytes: int = field(default=0, compare=False)
+    #: How many rows they claim to be, when they cannot be read.
+    claimed_rows: int = field(default=1, compare=False)
+    #: What is wrong with them, when they are damaged.
+    damage: PeerError | None = field(default=None, compare=False)
+
+    @property
+    def last_catenation(self) -> int:
+        """The catenation number of the last row."""
+        rows = self.claimed_rows if self.rows is None else self.rows.num_rows
+        return self.first_catenation + rows - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from gapless.errors import PeerError
 from gapless.model.budget import EVENT_BYTES_MAX
 from gapless.model.ids import PubendId, TopicId
 from gapless.node import publishing as publishing_module
@@ -70,6 +71,17 @@ def story_of(*messages: Publish) -> tuple[list[PublishRequested], _Client]:
 
     asyncio.run(story())
     return [event for event in fed if isinstance(event, PublishRequested)], client
+
+
+def test_rows_that_cannot_be_read_are_all_refused() -> None:
+    unread = replace(published(5, "a"), rows=None, claimed_rows=7)
+    damaged = replace(unread, damage=PeerError("E216", "a buffer of 3 bytes"))
+    _, client = story_of(unread, damaged)
+    assert [
+        (each.first_catenation, each.last_catenation, each.code)
+        for each in client.heard
+        if isinstance(each, PublishRefused)
+    ] == [(5, 11, "E111"), (5, 11, "E216")]
 
 
 def test_bytes_that_are_stored_together_are_bounded() -> None:
