@@ -60,8 +60,8 @@ HEAP_STALE_MAX = 64
 FEW_MAX = 4
 #: Deliveries are not made larger than this by putting batches together.
 _TOGETHER_BYTES_MAX = 1 * 2**20
-#: Deliveries to a laggard are smaller, and made of fewer batches: each laggard gets deliveries of its own, and
-#: everybody else is served in between.
+#: Deliveries to a laggard are smaller, and made of fewer batches: each laggard gets deliveries of its own,
+#: and everybody else is served in between.
 _LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX = 256 * 2**10, 256
 #: No more bytes of several pubends are merged at once, but for one event of each.
 _MERGED_BYTES_MAX = 4 * 2**20
