@@ -60,8 +60,8 @@ HEAP_STALE_MAX = 64
 FEW_MAX = 4
 #: Deliveries are not made larger than this by putting batches together.
 _TOGETHER_BYTES_MAX = 1 * 2**20
-#: Nor those of a laggard, or from more batches: there may be many laggards, and each gets a delivery of its own
-#: between those of everybody else.
+#: Nor those of a laggard, or from more batches: there may be many laggards, each gets deliveries of its own,
+#: and everybody else waits meanwhile.
 _LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX = 128 * 2**10, 128
 #: No more bytes of several pubends are merged at once, but for one event of each.
 _MERGED_BYTES_MAX = 4 * 2**20
