@@ -30,7 +30,7 @@ from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.rows import Positions, Rows
-from gapless.model.batch import EventBatch, gathered
+from gapless.model.batch import EventBatch, LastJoined, gathered
 from gapless.model.epochs import ALWAYS, Epoch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
@@ -62,7 +62,7 @@ FEW_MAX = 4
 _TOGETHER_BYTES_MAX = 1 * 2**20
 #: Deliveries to a laggard are smaller, and made of fewer batches: each laggard gets deliveries of its own,
 #: and everybody else is served in between.
-_LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX = 256 * 2**10, 256
+_LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX = 128 * 2**10, 128
 #: No more bytes of several pubends are merged at once, but for one event of each.
 _MERGED_BYTES_MAX = 4 * 2**20
 _WINDOW_MIN = 1_000
@@ -199,6 +199,8 @@ class Group:
     #: Per pubend what laggards lack, and what was known when that was found; who came since is apart.
     lacking: dict[PubendId, tuple[tuple[int, ...], TickSet]] = field(default_factory=dict)
     newcomers: dict[PubendId, dict[SubscriptionId, CatchUp]] = field(default_factory=dict)
+    #: Those who fall behind together are handed the same.
+    last: LastJoined = field(default_factory=LastJoined)
 
     @property
     def pubends(self) -> tuple[PubendId, ...]:
@@ -486,6 +488,8 @@ class Group:
         """A laggard is none any more: what it lacked may be lacked by nobody."""
         self.ready.pop(subend.subscription, None)
         self.lacking.clear()
+        if not self.laggards:
+            self.last.forget()
         for newcomers in self.newcomers.values():
             newcomers.pop(subend.subscription, None)
 
@@ -585,7 +589,7 @@ class Group:
                 # What one of many wants of a delivery is written to it at once, so a delivery costs them all
                 # nearly the same, however many rows it has. Those who want all of it get it as it came.
                 chunks = (
-                    gathered(chunks, rows_max, _LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX)
+                    gathered(chunks, rows_max, _LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX, self.last.joined)
                     if laggard
                     else gathered(chunks, rows_max, _TOGETHER_BYTES_MAX)
                 )
