@@ -370,7 +370,7 @@ def test_among_others_fewer_requests_go_together_unless_each_step_costs_much() -
         assert not share.is_used_up, "nobody else is there"
         other.heard(0.1)
         assert share.is_used_up
-        share.caused(0.009, 0.1)
+        share.caused(0.003, 0.1)
         share.heard(0.2)
         assert not share.is_used_up, "a new turn"
         share.spent(0.0029, 0.2)
