@@ -80,15 +80,7 @@ def pipeline(
     for chatty in ("py4j", "gapless.client"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     tls = door.files()
-    stop = threading.Event()
-    signals: list[int] = []
-
-    def stopped(number: int, _frame: object) -> None:
-        signals.append(number)
-        stop.set()
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, stopped)
+    stop, signals = _until_signal()
     if os.environ.get(WITH_INPUT):
         threading.Thread(target=_until_input_ends, args=[stop], daemon=True).start()
     forget_no_pandas()
@@ -112,6 +104,20 @@ def pipeline(
         raise LinkError(error.code, f"the pipeline ends: {error.message}", retry=True) from error
     if signal.SIGINT in signals:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _until_signal() -> tuple[threading.Event, list[int]]:
+    """An event that Ctrl-C and SIGTERM set, and the signals that came."""
+    stop = threading.Event()
+    signals: list[int] = []
+
+    def stopped(number: int, _frame: object) -> None:
+        signals.append(number)
+        stop.set()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, stopped)
+    return stop, signals
 
 
 def _until_input_ends(stop: threading.Event) -> None:
