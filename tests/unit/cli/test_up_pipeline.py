@@ -1,12 +1,15 @@
 """A node wants its pipeline while there are views, and until nothing is held for those that there were."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 
-from gapless.cli.up_pipeline import _Wish
+from gapless.cli.up_pipeline import _reachable, _Wish
 from gapless.model.ids import PubendId, TopicId
 from gapless.views.registry import LEASE, Definition, definition_rows, dropping_rows, hold_rows
+from gapless.wire.address import Address
 
 HOME = PubendId("p1")
 STOCK = Definition("stock", "SELECT item FROM sales", TopicId("view.stock"))
@@ -41,3 +44,17 @@ def test_the_pipeline_stays_until_it_has_let_go_of_the_log() -> None:
     assert not holds(3, "n1", HELD, held=False), "the lease alone keeps nothing"
     assert not holds(4, "n2", HELD, held=True), "nobody can let go of it from here"
     assert holds(5, "n1", HELD, held=True), "a process that died has left it"
+
+
+@pytest.mark.parametrize(
+    ("listens", "expected"),
+    [
+        ("127.0.0.1", "127.0.0.1:7400"),
+        ("0.0.0.0", "127.0.0.1:7400"),
+        ("::1", "[::1]:7400"),
+        ("::", "[::1]:7400"),
+        ("10.0.0.5", "10.0.0.5:7400"),
+    ],
+)
+def test_the_pipeline_reaches_its_node_wherever_that_listens(listens: str, expected: str) -> None:
+    assert _reachable(cast(Any, SimpleNamespace(address=Address(listens, 7400)))) == expected
