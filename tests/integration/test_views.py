@@ -284,7 +284,7 @@ def test_the_same_without_an_event_loop() -> None:
         client.create_topic("sales", SALES)
         made = client.create_view("stock", STOCK)
         assert list(client.views()) == ["stock"]
-        receipt = client.publish("sales", {"item": "a", "qty": 1}).result()
+        receipt = client.publish("sales", {"item": "a", "qty": 1})
         assert receipt.tick is not None
         with client.view("stock") as table:
             assert table.rows() == []

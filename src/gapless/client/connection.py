@@ -27,12 +27,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
 from gapless.client import views
 from gapless.client.address import is_tls, parse_addresses
 from gapless.client.hold import Hold
-from gapless.client.options import DEFAULTS, Options
+from gapless.client.options import (
+    DEFAULTS,
+    AckMode,
+    DeliveryMode,
+    DeliveryOrder,
+    GapMode,
+    Options,
+    StartAt,
+)
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication
 from gapless.client.session import Session
 from gapless.client.steering import Steering
-from gapless.client.subscription import AckMode, GapMode, Subscription, Wish
+from gapless.client.subscription import Subscription, Wish
 from gapless.client.tls import TlsWish, tls_context
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
@@ -48,7 +56,6 @@ from gapless.wire.client_messages import (
     AskStatus,
     CreateTopic,
     ListTopics,
-    Mode,
     ReleasePublisher,
     Start,
     StatusReport,
@@ -360,10 +367,10 @@ class Client:
         where: str = "",
         *,
         name: str | None = None,
-        order: str = "publisher",
-        start: Start | datetime = "now",
+        order: DeliveryOrder = "publisher",
+        start: StartAt = "now",
         ack: AckMode = "auto",
-        mode: Mode = "guaranteed",
+        mode: DeliveryMode = "guaranteed",
         gaps: GapMode = "report",
         credit_rows: int | None = None,
     ) -> Subscription:
@@ -382,17 +389,13 @@ class Client:
             topic=TopicId(_checked_name(topic)),
             where=_checked_where(where),
             name=None if name is None else _checked_name(name),
-            order=Order(_chosen("order", order, ("publisher", "total"))),
+            order=Order(_chosen("order", order, get_args(DeliveryOrder))),
             start=_checked_start(start),
-            mode=_chosen("mode", mode, ("guaranteed", "best-effort")),
+            mode=_chosen("mode", mode, get_args(DeliveryMode)),
             ack=_chosen("ack", ack, get_args(AckMode)),
             gaps=_chosen("gaps", gaps, get_args(GapMode)),
-            credit_rows=self._options.credit_rows if credit_rows is None else credit_rows,
+            credit_rows=_checked_credit(self._options.credit_rows if credit_rows is None else credit_rows),
         )
-        if not 1 <= wish.credit_rows <= CREDIT_ROWS_MAX:
-            raise ParameterError(
-                "E191", f"credit_rows must be from 1 to {CREDIT_ROWS_MAX}, got {credit_rows}"
-            )
         return Subscription(self._entered(), wish)
 
     def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
@@ -457,8 +460,8 @@ def _reachable(door: str, host: str) -> str:
     return f"{scheme}://{host if told in _EVERYWHERE else told}:{port}"
 
 
-def _checked_name(name: str) -> str:
-    if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS_MAX:
         raise ParameterError("E191", f"a name has 1 to {NAME_CHARACTERS_MAX} characters, got {name!r:.80}")
     return _checked_text(name)
 
@@ -484,6 +487,12 @@ def _chosen(option: str, value: Any, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
         raise ParameterError("E191", f"{option} must be {' or '.join(map(repr, allowed))}, got {value!r}")
     return value
+
+
+def _checked_credit(rows: Any) -> int:
+    if not isinstance(rows, int) or not 1 <= rows <= CREDIT_ROWS_MAX:
+        raise ParameterError("E191", f"credit_rows must be from 1 to {CREDIT_ROWS_MAX}, got {rows!r}")
+    return rows
 
 
 def _checked_tick(tick: int) -> Tick:

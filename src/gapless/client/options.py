@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Literal, TypeAlias
 
 from gapless.errors import ParameterError
+from gapless.model.ids import PubendId
+from gapless.model.ticks import Tick
+
+#: Order of delivery: that of each publisher, or one total order for all subscribers.
+DeliveryOrder: TypeAlias = Literal["publisher", "total"]
+#: Whether what a subscriber misses is sent again.
+DeliveryMode: TypeAlias = Literal["guaranteed", "best-effort"]
+#: Who acknowledges an event: the library when the next one is asked for, or the program.
+AckMode: TypeAlias = Literal["auto", "manual"]
+#: What happens when the network no longer keeps what was asked for.
+GapMode: TypeAlias = Literal["report", "raise"]
+#: Where a subscription starts: with new events, with the oldest kept, at a time, at a tick, or at the
+#: `positions` of an earlier subscription.
+StartAt: TypeAlias = (
+    Literal["now", "earliest"] | datetime | Tick | Mapping[PubendId, Tick] | Mapping[str, Tick]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from gapless.client.acks import AckLedger
 from gapless.client.events import Batch, Chunk, Event, Names
 from gapless.client.filters import Filters
+from gapless.client.options import AckMode, GapMode
 from gapless.client.refusals import error_of
 from gapless.client.session import Session
 from gapless.client.waiting import Signal
@@ -46,9 +47,6 @@ from gapless.wire.client_messages import (
 from gapless.wire.frames import Part
 
 log = logging.getLogger("gapless.client")
-
-AckMode: TypeAlias = Literal["auto", "manual"]
-GapMode: TypeAlias = Literal["report", "raise"]
 
 #: A node that sends so many more rows than it has credit for is left: it would fill our memory.
 EXCESS_ROWS_MAX = 2**20
