@@ -388,7 +388,7 @@ class Client:
         wish = Wish(
             topic=TopicId(_checked_name(topic)),
             where=_checked_where(where),
-            name=None if name is None else _checked_name(name),
+            name=None if name is None else self._durable_name(name),
             order=Order(_chosen("order", order, get_args(DeliveryOrder))),
             start=_checked_start(start),
             mode=_chosen("mode", mode, get_args(DeliveryMode)),
@@ -407,10 +407,21 @@ class Client:
         return Hold(
             self._entered(),
             topic=TopicId(_checked_name(topic)),
-            name=_checked_name(name),
+            name=self._durable_name(name),
             start={PubendId(each): _checked_tick(tick) for each, tick in start.items()},
             where=_checked_where(where),
         )
+
+    def _durable_name(self, name: str) -> str:
+        """A name that lives where this client is connected. Raises UsageError E109 if that may change."""
+        checked = _checked_name(name)
+        if len(self._addresses) > 1:
+            raise UsageError(
+                "E109",
+                f"subscription '{checked}' has a name, which lives at one edge: connect to that edge alone, "
+                f"not to {len(self._addresses)} addresses",
+            )
+        return checked
 
     # Views.
 

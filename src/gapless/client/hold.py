@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from gapless.client.refusals import error_of
+from gapless.client.refusals import error_of, name_elsewhere
 from gapless.client.session import Session, never_sent
 from gapless.errors import GaplessError, UsageError
 from gapless.model.ids import PubendId, TopicId
@@ -46,6 +46,8 @@ class Hold:
         self._request: int | None = None
         self._number: int | None = None
         self._confirmed: set[PubendId] = set()
+        #: The edge it was first asked for at: its name lives there.
+        self._edge: str | None = None
         self._attempts = 0
         self._ack_due = False
         self._error: GaplessError | None = None
@@ -110,6 +112,10 @@ class Hold:
         if self._ended or self._error is not None:
             return [], False
         if self._request is None:
+            edge = self._edge = self._edge or self._session.node
+            if edge != self._session.node:
+                self.failed(name_elsewhere(self._name, edge, self._session.node))
+                return [], False
             self._request = self._session.number()
             self._session.confirming[self._request] = self
             subscribe = Subscribe(

@@ -35,3 +35,12 @@ def error_of(code: str, message: str, *, retry: bool = False) -> GaplessError:
         return error
     kind = _BRANCHES.get(code[:3]) or _BRANCHES.get(code[:2]) or GaplessError
     return kind(code, message, retry=retry)
+
+
+def name_elsewhere(name: str, edge: str, here: str) -> UsageError:
+    """The error for a named subscription whose client now reaches another edge than the one that keeps it."""
+    return UsageError(
+        "E109",
+        f"subscription '{name}' lives at edge '{edge}', and the connection now leads to '{here}': "
+        f"connect to '{edge}' and subscribe again",
+    )

@@ -22,7 +22,7 @@ from gapless.client.acks import AckLedger
 from gapless.client.events import Batch, Chunk, Event, Names
 from gapless.client.filters import Filters
 from gapless.client.options import AckMode, GapMode
-from gapless.client.refusals import error_of
+from gapless.client.refusals import error_of, name_elsewhere
 from gapless.client.session import Session
 from gapless.client.waiting import Signal
 from gapless.content.language import parse_condition
@@ -108,6 +108,8 @@ class Subscription:
         self._request: int | None = None
         self._number: int | None = None
         self._confirmed: set[PubendId] = set()
+        #: The edge it was first asked for at; one with a name lives there.
+        self._edge: str | None = None
         self._attempts = 0
         self._retry: asyncio.TimerHandle | None = None
         self._live: asyncio.Future[None] | None = None
@@ -380,6 +382,10 @@ class Subscription:
     def _subscribe_frames(self) -> list[Part]:
         assert self._live is not None
         wish = self._wish
+        edge = self._edge = self._edge or self._session.node
+        if wish.name is not None and edge != self._session.node:
+            self.failed(name_elsewhere(wish.name, edge, self._session.node))
+            return []
         self._request = self._session.number()
         self._session.confirming[self._request] = self
         start = wish.start
