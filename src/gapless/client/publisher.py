@@ -27,7 +27,6 @@ from gapless.client.steering import Steering
 from gapless.client.waiting import Signal
 from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import PubendId, TopicId
-from gapless.model.ticks import Tick
 from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import RESEND_HOURS_MAX, Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
@@ -80,7 +79,7 @@ class Publisher:
         self._steering = steering
         #: Where the events go: at first home, and from the first on to whoever hosts the pubend.
         self._session = session = steering.home
-        #: What the program asked for, and what it was given: never another while events are under way.
+        #: The pubend the program asked for, and the one it got: never another once an event was sent.
         self._wish = pubend
         self._pubend = pubend
         self._is_numbered = is_numbered
@@ -91,7 +90,8 @@ class Publisher:
         self._searches = 0
         #: How often a node has said that the pubend is elsewhere since the last receipt.
         self._moves = 0
-        self._next = first_catenation
+        #: The number of the first event, and of the next one.
+        self._first = self._next = first_catenation
         self._shape: Shape | None = None
         self._learning: asyncio.Task[None] | None = None
         #: What is filled by `publish`, and how many more events it may take.
@@ -116,9 +116,6 @@ class Publisher:
         self._comes_again = False
         #: The highest number that the node has, as far as it has said so, and the pubend that has it.
         self._had: tuple[PubendId | None, int] = (None, -1)
-        #: The last event that has a receipt; the first thing said on a new connection comes after it.
-        self._last: tuple[int, PubendId, Tick] | None = None
-        self._tells_last = False
         #: Sends with errors that perhaps nobody has heard of; the newest of them.
         self._unseen: deque[Send] = deque(maxlen=UNSEEN_MAX)
         self._changed = Signal()
@@ -349,10 +346,6 @@ class Publisher:
         return parts
 
     def _frame(self, before: int, first: int, rows: Piece, shape: Shape) -> list[Part]:
-        after = None
-        if self._tells_last and self._last is not None:
-            after = self._last[1:]
-        self._tells_last = False
         return encode_client(
             Publish(
                 topic=self.topic,
@@ -361,7 +354,6 @@ class Publisher:
                 first_catenation=first,
                 schema=shape.fingerprint,
                 rows=rows,
-                after=after,
                 given_up=self._told_given_up(),
                 before=before,
                 is_temporary=not self._is_numbered,
@@ -380,7 +372,6 @@ class Publisher:
 
     def linked(self) -> None:
         """A new connection: whatever has no receipt is sent again, to the pubend that had it."""
-        self._tells_last = True
         self._trip_s, self._sends_max = inf, 1
         home = self._session is self._steering.home
         if home and self._steering.is_elsewhere(self.topic, self._pubend, first=self._is_numbered):
@@ -404,8 +395,8 @@ class Publisher:
             self._settle(first, last, None, error)
 
     def unlinked(self) -> None:
-        """The connection is lost; everything is kept. With nothing under way any pubend will do."""
-        if not self._sent:
+        """The connection is lost; everything is kept. Any pubend will do if nothing was ever sent."""
+        if self._next == self._first:
             self._pubend, self._is_chosen = self._wish, False
             if self._session is not self._steering.home:
                 self._steer()
@@ -491,9 +482,6 @@ class Publisher:
         """Events are durable."""
         self._moves = 0
         self._pubend = self._pubend or receipt.pubend
-        if receipt.runs and (self._last is None or receipt.last_catenation > self._last[0]):
-            first, count = receipt.runs[-1]
-            self._last = (receipt.last_catenation, receipt.pubend, first + count - 1)
         if self._had[0] != receipt.pubend or receipt.last_catenation > self._had[1]:
             self._had = (receipt.pubend, receipt.last_catenation)
         self._settle(receipt.first_catenation, receipt.last_catenation, receipt, None)

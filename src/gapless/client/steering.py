@@ -1,13 +1,13 @@
-"""Which node does a publisher talk to? One that hosts a pubend of its topic: the nearest, and then that one.
+"""Which node does a publisher talk to? The nearest one with a pubend of its topic, and then always that.
 
-A client is connected to any node, its *home*. If that node hosts a pubend of a topic, events go there. If
-not, the client asks all that do, and opens a connection of its own to whichever answers first. Subscriptions
-and requests stay at home.
+A client is connected to some node, its *home*. If that node hosts a pubend of the topic, events go there. If
+not, the client dials every node that does, and keeps the connection that is up first. Subscriptions and
+requests stay at home.
 
-What a pubend has stored it knows by number, and no other pubend does. So a publisher that has events under
-way sticks to its pubend until that comes back, wherever its home is by then; only one that has nothing under
-way may be steered elsewhere. A publisher that numbers its events itself, over restarts, always takes the
-pubend whose name comes first.
+Order is kept within a pubend, and so is the memory of what was stored. So a publisher stays with its pubend
+once it has sent an event, wherever its home is by then, and waits while that pubend is down
+(docs/adr/0023-a-publisher-stays-with-its-pubend.md). A publisher whose program numbers its events across
+restarts always takes the pubend whose name sorts first.
 """
 
 from __future__ import annotations
