@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from gapless.cli import sim_demo
 from gapless.cli.main import app
-from gapless.node.config import load_network
+from gapless.node.config import Limits, load_network
 from gapless.protocol.network import Network
 from gapless.protocol.parameters import Parameters
 from gapless.sim.checkers import CHECKERS
@@ -123,16 +123,21 @@ def codes_in_source() -> set[str]:
     return found
 
 
-def table_names(text: str, title: str) -> list[str]:
-    """The first column of the table whose first header is `title`, without code marks."""
+def table_rows(text: str, title: str) -> list[list[str]]:
+    """The rows of the first table whose first header is `title`, without code marks."""
     lines = text.splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith(f"| {title} |"))
     rows = []
     for line in lines[at + 2 :]:
         if not line.startswith("|"):
             break
-        rows.append(line.split("|")[1].strip().strip("`"))
+        rows.append([cell.strip().strip("`") for cell in line.split("|")[1:-1]])
     return rows
+
+
+def table_names(text: str, title: str) -> list[str]:
+    """The first column of that table."""
+    return [row[0] for row in table_rows(text, title)]
 
 
 def anchors(path: Path) -> set[str]:
@@ -244,6 +249,12 @@ def test_every_error_code_is_explained() -> None:
 def test_every_parameter_is_advised_on() -> None:
     advised = table_names(OPERATING.read_text(encoding="utf-8"), "parameter")
     assert advised == [each.name for each in fields(Parameters)]
+
+
+def test_every_limit_is_listed_with_its_default() -> None:
+    text = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
+    listed = {row[0]: row[-1] for row in table_rows(text[text.index("## Limits") :], "key")}
+    assert listed == {each.name: str(getattr(Limits(), each.name)) for each in fields(Limits)}
 
 
 def test_every_checker_is_explained() -> None:

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from gapless.store.discard import DISCARDED_SUFFIX, put_aside, shortened
 from gapless.store.files import PRIVATE, Data, File, in_use
 
 #: Smaller than any real one, so that even short records tear.
 SECTOR = 16
+#: So much is cut off at once of a file that is discarded.
+SLICE_BYTES = 200
 
 
 class Killed(BaseException):
@@ -121,6 +124,12 @@ class FaultyFiles:
         self.call("remove", path)
         if path in self.names:
             self._rename(path, None)
+
+    def discard(self, path: Path) -> None:
+        if path in self.names:
+            put_aside(self, path)
+            for _ in shortened(self, path.with_suffix(DISCARDED_SUFFIX), SLICE_BYTES):
+                pass
 
     def make_folder(self, folder: Path) -> None:
         pass

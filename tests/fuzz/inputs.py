@@ -100,8 +100,8 @@ class Input(NamedTuple):
 class Source:
     """An endless stream of inputs, the same for the same seed.
 
-    A node answers most inputs and reads on, however damaged their rows are. One in 100 may end its connection,
-    which costs as much as many others.
+    A node answers most inputs and reads on, however damaged their rows are. One in 100 may end its
+    connection, which costs as much as many others.
     """
 
     def __init__(self, seed: int, lane: int) -> None:

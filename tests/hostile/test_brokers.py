@@ -167,7 +167,7 @@ def test_a_node_believes_nobody_whom_it_dials_without_the_proof(answer: str, tmp
                 ),
                 "knowledge": frame("NACK", ["trades-1", 1, 2]),
             }
-            codes = {"welcome": "E213", "knowledge": "E213"}
+            codes = {"welcome": "E227", "knowledge": "E213"}
             assert refusal(raw, answers[answer]) == codes.get(answer, "E228")
         assert link_ups(dialler) == 0
 

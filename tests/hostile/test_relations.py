@@ -123,7 +123,9 @@ def test_a_condition_of_another_topic_is_refused(victim: Victim) -> None:
 
 def test_a_start_at_another_topics_pubend_is_refused(victim: Victim) -> None:
     with dial(victim, "root") as reader:
-        assert subscribe(reader, "mine", start={"theirs-1": 5}).head[1] == "E115"
+        _, code, message, *_ = subscribe(reader, "mine", start={"theirs-1": 5}).head
+        assert code == "E115"
+        assert message.endswith("and not of 'mine': start at pubends of 'mine' only")
         assert subscribe(reader, "mine", start={"mine-1": 5, "unheard-of": 5}).kind == "CONFIRMED"
 
 

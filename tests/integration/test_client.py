@@ -3,12 +3,21 @@
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from gapless.client import Client, Options, connect
+from gapless.client.publisher import Publisher
+from gapless.client.rows import PIECE_ROWS_MAX
 from gapless.errors import ContentError, LinkError, SchemaError, UsageError
+from gapless.node.publishing import TOGETHER_ROWS_MAX
+from gapless.wire.client_messages import Receipt
+from gapless.wire.codec import ROWS_MAX
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
+
+#: More than a node stores together, and more than the client sends in a frame.
+MANY_ROWS = TOGETHER_ROWS_MAX + 5_000
 
 
 def run(story) -> None:  # type: ignore[no-untyped-def]
@@ -56,6 +65,38 @@ def test_columns_are_published_as_they_are(tmp_path: Path) -> None:
             assert len(stored.ticks) == 25_000
             assert await prices(trades, 25_000) == table.column("price").to_pylist()
 
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("frame_rows_max", "cut"), [(PIECE_ROWS_MAX, MANY_ROWS // 2), (ROWS_MAX, TOGETHER_ROWS_MAX)]
+)
+def test_a_batch_with_several_receipts_is_in_order_and_one_result_for_its_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame_rows_max: int, cut: int
+) -> None:
+    """Whether the client cuts it into several frames, or sends one that the node stores in pieces."""
+    heard: list[tuple[int, int]] = []
+    settle = Publisher.receipt
+
+    def receipt(publisher: Publisher, message: Receipt) -> None:
+        heard.append((message.first_catenation, message.last_catenation))
+        settle(publisher, message)
+
+    async def story() -> None:
+        async with (
+            Cluster.running(ONE_NODE, tmp_path) as cluster,
+            client_of(cluster, "n1") as client,
+            client.subscribe("trades") as trades,
+        ):
+            table = pa.table({"name": ["a"] * MANY_ROWS, "price": np.arange(MANY_ROWS, dtype=np.float64)})
+            stored = await client.publish_batch("trades", table)
+            assert heard == [(0, cut - 1), (cut, MANY_ROWS - 1)]
+            assert len(stored) == len(stored.ticks) == MANY_ROWS
+            assert (np.diff(stored.ticks) > 0).all()
+            assert await prices(trades, MANY_ROWS) == table.column("price").to_pylist()
+
+    monkeypatch.setattr(Publisher, "receipt", receipt)
+    monkeypatch.setattr("gapless.client.rows.PIECE_ROWS_MAX", frame_rows_max)
     run(story())
 
 

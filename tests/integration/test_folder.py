@@ -216,6 +216,40 @@ def test_a_loss_that_is_accepted_is_a_gap_that_subscribers_are_told_of(tmp_path:
     run(story())
 
 
+def harmed(folder: Path, name: str) -> None:
+    """Overwrite the header of a log, or everything in the database but its first page."""
+    path, start = (newest_segment(folder), 32) if name == "trades-1" else (folder / name, 4_096)
+    data = bytearray(path.read_bytes())
+    stop = 64 if name == "trades-1" else len(data)
+    data[start:stop] = b"\xff" * (stop - start)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["trades-1", "node.sqlite"])
+def test_what_is_damaged_and_has_no_copy_can_be_given_up_as_the_error_says(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "n1"
+    moved = folder / "log" / name if name == "trades-1" else folder / name
+
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster:
+            async with client_of(cluster, "n1") as client:
+                ticks = await publish(client, *range(20))
+            await cluster.stop("n1")
+            harmed(folder, name)
+            with pytest.raises(StoreError, match=r"^E301 .* is damaged") as caught:
+                await cluster.start("n1")
+            what = str(moved) if name == "trades-1" else "it and its -wal file"
+            assert f"move {what} away and start once with --accept-loss {name}" in caught.value.message
+            moved.rename(tmp_path / "away")
+            await cluster.start("n1", name)
+            async with client_of(cluster, "n1") as client:
+                assert (await publish(client, 77))[0] > ticks[-1]
+            await cluster.stop("n1")
+            await cluster.start("n1")
+
+    run(story())
+
+
 def test_a_database_that_was_given_up_begins_anew(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(ONE_NODE, tmp_path) as cluster:

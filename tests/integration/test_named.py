@@ -16,12 +16,15 @@ from gapless.node.config import NodeConfig
 from gapless.node.node import Node
 from gapless.protocol.network import Network
 from gapless.wire.client_messages import (
+    Acknowledge,
     ChangeFilter,
     Confirmed,
     Credit,
     Done,
+    ListTopics,
     RequestRefused,
     RowsDelivery,
+    Topics,
     Unsubscribe,
 )
 from gapless.wire.client_messages import Subscribe as SubscribeMessage
@@ -390,6 +393,58 @@ def test_positions_of_the_client_win_where_they_are_later(tmp_path: Path) -> Non
                 assert await prices(trades, 2) == [5, 6]
                 await publish(publisher, 7)
                 assert await prices(trades, 1) == [7], "nobody waits for it to acknowledge what it has"
+
+    run(story())
+
+
+async def settled(wire: WireClient) -> None:
+    """Return when the node has carried out all that the client said."""
+    wire.say(ListTopics(request=99))
+    while not isinstance(await wire.hear(), Topics):
+        pass
+
+
+def reach_and_position(cluster: Cluster, name: str) -> tuple[int, int]:
+    """How far anybody can have read by now, and the position of a named subscription."""
+    node = cluster.nodes["n1"]
+    listed = json.loads(node.status())["subscriptions"]["list"]
+    [position] = [each["positions"]["trades-1"] for each in listed if each["name"] == name]
+    return node.sessions.subscriptions._reach(PubendId("trades-1")), position
+
+
+@pytest.mark.parametrize("mode", ["guaranteed", "holding"])
+def test_nobody_resumes_or_acknowledges_beyond_what_can_have_been_read(tmp_path: Path, mode: str) -> None:
+    far = {PubendId("trades-1"): 2**60}
+
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster:
+            async with cluster.client("n1") as wire:
+                first = await wire.subscribe(name="desk", mode=mode, start="earliest")
+                await settled(wire)
+            async with cluster.client("n1") as wire:
+                again = await wire.subscribe(name="desk", mode=mode, start=far)
+                assert first.start <= again.start <= reach_and_position(cluster, "desk")[0]
+                wire.say(Acknowledge(subscription=again.subscription, positions=far))
+                await settled(wire)
+                reach, position = reach_and_position(cluster, "desk")
+                assert first.start <= position <= reach
+
+    run(story())
+
+
+def test_a_start_below_its_position_gives_a_name_nothing_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as publisher:
+            async with cluster.client("n1") as wire:
+                await wire.subscribe(name="desk")
+                ticks = await publish(publisher, 1, 2)
+                assert await wire.prices(2) == [1, 2]
+                await settled(wire)
+            async with cluster.client("n1") as wire:
+                again = await wire.subscribe(name="desk", start={PubendId("trades-1"): ticks[0]})
+                assert again.start == ticks[1] + 1
+                await publish(publisher, 3)
+                assert await wire.prices(1) == [3]
 
     run(story())
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gapless.client import Client, connect
+from gapless.client import Client, Options, connect
 from gapless.errors import UsageError
+from tests.integration.files import running
 from tests.integration.nodes import FIVE_NODES, PATIENCE_SECONDS, Cluster
 
 TWO_REPOSITORIES = """
@@ -114,6 +115,28 @@ def test_a_new_publisher_uses_a_repository_that_is_up(tmp_path: Path) -> None:
             assert not waiting.done(), "its order is kept at the pubend that has the first event"
             await cluster.start(gone)
             assert (await waiting).pubend == first.pubend
+
+    run(story())
+
+
+def test_what_a_full_repository_says_is_told_with_its_own_code(tmp_path: Path) -> None:
+    brief = Options(connect_timeout_s=0.05, give_up_s=0.05, backoff_min_s=0.001, backoff_max_s=0.01)
+
+    async def story() -> None:
+        async with (
+            running(
+                f"{TWO_REPOSITORIES}\n[limits]\nprincipal_clients_max = 1", tmp_path, "p1", "q1", "s1"
+            ) as network,
+            connect(network.address("p1")),
+            connect(network.address("q1")),
+            connect(network.address("s1"), options=brief) as client,
+        ):
+            with pytest.raises(UsageError, match=r"^E106 anonymous has 1 connections .*end some") as told:
+                await client.publish("trades", event(1))
+            assert told.value.retry
+            with pytest.raises(UsageError, match=r"^E106 anonymous has 1 connections"):
+                async with connect(network.address("s1"), options=brief):
+                    pass
 
     run(story())
 

@@ -1,15 +1,22 @@
 """TLS between brokers and for clients: who is let in, who is not, and in which words."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
 import pytest
 
 from gapless.client import Options, connect
 from gapless.errors import GaplessError, NetworkDescriptionError
+from gapless.model.ids import BrokerId
+from gapless.node.config import load_network
+from gapless.node.node import Node
+from gapless.wire.frames import FROM_BROKER, FROM_STRANGER, FrameReader
+from gapless.wire.handshake import Refuse, decode_link
 from tests.integration.authority import Authority
 from tests.integration.files import LOOPS, Loop, running
 from tests.integration.files import run as run_story
+from tests.integration.nodes import free_addresses
 
 NODE = """
 cells = {all = ["n1"]}
@@ -204,6 +211,36 @@ def test_a_broker_with_the_certificate_of_another_is_refused(tmp_path: Path) -> 
             # The true neighbour is connected all the while.
             assert [link.up for link in p1.links.figures()] == [True]
             assert p1.counters.refusals["E225"] == 2
+
+    run_story(story())
+
+
+def test_a_node_does_not_introduce_itself_to_whoever_answers_with_another_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("p1")
+    path = authority.issue("mallory")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, path.with_suffix(".key"))
+    addresses = free_addresses([BrokerId("p1"), BrokerId("s1")])
+    listed = ", ".join(f'{name} = "{address}"' for name, address in addresses.items())
+    file = load_network(f"addresses = {{{listed}}}\n{PAIR}{TLS}", "network.toml", tmp_path)
+
+    async def story() -> None:
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.put_nowait(await reader.read(2**16))
+            writer.close()
+
+        there = addresses[BrokerId("s1")]
+        server = await asyncio.start_server(answer, there.host, there.port, ssl=context)
+        async with Node(file.node(BrokerId("p1"), tmp_path / "data", "gapless test")) as node:
+            [frame] = FrameReader(FROM_STRANGER | FROM_BROKER).feed(await heard.get())
+            server.close()
+            assert [link.up for link in node.links.figures()] == [False]
+        message = decode_link(frame)
+        assert isinstance(message, Refuse), "no HELLO came first"
+        assert (message.code, "'mallory', not of broker 's1'" in message.message) == ("E225", True)
 
     run_story(story())
 

@@ -52,7 +52,7 @@ from gapless.protocol.events import (
     TimerFired,
     TopicsLearned,
 )
-from gapless.protocol.messages import Message
+from gapless.protocol.messages import Message, Want
 from gapless.protocol.network import Network
 
 M = TypeVar("M", bound=Message)
@@ -76,6 +76,21 @@ CHAIN: Mapping[str, object] = {
 def network(parameters: Mapping[str, object] | None = None, **changes: object) -> Network:
     """The chain p--b--s, with other parameters or sections."""
     return Network.parse({**CHAIN, **changes, "parameters": dict(parameters or {})})
+
+
+def two_pubends(**parameters: object) -> Network:
+    """lse and nyse feed one topic; each has a broker of its own."""
+    return network(
+        parameters,
+        cells={"P": ["p"], "Q": ["q"], "B": ["b"], "S": ["s"]},
+        links=["P--B", "Q--B", "B--S"],
+        pubends={"nyse": {"topic": "trades", "broker": "p"}, "lse": {"topic": "trades", "broker": "q"}},
+    )
+
+
+def wanting(*conditions: Condition) -> frozenset[Want]:
+    """These conditions on the events of the one topic, as an advertisement lists them."""
+    return frozenset((TOPIC, condition) for condition in conditions)
 
 
 def rows(*prices: int | None) -> pa.RecordBatch:

@@ -19,26 +19,12 @@ from gapless.protocol.events import (
 from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.messages import AckMessage, KnowledgeMessage, NackMessage
-from gapless.protocol.network import Network
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.subend import Group, Phase, Subend
 from tests.conditions import where
-from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, network
+from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, network, two_pubends
 
 ALICE, BOB = SubscriptionId("alice"), SubscriptionId("bob")
-
-
-def two_pubends(**parameters: object) -> Network:
-    """lse and nyse feed one topic; each has a broker of its own."""
-    return network(
-        parameters,
-        cells={"P": ["p"], "Q": ["q"], "B": ["b"], "S": ["s"]},
-        links=["P--B", "Q--B", "B--S"],
-        pubends={
-            "nyse": {"topic": "trades", "broker": "p"},
-            "lse": {"topic": "trades", "broker": "q"},
-        },
-    )
 
 
 def slow(hand: Hand, name: str, position: int) -> None:

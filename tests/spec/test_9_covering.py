@@ -2,7 +2,7 @@
 
 import pytest
 
-from gapless.content.condition import EVERYTHING, Condition
+from gapless.content.condition import EVERYTHING
 from gapless.errors import PeerError
 from gapless.model.epochs import NEVER, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, SubscriptionId
@@ -13,16 +13,12 @@ from gapless.protocol.messages import AdvertisementAckMessage, AdvertisementMess
 from gapless.protocol.network import Network
 from gapless.protocol.routing import Routing
 from tests.conditions import where
-from tests.spec.hand import TOPIC, Hand, batch, messages, network
+from tests.spec.hand import TOPIC, Hand, batch, messages, network, wanting
 
 P, B1, B2, S = BrokerId("p"), BrokerId("b1"), BrokerId("b2"), BrokerId("s")
 ROOT, CELL_B, CELL_S = CellId("P"), CellId("B"), CellId("S")
 B = BrokerId("b")
 NOW = Now(ms=0, clock=0)
-
-
-def wanting(*conditions: Condition) -> frozenset[Want]:
-    return frozenset((TOPIC, condition) for condition in conditions)
 
 
 def priced(*prices: int) -> frozenset[Want]:

@@ -2,22 +2,19 @@
 
 import pytest
 
-from gapless.content.condition import EVERYTHING, Condition
+from gapless.content.condition import EVERYTHING
 from gapless.errors import UsageError
 from gapless.model.epochs import ALWAYS, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
-from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import (
     AppendRecord,
     ConfirmSubscription,
-    Deliver,
     Effect,
     ReleaseRecord,
     StartRecord,
 )
 from gapless.protocol.events import (
-    DeliveryTaken,
     LinkUp,
     MessageReceived,
     Now,
@@ -31,7 +28,6 @@ from gapless.protocol.events import (
 from gapless.protocol.messages import (
     AdvertisementAckMessage,
     AdvertisementMessage,
-    KnowledgeMessage,
     StartGrantMessage,
     StartRequestMessage,
     Want,
@@ -41,7 +37,7 @@ from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import CHANGES_MAX, Routing
 from tests.conditions import where
-from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, messages, network
+from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, messages, network, two_pubends, wanting
 
 P, B1, B2, S, S2 = BrokerId("p"), BrokerId("b1"), BrokerId("b2"), BrokerId("s"), BrokerId("s2")
 ROOT, CELL_B = CellId("P"), CellId("B")
@@ -52,10 +48,6 @@ NOW = Now(ms=0, clock=0)
 def two_routers() -> Network:
     """p -- {b1, b2} -- s."""
     return network(cells={"P": ["p"], "B": ["b1", "b2"], "S": ["s"]})
-
-
-def wanting(*conditions: Condition) -> frozenset[Want]:
-    return frozenset((TOPIC, condition) for condition in conditions)
 
 
 def advertisement(
@@ -441,15 +433,6 @@ def _received(message: StartGrantMessage) -> MessageReceived:
     return MessageReceived(sender=BrokerId("b"), message=message)
 
 
-def two_pubends() -> Network:
-    """lse and nyse feed one topic; each has a broker of its own."""
-    return network(
-        cells={"P": ["p"], "Q": ["q"], "B": ["b"], "S": ["s"]},
-        links=["P--B", "Q--B", "B--S"],
-        pubends={"nyse": {"topic": "trades", "broker": "p"}, "lse": {"topic": "trades", "broker": "q"}},
-    )
-
-
 @pytest.mark.parametrize("order", Order)
 def test_a_start_is_granted_to_each_pubend_apart(order: Order) -> None:
     """Clause 9.18."""
@@ -475,163 +458,6 @@ def test_a_pubend_that_is_not_named_starts_from_now_on() -> None:
     assert hand.starts("alice") == {"nyse": FIRST + 1, "lse": FIRST + 2}
     with pytest.raises(UsageError, match="E145"):
         hand.subscribe("bob", start={PubendId("nyse"): TICK_MAX})
-
-
-def test_both_conditions_are_wanted_while_a_change_is_under_way() -> None:
-    """Clause 9.19."""
-    hand = Hand.started(network())
-    hand.stalled = {"alice"}
-    hand.subscribe("alice", where("price < 5"))
-    hand.publish(1)
-    hand.change("alice", where("price > 5"))
-    told = hand.sent(AdvertisementMessage, "s")[-1]
-    assert told.epochs.get(S) == first_epoch(1) + 2
-    assert told.added == wanting(where("price > 5"))
-    assert not told.removed
-    (asked,) = hand.sent(StartRequestMessage, "s")[1:]
-    assert (asked.epoch, asked.wanted) == (first_epoch(1) + 2, None)
-    assert hand.got("alice") == [FIRST], "it keeps its slot, and gets nothing again"
-
-
-def test_a_change_is_confirmed_with_the_tick_from_which_on_it_decides() -> None:
-    """Clause 9.20."""
-    hand = Hand.started(network())
-    hand.subscribe("alice", where("price < 5"))
-    hand.publish(1, 6)
-    hand.change("alice", where("price > 5"))
-    hand.publish(2, 7)
-    assert hand.changes("alice") == [("nyse", FIRST + 2)]
-    assert hand.got("alice") == [FIRST, FIRST + 3]
-
-
-def test_in_total_order_a_change_has_one_tick_for_all_pubends() -> None:
-    """Clause 9.20."""
-    hand = Hand.started(two_pubends())
-    hand.subscribe("alice", where("price < 5"), order=Order.TOTAL)
-    hand.publish(1, 6, 1, 6, pubend="nyse")
-    hand.publish(2, 7, 2, pubend="lse")
-    hand.change("alice", where("price > 5"))
-    assert hand.changes("alice") == [("lse", FIRST + 4), ("nyse", FIRST + 4)]
-    hand.publish(2, 7, pubend="lse")
-    hand.publish(3, 8, pubend="nyse")
-    hand.wait(2_000)
-    before = [("lse", FIRST), ("nyse", FIRST), ("lse", FIRST + 2), ("nyse", FIRST + 2)]
-    assert hand.events("alice") == [*before, ("lse", FIRST + 5), ("nyse", FIRST + 5)]
-
-
-def test_silence_of_the_old_filter_is_unknown_beyond_a_change() -> None:
-    """Clause 9.20."""
-    hand = Hand.started(network())
-    hand.subscribe("alice", where("price < 5"))
-    # The router never hears of the change: the silence that its filter makes says nothing of it.
-    hand.loses = lambda sender, _to, message: sender == "s" and isinstance(message, AdvertisementMessage)
-    grant = StartGrantMessage(
-        pubend=PUBEND, edge=S, epoch=first_epoch(1) + 2, wanted=None, start=FIRST, until=FIRST
-    )
-    hand.change("alice", where("price > 5"))
-    hand.feed("s", MessageReceived(sender=BrokerId("b"), message=grant))
-    hand.publish(6, 1)
-    (told,) = hand.sent(KnowledgeMessage, "b")
-    assert told.runs[-1][2].get(S) == first_epoch(1) + 1
-    assert hand.brokers["s"]._edge is not None
-    assert hand.brokers["s"]._edge.position(PUBEND) == FIRST, "it waits for silence of the new epoch"
-
-
-def test_the_old_condition_goes_when_all_before_the_change_is_taken() -> None:
-    """Clause 9.21."""
-    hand = Hand.started(two_pubends())
-    hand.stalled = {"alice"}
-    hand.subscribe("alice", where("price < 5"))
-    hand.publish(1, pubend="nyse")
-    hand.wait(2)
-    hand.change("alice", where("price > 5"))
-    hand.wait(2_000)
-    assert not [m for m in hand.sent(AdvertisementMessage, "s") if m.removed], "it has not taken the first"
-    ((_, deliver),) = hand.of(Deliver)
-    hand.feed("s", DeliveryTaken(serial=deliver.serial))
-    hand.wait(10)
-    told = hand.sent(AdvertisementMessage, "s")[-1]
-    assert told.removed == wanting(where("price < 5")), "although no pubend had an event since"
-    assert told.epochs.get(S) == first_epoch(1) + 3
-
-
-def test_changes_are_confirmed_in_order_and_bounded() -> None:
-    """Clause 9.22."""
-    hand = Hand.started(network())
-    hand.stalled = {"alice"}
-    hand.subscribe("alice", where("price < 5"))
-    hand.publish(1)
-    for price in range(1, PHASES_MAX):
-        hand.change("alice", where(f"price = {price}"))
-        hand.publish(price, price + 1)
-    assert hand.changes("alice") == [("nyse", FIRST + 1 + 2 * at) for at in range(PHASES_MAX - 1)]
-    assert hand.got("alice") == [FIRST, *(FIRST + 1 + 2 * at for at in range(PHASES_MAX - 1))]
-    with pytest.raises(UsageError, match=r"E139 .* 7 changes of its condition under way: try again when"):
-        hand.change("alice", where("price = 9"))
-    with pytest.raises(UsageError, match="E146"):
-        hand.change("alice", where("cost > 5", cost="int"))
-    with pytest.raises(UsageError, match="E142"):
-        hand.change("nobody", where("price = 9"))
-
-
-def test_a_change_of_what_is_not_confirmed_yet_waits_its_turn() -> None:
-    """Clause 9.22."""
-    hand = Hand.started(network())
-    hand.loses = lambda _sender, _to, message: isinstance(message, StartGrantMessage)
-    hand.subscribe("alice", where("price < 5"))
-    hand.change("alice", where("price > 5"))
-    hand.loses = lambda *_: False
-    hand.wait(1_000)
-    start = hand.starts("alice")["nyse"]
-    assert hand.changes("alice") == [("nyse", start)], "one request was enough for both"
-    hand.publish(1, 6)
-    ((_, deliver),) = hand.of(Deliver)
-    assert deliver.batch.array("price")[deliver.rows].tolist() == [6]
-
-
-def test_after_it_has_ended_no_change_is_confirmed() -> None:
-    """Clause 9.22."""
-    hand = Hand.started(network())
-    hand.subscribe("alice", where("price < 5"))
-    hand.loses = lambda _sender, _to, message: isinstance(message, StartGrantMessage)
-    hand.change("alice", where("price > 5"))
-    hand.feed("s", UnsubscribeRequested(subscription=SubscriptionId("alice")))
-    hand.loses = lambda *_: False
-    hand.publish(1, 6)
-    hand.wait(1_000)
-    assert hand.changes("alice") == []
-    assert hand.got("alice") == []
-    both = wanting(where("price < 5"), where("price > 5"))
-    assert hand.sent(AdvertisementMessage, "s")[-1].removed == both
-
-
-def test_a_change_survives_a_restart_of_the_edge_at_the_same_tick() -> None:
-    """Clause 9.24."""
-    hand = Hand.started(two_pubends())
-    hand.stalled = {"alice"}
-    hand.subscribe("alice", where("price < 5"))
-    hand.publish(1, 6, pubend="nyse")
-    hand.publish(1, 6, pubend="lse")
-    hand.change("alice", where("price > 5"))
-    hand.publish(2, 7, pubend="nyse")
-    since = dict(hand.changes("alice"))
-    hand.crash("s")
-    hand.effects.clear()
-    hand.stalled.clear()
-    hand.start("s")
-    hand.link_up("b", "s")
-    again = SubscribeRequested(
-        subscription=SubscriptionId("alice"),
-        topic=TOPIC,
-        condition=where("price < 5"),
-        start={PubendId("nyse"): FIRST, PubendId("lse"): FIRST},
-        # Of nyse it was confirmed; of lse nobody had heard.
-        changes=((where("price > 5"), {PubendId("nyse"): since["nyse"]}),),
-    )
-    hand.feed("s", again)
-    hand.wait(1_000)
-    assert [pubend for pubend, _ in hand.changes("alice")] == ["lse"]
-    assert sorted(hand.events("alice")) == [("lse", FIRST), ("nyse", FIRST), ("nyse", FIRST + 3)]
 
 
 def test_restored_subscriptions_ask_once_and_lose_nothing() -> None:

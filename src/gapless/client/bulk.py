@@ -17,7 +17,6 @@ read goes on behind the last tick that it gave.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -277,9 +276,12 @@ class Bulk:
         if not error.retry or time.monotonic() - since + pause_s > self.patience_s:
             raise error
         time.sleep(pause_s)
-        # Nobody answers yet, perhaps: the next try will tell.
-        with contextlib.suppress(LinkError):
+        try:
             self.find()
+        except GaplessError as missed:
+            # Nobody answers yet, perhaps, or takes us in: the next try will tell.
+            if not missed.retry and not isinstance(missed, LinkError):
+                raise
         self.close()
         return min(2 * pause_s, _PAUSE_SECONDS_MAX)
 

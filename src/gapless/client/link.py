@@ -64,7 +64,8 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         #: Why the link was given up, once it was.
         self.error: GaplessError | None = None
-        #: Whether the node itself ended it, and said that coming back is no use.
+        #: Whether the node itself ended it and said why; and whether it said that coming back is no use.
+        self.is_answered = False
         self.is_refused = False
         self.welcomed: asyncio.Future[Welcome] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -156,7 +157,7 @@ class Link(asyncio.BufferedProtocol):
                 check_welcome(welcome)
                 self.welcomed.set_result(welcome)
             case Refuse(code=code, message=message, retry=retry):
-                self.is_refused = not retry
+                self.is_answered, self.is_refused = True, not retry
                 self.error = error_of(code, message, retry=retry)
                 self.fail(self.error)
             case Ping(number=number):

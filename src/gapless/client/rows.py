@@ -166,7 +166,11 @@ def cut(columns: pa.RecordBatch) -> list[pa.RecordBatch]:
         size = int(event_sizes(columns)[0])
         if size <= EVENT_BYTES_MAX:
             return [columns]
-        raise UsageError("E194", f"an event of {size} bytes: at most {EVENT_BYTES_MAX} can be sent")
+        raise UsageError(
+            "E194",
+            f"an event has {size} bytes, at most {EVENT_BYTES_MAX} can be sent: split it, or publish where "
+            "to find the rest",
+        )
     middle = rows // 2
     return [*cut(columns.slice(0, middle)), *cut(columns.slice(middle))]
 

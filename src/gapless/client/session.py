@@ -231,9 +231,7 @@ class Session:
             waited_s = self._loop.time() - began
             pause_s = self._backoff_s(self._attempts)
             if patience_s is not None and waited_s + pause_s > patience_s:
-                told = "; ".join(f"{address}: {link.error}" for address, link in failed)
-                # That nobody answers is said once.
-                raise LinkError("E401", f"no node answers: {told.replace(': E401 ', ': ')}", retry=True)
+                raise _given_up(failed)
             if first:
                 await asyncio.sleep(pause_s)
 
@@ -460,3 +458,14 @@ class Session:
 def never_sent(what: str) -> PeerError:
     """The error for an answer to something that was never said."""
     return PeerError("E240", f"the node answers {what}, which was never sent")
+
+
+def _given_up(failed: list[tuple[Address, Link]]) -> GaplessError:
+    """Why nobody took us in: what the first node that answered has said, or that none did."""
+    told = [f"{address}: {link.error}" for address, link in failed]
+    for at, (address, link) in enumerate(failed):
+        if link.is_answered and link.error is not None:
+            others = "".join(f"; {each}" for each in told[:at] + told[at + 1 :])
+            return error_of(link.error.code, f"{link.error.message} (at {address}{others})", retry=True)
+    # That nobody answers is said once.
+    return LinkError("E401", f"no node answers: {'; '.join(told).replace(': E401 ', ': ')}", retry=True)

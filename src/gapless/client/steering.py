@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from gapless.client.refusals import error_of
 from gapless.client.session import Session
 from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import BrokerId, PubendId, TopicId
@@ -108,7 +109,12 @@ class Steering:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, GaplessError):
                     await (await task).stop()
-        raise LinkError("E401", f"no repository answers: {'; '.join(map(str, errors))}", retry=True)
+        for error in errors:
+            if not isinstance(error, LinkError):
+                # That one did answer: what it has said is more than that nobody took us in.
+                raise error_of(error.code, error.message, retry=True)
+        told = "; ".join(str(error).removeprefix("E401 ") for error in errors)
+        raise LinkError("E401", f"no repository answers: {told}", retry=True)
 
     async def _keep(self, broker: BrokerId, session: Session, others: set[asyncio.Task[Session]]) -> None:
         """This one is used from now on; those that answered in the same moment are not."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any, Final, TypeVar
 from weakref import ref
 
@@ -288,8 +289,38 @@ def _most_of_all(batches: Sequence[EventBatch]) -> int | None:
     return sum(batch.nbytes if batch._most is None else batch._most for batch in batches)
 
 
-def gathered(batches: Iterable[EventBatch], rows_max: int, bytes_max: int) -> Iterator[EventBatch]:
+class LastJoined:
+    """Joins batches, and gives the same one to all who want those joined that were joined last."""
+
+    __slots__ = ("_parts", "_whole")
+
+    def __init__(self) -> None:
+        self._parts: Sequence[EventBatch] = ()
+        self._whole: EventBatch | None = None
+
+    def joined(self, batches: Sequence[EventBatch]) -> EventBatch:
+        """See `EventBatch.joined`."""
+        if len(batches) == 1:
+            return batches[0]
+        if self._whole is None or len(batches) != len(self._parts) or not all(map(is_, batches, self._parts)):
+            self._parts, self._whole = batches, EventBatch.joined(batches)
+        return self._whole
+
+    def forget(self) -> None:
+        """Nobody wants the last ones any more."""
+        self._parts, self._whole = (), None
+
+
+def gathered(
+    batches: Iterable[EventBatch],
+    rows_max: int,
+    bytes_max: int,
+    parts_max: int = 2**62,
+    joined: Callable[[Sequence[EventBatch]], EventBatch] = EventBatch.joined,
+) -> Iterator[EventBatch]:
     """The same rows in fewer and larger batches, of at most so much, unless they were larger before.
+
+    At most `parts_max` become one, by `joined`.
 
     >>> small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(5)]
     >>> [batch.ticks.tolist() for batch in gathered(small, 2, 1_000)]
@@ -298,10 +329,11 @@ def gathered(batches: Iterable[EventBatch], rows_max: int, bytes_max: int) -> It
     parts: list[EventBatch] = []
     rows = size = 0
     for batch in batches:
-        if parts and (rows + len(batch) > rows_max or size + batch.nbytes > bytes_max):
-            yield EventBatch.joined(parts)
+        full = rows + len(batch) > rows_max or size + batch.nbytes > bytes_max or len(parts) >= parts_max
+        if parts and full:
+            yield joined(parts)
             parts, rows, size = [], 0, 0
         parts.append(batch)
         rows, size = rows + len(batch), size + batch.nbytes
     if parts:
-        yield EventBatch.joined(parts)
+        yield joined(parts)

@@ -13,8 +13,8 @@ Implements docs/protocol.md, section 2.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -70,9 +70,15 @@ class Rows:
 
     def between(self, start: Tick, stop: Tick) -> list[EventBatch]:
         """The rows with ticks in `start..stop`, as batches in order, none of them empty."""
+        return [*self.each_between(start, stop)]
+
+    def each_between(self, start: Tick, stop: Tick) -> Iterator[EventBatch]:
+        """The same one by one, for whoever may want the first of them only. What comes later is not seen."""
         low, high = self._touching(start, stop)
-        parts = [chunk.between(start, stop) for chunk in self._chunks[low:high]]
-        return [part for part in parts if len(part)]
+        for chunk in self._chunks[low:high]:
+            part = chunk.between(start, stop)
+            if len(part):
+                yield part
 
     def has(self, batch: EventBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which rows of `batch` have a tick that is here already."""
@@ -136,10 +142,7 @@ class Rows:
         low = bisect_right(self._firsts, start) - 1
         if low < 0 or self._chunks[low].last < start:
             low += 1
-        high = low
-        while high < len(self._firsts) and self._firsts[high] < stop:
-            high += 1
-        return low, high
+        return low, bisect_left(self._firsts, stop, lo=low)
 
     def _replace(self, low: int, high: int, chunks: list[EventBatch]) -> None:
         for chunk in self._chunks[low:high]:

@@ -67,7 +67,9 @@ def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
         ]
     except (msgspec.DecodeError, SchemaError) as error:
         raise StoreError(
-            "E301", f"{database.path}: the created topics cannot be read: {error}: restore it from a copy"
+            "E301",
+            f"{database.path}: the created topics cannot be read: {error}: restore it from a copy, or move "
+            f"it and its -wal file away and start once with --accept-loss {database.path.name}",
         ) from error
 
 

@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.received(frame)
                 if share is not None:
                     now = perf_counter()
-                    took_s = now - before
+                    took_s = share.used(now - before)
                     if share.is_shared and frame.parts and len(frame.parts[0]) > LARGE_BYTES:
                         # What it took to read it, and will take to write it, counts as well.
                         took_s += sum(map(len, frame.parts)) * BYTE_SECONDS

@@ -46,6 +46,8 @@ BACKLOG_BYTES_MAX = 4 * 2**20
 LOW_WATER_SECONDS = 0.05
 #: Laggards get so much of each turn of the loop, and the end of the step that was begun.
 TURN_SECONDS = 0.002
+#: A batch up to this size stays encoded until the next one.
+KEPT_BYTES_MAX = 1 * 2**20
 #: A subscription without a bound of its own.
 UNBOUNDED = 2**62
 
@@ -170,6 +172,7 @@ class Delivery:
         self._next_turn = NextTurn(self._go_on, guard)
         #: The laggards that get more when their connection has sent what it holds.
         self._congested: dict[Connection, dict[Reader, None]] = {}
+        self._last_whole = _LastWhole()
         #: Rows that were handed to connections, counted once for each.
         self.rows = 0
 
@@ -231,7 +234,7 @@ class Delivery:
 
     def deliver(self, effect: Deliver) -> None:
         """Hand out the rows of one delivery."""
-        writer = _Writer(self._forms, effect, self._sources)
+        writer = _Writer(self._forms, effect, self._sources, self._last_whole)
         self.rows += len(effect.rows)
         if effect.source is None and not effect.laggard and len(effect.rows) == 1:
             self._deliver_one(effect, writer)
@@ -392,10 +395,14 @@ class Delivery:
     def drained(self, connection: Connection) -> None:
         """What was sent has left, or is lost with the connection."""
         for reader in self._congested.pop(connection, {}):
-            if reader.unsent:
-                self._send_unsent(reader)
-            else:
-                self._ask(reader)
+            # One client may have thousands of them.
+            self._soon(partial(self._drained, reader))
+
+    def _drained(self, reader: Reader) -> None:
+        if reader.unsent:
+            self._send_unsent(reader)
+        else:
+            self._ask(reader)
 
     # What comes back.
 
@@ -526,14 +533,39 @@ class Delivery:
         return found
 
 
+class _LastWhole:
+    """The last batch that a laggard got, encoded: those who fell behind together get the same."""
+
+    __slots__ = ("_batch", "_columns")
+
+    def __init__(self) -> None:
+        self._batch: EventBatch | None = None
+        self._columns: SharedColumns | None = None
+
+    def of(self, effect: Deliver, numbers: list[int]) -> SharedColumns:
+        """The whole batch of a delivery."""
+        if effect.source is None and effect.batch is self._batch:
+            assert self._columns is not None
+            return self._columns
+        columns = SharedColumns(effect.batch, numbers, effect.source)
+        if effect.laggard and effect.source is None and effect.batch.nbytes <= KEPT_BYTES_MAX:
+            self._batch, self._columns = effect.batch, columns
+        return columns
+
+
 class _Writer:
     """The rows of one delivery, encoded when first needed."""
 
-    __slots__ = ("_columns", "_effect", "_forms", "_numbers", "_rows")
+    __slots__ = ("_columns", "_effect", "_forms", "_last", "_numbers", "_rows")
 
     def __init__(
-        self, forms: Mapping[TopicId, RowFormat], effect: Deliver, sources: Mapping[PubendId, int]
+        self,
+        forms: Mapping[TopicId, RowFormat],
+        effect: Deliver,
+        sources: Mapping[PubendId, int],
+        last: _LastWhole,
     ) -> None:
+        self._last = last
         self._forms = forms
         self._effect = effect
         self._numbers = [sources[pubend] for pubend in effect.pubends]
@@ -562,7 +594,7 @@ class _Writer:
             connection.send(self.rows(topic).few(number, rows.tolist()))
         elif len(rows) == len(effect.batch):
             if self._columns is None:
-                self._columns = SharedColumns(effect.batch, self._numbers, effect.source)
+                self._columns = self._last.of(effect, self._numbers)
             connection.send(self._columns.frame([(number, None)]))
         else:
             source = None if effect.source is None else effect.source[rows]

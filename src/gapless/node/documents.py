@@ -1,13 +1,14 @@
-"""Which documents does a node take? Those that it can match in a moment, whoever subscribes.
+"""Which documents does a node take? Those that it can match quickly, whoever subscribes.
 
-A document is parsed and matched inside a step of the broker, while everybody else waits. What that takes
-follows its bytes and its *parts*: the tags, attributes, comments and sections in it, counted as the signs `<`
-that begin no `</`, and the signs `=`. Both have a quota, which is checked when somebody publishes: a document
-that is over it is refused, and not stored to match nothing. What is within it has a *weight*: as many rows
-without documents take about as long. What is too heavy for one step of the broker is cut.
+A document is parsed and matched within a step of the broker, while everybody else waits. The time depends on
+its size in bytes and on its *parts*: tags, attributes, comments and sections, counted as the characters `<`
+that do not begin a `</`, plus the characters `=`. Both have a quota, checked when the document is published:
+one that exceeds it is refused, rather than stored and never matched. A document within the quota has a
+*weight*: the number of rows without documents that take about as long. A batch that is too heavy for one step
+is split.
 
-A sign in a text counts as one in a tag does: to tell them apart, the document would have to be parsed. In
-UTF-16 a `</` counts too, and what only looks like a sign.
+A `<` or `=` in text counts like one in a tag: to tell them apart, the document would have to be parsed. In
+UTF-16 a `</` counts as well, and so do bytes that only look like one of these characters.
 
 Implements docs/content.md, section 9.
 """
@@ -27,12 +28,12 @@ from gapless.node.config import Limits
 
 __all__ = ["DocumentQuota", "Weights", "parts_of"]
 
-#: One for each row, or document.
+#: One number per row, or per document.
 Weights: TypeAlias = npt.NDArray[np.int64]
 
-#: What a part weighs, in rows: with a handful of patterns, it takes about 5 microseconds to parse and match.
+#: The weight of a part: with a handful of patterns, parsing and matching it takes about 5 microseconds.
 PART_WEIGHT = 7
-#: So many bytes weigh as much as a row.
+#: This many bytes weigh as much as a row.
 ROW_BYTES = 40
 
 _OPENING, _CLOSING, _EQUALS = b"</="
@@ -44,15 +45,15 @@ class DocumentQuota:
     def __init__(self, limits: Limits) -> None:
         self._bytes_max = limits.document_bytes_max
         self._parts_max = limits.document_parts_max
-        #: Documents that have no more bytes together are within both: each part has one at least.
+        #: Documents of no more bytes than this in total are within both quotas: a part has at least one byte.
         self._harmless_bytes_max = min(self._bytes_max, self._parts_max)
-        #: Where each topic has its documents; the schema tells whether that is still so.
+        #: The columns of each topic that hold documents, and the schema for which that is so.
         self._columns: dict[TopicId, tuple[Schema, tuple[int, ...]]] = {}
 
     def check(self, schema: Schema, rows: pa.RecordBatch) -> Weights | None:
-        """What the documents of each row weigh; None where there are none.
+        """The weight of the documents in each row; None if the topic has none.
 
-        Raises ContentError E176 if a document is over a quota. The rows must be of the schema.
+        Raises ContentError E176 if a document exceeds a quota. The rows must match the schema.
         """
         known = self._columns.get(schema.topic)
         if known is None or known[0] is not schema:
@@ -68,10 +69,10 @@ class DocumentQuota:
         offsets = np.frombuffer(offsets_buffer, np.int32, len(array) + 1, 4 * array.offset)
         sizes = np.diff(offsets).astype(np.int64)
         if offsets[-1] - offsets[0] <= self._harmless_bytes_max:
-            # Most parts have four bytes or more.
+            # Too small to be worth counting: most parts have at least four bytes.
             return sizes * PART_WEIGHT // 4
         if array.null_count:
-            # What is hidden behind a null is no document.
+            # Bytes behind a null are not a document.
             sizes[np.asarray(array.is_null().to_numpy(zero_copy_only=False))] = 0
         row = int(sizes.argmax())
         if sizes[row] > self._bytes_max:
@@ -87,7 +88,7 @@ class DocumentQuota:
 
 
 def parts_of(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32]) -> Weights:
-    """How many parts each document has at most: the first is `data[offsets[0]:offsets[1]]`.
+    """An upper bound for the parts of each document; the first is `data[offsets[0]:offsets[1]]`.
 
     >>> data = b"<a b='1'><!-- --><c>=</c></a><a/>"
     >>> parts_of(np.frombuffer(data, np.uint8), np.array([0, 29, 29, 33], np.int32)).tolist()

@@ -1,14 +1,14 @@
-"""How much of a node does one principal use? Its clients, subscriptions and names, and its share of a turn.
+"""How much of a node may one principal use? Quotas for what it keeps there, and a share of the event loop.
 
 A principal is who a client is (`Rights.principal`): a token, a certificate, or everybody who shows neither.
-Whatever a principal has is counted, those subscriptions included that are parked after a connection broke,
-and what would exceed a quota of `[limits]` is refused before anything has changed (E106).
+Everything a principal has is counted, including subscriptions parked after a lost connection. A request that
+would exceed a quota of `[limits]` is refused before anything has changed (E106).
 
-The event loop is shared, too. What the clients of one principal say is carried out for a part of a turn; the
-rest waits until everybody else has had a turn. So thousands of requests at once, over however many
-connections, delay nobody but whoever sent them. What the requests cause later, such as matching an event,
-counts too. While several principals are there, one that has used the loop for a while leaves it to the others
-for as long, and for much longer after a single piece of work that took long.
+The event loop is shared, too. In each turn, the requests of one principal run for a limited time; the rest
+wait until every other principal has had its turn. So a client that sends thousands of requests at once, over
+any number of connections, delays only its own principal. Work that a request causes later, such as matching
+an event, is charged as well. While several principals are active, each one rests after its work for as long
+as the work took, and much longer after a single long piece of work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TypeAlias
 
 from gapless.content.condition import Condition
@@ -30,32 +30,34 @@ from gapless.node.security import ANONYMOUS
 #: A condition, and the topic that it is about.
 Matched: TypeAlias = tuple[TopicId, Condition]
 
-#: How long the requests of one principal may run in a turn when nobody else is there.
+#: How long the requests of one principal may run in a turn while no other principal is active.
 TURN_SECONDS = 0.005
-#: And among others: the longer the steps were that the last ones caused, the more of them go together.
+#: The same while others are active. The longer the steps that its last requests caused, the longer its turn,
+#: so that more requests share a step.
 SHARED_TURN_SECONDS, SHARED_TURN_SECONDS_MAX, CAUSED_PART = 0.001, 0.004, 1.0
-#: A principal is among others while somebody else was heard within so many seconds.
+#: Turns are shared while two principals were heard from within this many seconds.
 AMONG_OTHERS_SECONDS = 0.25
-#: Among others a principal waits after each piece of work, for as long as that took. From so long on it waits
-#: for longer: once more for each `LONGER_SECONDS`. What cannot be cut into pieces others then meet seldom
-#: enough that their 99th percentile does not.
+#: While turns are shared, a principal rests after each piece of work for as long as the work took. Beyond
+#: `LONG_SECONDS` it rests longer: as long again for each further `LONGER_SECONDS`. Work that cannot be split
+#: is then rare enough to stay out of the others' 99th percentile.
 LONG_SECONDS, LONGER_SECONDS = 0.010, 0.003
-#: But never longer than this in all: a client that hears no PONG for 10 seconds gives the node up.
+#: Upper bound of a rest: a client that hears no PONG for 10 seconds gives up on the node.
 REST_SECONDS_MAX = 4.0
-#: All clients without a token or certificate are one principal. Their conditions may cost as much as those of
-#: this many principals: an open network is one team's, and its readers share the price.
+#: All clients without a token or certificate are one principal, whose conditions may cost as much as those of
+#: this many others: an open network belongs to one team, which bears the cost together.
 ANONYMOUS_SHARES = 50
 
 
 class Turns:
-    """Who is there. One for all shares of a node."""
+    """Tells whether several principals are active. All shares of a node have the same one."""
 
-    __slots__ = ("_last", "_last_at", "_shared_until", "are_shared")
+    __slots__ = ("_last", "_last_at", "_other_at", "_shared_until", "are_shared")
 
     def __init__(self) -> None:
         self._last: Share | None = None
-        self._last_at = self._shared_until = -AMONG_OTHERS_SECONDS
-        #: Whether several principals were heard of late.
+        #: When that one was heard from last, and when anybody else was.
+        self._last_at = self._other_at = self._shared_until = -AMONG_OTHERS_SECONDS
+        #: Whether several principals were heard from recently.
         self.are_shared = False
 
     def heard(self, share: Share, now: float) -> None:
@@ -63,66 +65,80 @@ class Turns:
         if share is not self._last:
             if now - self._last_at < AMONG_OTHERS_SECONDS:
                 self._shared_until = now + AMONG_OTHERS_SECONDS
-            self._last = share
+            self._last, self._other_at = share, self._last_at
         self._last_at = now
         self.are_shared = now < self._shared_until
 
+    def has_others(self, share: Share, now: float) -> bool:
+        """Whether anybody else was heard from recently."""
+        return now - (self._other_at if share is self._last else self._last_at) < AMONG_OTHERS_SECONDS
+
 
 class Share:
-    """The share of the event loop that one principal has. Times are those of `perf_counter`."""
+    """One principal's share of the event loop. All times are those of `perf_counter`."""
 
     __slots__ = (
-        *("_caused_s", "_loop", "_next", "_spent_s", "_turn_s", "_turns", "_until", "_waiting"),
+        *("_caused_s", "_cpu_s", "_loop", "_next", "_spent_s", "_turn_s", "_turns", "_until", "_waiting"),
         *("held_bytes", "held_bytes_max"),
     )
 
     def __init__(self, held_bytes_max: int, turns: Turns) -> None:
         self._loop = asyncio.get_running_loop()
         self._turns = turns
-        #: What its requests have taken in this turn, and may.
+        #: How long its requests have run in this turn, and how long they may.
         self._spent_s = 0.0
         self._turn_s = SHARED_TURN_SECONDS
-        #: What they have caused since, and until when others come first.
+        #: CPU time of this thread when one of its clients was last heard from.
+        self._cpu_s = 0.0
+        #: How long the steps were that they have caused since, and until when the principal rests.
         self._caused_s = 0.0
         self._until = 0.0
-        #: What its clients have sent and was not carried out, such as unfinished frames; and how much may be.
+        #: Bytes from its clients that are not processed yet, such as unfinished frames; and their maximum.
         self.held_bytes = 0
         self.held_bytes_max = held_bytes_max
         self._waiting: deque[Callable[[], None]] = deque()
-        #: What calls `_turn`, when that is to be.
+        #: The scheduled call of `_turn`, if there is one.
         self._next: asyncio.Handle | None = None
 
     @property
     def is_shared(self) -> bool:
-        """Whether there are others."""
+        """Whether other principals are active."""
         return self._turns.are_shared
 
     @property
     def is_used_up(self) -> bool:
-        """Whether others come first."""
+        """Whether its time in this turn is used up."""
         return self._spent_s >= (self._turn_s if self._turns.are_shared else TURN_SECONDS)
 
     def heard(self, now: float) -> None:
         """One of its clients has said something."""
         self._turns.heard(self, now)
-        if self._turns.are_shared and now >= self._until and self._next is None:
-            self._begin()
+        if self._turns.are_shared:
+            self._cpu_s = thread_time()
+            if now >= self._until and self._next is None:
+                self._begin()
+
+    def used(self, seconds: float) -> float:
+        """CPU time of a request that took `seconds`. Nobody rests because the machine was busy elsewhere."""
+        if seconds < LONG_SECONDS or not self._turns.are_shared:
+            return seconds
+        return min(seconds, thread_time() - self._cpu_s)
 
     def spent(self, seconds: float, now: float) -> None:
-        """A request has taken so long."""
+        """A request took this long."""
         self._spent_s += seconds
         if self._turns.are_shared:
             self._until = min(max(self._until, now) + _rest(seconds), now + REST_SECONDS_MAX)
 
     def caused(self, seconds: float, now: float) -> None:
-        """A step that its requests have caused took so long."""
+        """A step that its requests caused took this long."""
         self._caused_s += seconds
         self.spent(seconds, now)
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call this when it is the principal's turn again. Whoever waits longest comes first.
+        """Call `go_on` when it is the principal's turn again; first come, first served.
 
-        At most one call waits for each connection.
+        Each connection has at most one call waiting.
         """
         self._waiting.append(go_on)
         self._call()
@@ -134,8 +150,9 @@ class Share:
 
     def _turn(self) -> None:
         self._next = None
-        if self._turns.are_shared and perf_counter() < self._until:
-            # Something that it has caused took long.
+        now = perf_counter()
+        if now < self._until and self._turns.has_others(self, now):
+            # A step that it caused took long, so it still rests.
             self._call()
             return
         self._begin()
@@ -148,15 +165,17 @@ class Share:
 
     def _call(self) -> None:
         if self._next is None:
-            rest_s = self._until - perf_counter() if self._turns.are_shared else 0.0
+            now = perf_counter()
+            rest_s = self._until - now if self._turns.has_others(self, now) else 0.0
             if rest_s > 0.0:
-                self._next = self._loop.call_later(rest_s, self._turn)
+                # The others may leave meanwhile.
+                self._next = self._loop.call_later(min(rest_s, AMONG_OTHERS_SECONDS), self._turn)
             else:
                 self._next = self._loop.call_soon(self._turn)
 
 
 def _rest(seconds: float) -> float:
-    """For how long others come first after a piece of work.
+    """How long a principal rests after a piece of work.
 
     >>> [round(_rest(ms / 1_000) * 1_000) for ms in (1, 10, 16, 40, 100)]
     [1, 10, 48, 440, 3100]
@@ -177,12 +196,12 @@ class Principal:
     condition_bytes: int = 0
     #: Its named subscriptions.
     names: int = 0
-    #: How often each condition that costs something with every event is asked for, and what they all cost.
+    #: How many subscriptions use each condition that costs something per event, and the total cost.
     matched: Counter[Matched] = field(default_factory=Counter)
     matching_cost: int = 0
 
     def match(self, matched: Matched, sign: int) -> None:
-        """A condition is asked for once more, or once less. One that is asked for twice is evaluated once."""
+        """Count one more or one less use of a condition. However often it is used, it is evaluated once."""
         cost = matching_cost(matched[1])
         if not cost:
             return
@@ -201,7 +220,7 @@ class Principal:
 
 
 class Principals:
-    """Everybody who has something at this node. Whoever has nothing any more is forgotten."""
+    """The principals that have something at this node. One that has nothing left is forgotten."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -212,7 +231,7 @@ class Principals:
         return len(self._known)
 
     def of(self, name: str) -> Principal:
-        """A principal; call `left` when it may have nothing any more."""
+        """The principal of this name; call `left` when it may have nothing left."""
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = Principal(
@@ -221,19 +240,19 @@ class Principals:
         return found
 
     def left(self, principal: Principal) -> None:
-        """Something of a principal is gone."""
+        """Forget a principal if it has nothing left."""
         if principal.is_empty and self._known.get(principal.name) is principal:
             del self._known[principal.name]
 
     def check_client(self, name: str) -> None:
-        """Raise UsageError if a principal has as many connections as it may."""
+        """Raise UsageError if a principal has no connection left in its quota."""
         found = self._known.get(name)
         has = 0 if found is None else found.clients
         if has >= self.limits.principal_clients_max:
             raise _exceeded(name, f"{has:,} connections", "principal_clients_max")
 
     def check_subscription(self, principal: Principal, of_client: int, where: str, *, named: bool) -> None:
-        """Raise UsageError if one more subscription exceeds a quota; its client has `of_client`."""
+        """Raise UsageError if one more subscription exceeds a quota; its connection has `of_client`."""
         limits, name = self.limits, principal.name
         if of_client >= limits.client_subscriptions_max:
             raise _exceeded(
@@ -249,13 +268,13 @@ class Principals:
             )
 
     def check_condition(self, principal: Principal, where: str) -> None:
-        """Raise UsageError if one more condition would be too much."""
+        """Raise UsageError if one more condition exceeds the quota of characters."""
         if principal.condition_bytes + len(where) > self.limits.principal_condition_bytes_max:
             told = f"conditions of {principal.condition_bytes:,} characters together"
             raise _exceeded(principal.name, told, "principal_condition_bytes_max")
 
     def check_matching(self, principal: Principal, topic: TopicId, condition: Condition) -> None:
-        """Raise UsageError if one more condition would make events too expensive."""
+        """Raise UsageError if one more condition makes matching an event too expensive."""
         cost = matching_cost(condition)
         if cost and (topic, condition) not in principal.matched:
             total, most = principal.matching_cost + cost, self.limits.principal_matching_cost_max

@@ -370,7 +370,11 @@ class Publishing:
         if place is None or place.topic == topic:
             return
         if client.rights.may_see(place.topic):
-            raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")
+            raise UsageError(
+                "E115",
+                f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}': name one of '{topic}', "
+                "or none",
+            )
         raise UsageError("E143", f"pubend '{pubend}' does not live at this node")
 
     def _pubend_for(self, client: Speaker, message: Publish) -> PubendId:

@@ -1,13 +1,13 @@
-"""How is a long condition read without a stall? In a thread, one at a time, by turns of the principals.
+"""How is a long condition read without a stall? In a thread, one at a time, the principals taking turns.
 
-A condition of a hundred kilobytes, or a short one with many ANDs of ORs, takes up to some hundreds of
-milliseconds to be read, and what comes of it is a function of its text and the schema alone. So it is read in
-a thread while the event loop serves everybody else. The frame that carries it, and all behind it, wait in
-their connection (`Connection.hold`); when the condition is read the frame comes again, as if it had just
-come, and finds it here.
+Reading a condition of a hundred kilobytes, or a short one with many ANDs of ORs, takes up to a few hundred
+milliseconds. The result depends only on the text and the schema, so a thread reads it while the event loop
+serves everybody else. The frame that carries the condition, and all frames behind it, wait in their
+connection (`Connection.hold`). When the condition has been read, the frame is handled again as if it had just
+arrived, and finds the result here.
 
-Of each principal one condition is read at a time, and after a long one the principal rests, as it does after
-a long request: so nobody else waits for more than one condition of whoever sends thousands of them.
+The thread reads one condition of a principal at a time, and after a long one the principal rests, as it does
+after a long request. So if one principal sends thousands of conditions, the others wait for at most one.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from gapless.node.worker import Worker
 
 log = event_log("gapless.reading")
 
-#: A condition of no more characters is read at once: the worst of them take about 10 ms, nearly all 0.2 ms.
+#: Conditions up to this length are read on the event loop: nearly all take 0.2 ms, the worst about 10 ms.
 SHORT_CHARACTERS = 200
-#: Conditions that are read and not fetched: a client that is not heard may leave its own for a while. Beyond
-#: this, the oldest is dropped, and read again when its frame comes.
+#: Maximum number of results that wait to be fetched; a client that must wait its turn fetches its own late.
+#: Beyond this, the oldest is dropped, and its condition is read again when the frame is handled.
 READ_MAX = 64
 
-#: After a long one its principal waits for so many times as long: others want the thread and the loop.
+#: After a long condition, its principal rests this many times as long as reading it took.
 REST = 3
 
 Result: TypeAlias = Condition | GaplessError
 
 
 class NotReadYetError(Exception):
-    """A condition has to be read first. Raised before anything has changed."""
+    """A condition must be read in the thread first. Raised before anything has changed."""
 
     def __init__(self, where: str, schema: Schema) -> None:
         super().__init__(f"a condition of {len(where)} characters")
@@ -70,7 +70,7 @@ class _Job:
             condition = read_now(self.where, self.schema)
             prepare(condition)
         except GaplessError as error:
-            # Where it was raised holds all that was read of the text.
+            # Its traceback would keep everything alive that was parsed from the text.
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
         finally:
@@ -82,25 +82,25 @@ class Reading:
     """Reads the conditions that clients send."""
 
     def __init__(self, guard: Guard | None = None) -> None:
-        """`guard` hears of mistakes of our own."""
+        """`guard` is told of our own bugs."""
         self._guard = guard
         self._loop = asyncio.get_running_loop()
         #: Made when the first long condition comes.
         self._worker: Worker | None = None
         self._is_closed = False
-        #: What was read for a client and not fetched.
+        #: Results by client, until they are fetched.
         self._read: OrderedDict[object, tuple[str, Schema, Result]] = OrderedDict()
-        #: What waits, by principal: at most one of each client. A principal that rests is here, too.
+        #: What waits to be read, at most one condition per client. A principal that rests has an entry, too.
         self._jobs: dict[Principal, deque[_Job]] = {}
         self._by_client: dict[object, _Job] = {}
-        #: The principals that have something to be read and do not rest, the next one first.
+        #: The principals that are ready to have a condition read, the next one first.
         self._turns: deque[Principal] = deque()
         self._is_busy = False
 
     def condition(self, client: object, where: str, schema: Schema) -> Condition:
-        """The condition that a client has sent. Raises UsageError when it makes no sense.
+        """The condition that a client sent. Raises UsageError if it is not valid.
 
-        Raises NotReadYetError when it takes long: call `read` then, and come again when it is read.
+        Raises NotReadYetError if reading takes long: call `read`, and ask again when it is done.
         """
         if len(where) <= SHORT_CHARACTERS:
             return read_now(where, schema)
@@ -112,14 +112,14 @@ class Reading:
             try:
                 raise result
             finally:
-                # An error refers to this frame, and this frame to the error, with megabytes of text.
+                # The error and this stack frame refer to each other, and would keep megabytes of text alive.
                 del found, result
         return result
 
     def read(
         self, principal: Principal, client: object, unread: NotReadYetError, then: Callable[[], None]
     ) -> None:
-        """Read a condition of a client, which has no other one that waits; call `then` when it is read."""
+        """Have a condition read, and call `then` when it is. The client has no other one waiting."""
         assert client not in self._by_client, "the frames of a client wait behind the one that is read"
         job = self._by_client[client] = _Job(client, unread.where, unread.schema, then)
         waiting = self._jobs.get(principal)
@@ -137,7 +137,7 @@ class Reading:
             job.is_dropped = True
 
     def trouble(self) -> str | None:
-        """What a person should know of the thread, None when all is well."""
+        """What is wrong with the thread; None when all is well."""
         return None if self._worker is None else self._worker.trouble()
 
     async def close(self) -> None:
@@ -147,7 +147,7 @@ class Reading:
             await self._worker.close()
 
     def _next(self) -> None:
-        """Let the thread read what is next."""
+        """Hand the next condition to the thread, if it is free."""
         while self._turns and not self._is_busy and not self._is_closed:
             principal = self._turns.popleft()
             waiting = self._jobs[principal]
@@ -191,13 +191,13 @@ class Reading:
 
 
 def read_now(where: str, schema: Schema, *, is_kept: bool = False) -> Condition:
-    """Read a condition; one that `is_kept` was accepted before, perhaps by an earlier version."""
+    """Read a condition. With `is_kept`, it was accepted before, perhaps by an earlier version."""
     try:
         return parse_condition(where, schema, is_written=is_kept)
     except GaplessError:
         raise
     except Exception as error:
-        # Reading a condition changes nothing: whoever sent it hears of it, and all others are served on.
+        # Reading changes no state, so only the sender is told, and the node goes on.
         log.error("request_failed", code="E181", reason=repr(error))
         raise UsageError(
             "E181", "internal error while reading this condition; see the log of the node"

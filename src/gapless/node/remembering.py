@@ -1,9 +1,9 @@
-"""What must the database know before a log forgets? Who published what, and how far the logs have come.
+"""What must the database know before a log is trimmed? Who published what, and how far the logs have come.
 
-A commit waits for the disk, which may be slow while others write, so it is done in a thread. What is written
-is taken from the publishers on the event loop, a few at a time; what the disk refuses is put back. At the end
-of a node, and for an operator who waits for it, everything is written at once (`write_now`): what was taken
-and is not written yet is then put back first, and the thread leaves it alone.
+A commit waits for the disk, which may be slow under load, so a thread does it. The event loop takes the
+positions from the publishers, a few at a time, and puts them back if the disk refuses them. When a node
+stops, or an operator waits for it, everything is written at once (`write_now`): positions that were taken and
+not yet written are put back first, and the thread then skips them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Taken:
 
     forgotten: dict[PubendId, list[str]] = field(default_factory=dict)
     positions: dict[PubendId, list[PublisherPosition]] = field(default_factory=dict)
-    #: Per pubend: everything stored up to this tick is written with this, or was before. Empty for a part.
+    #: Per pubend: with this, everything stored up to this tick is written. Empty but for the last part.
     ticks: dict[PubendId, Tick] = field(default_factory=dict)
-    #: It was put back: somebody else writes it.
+    #: Whether it was put back, for another commit to write.
     is_void: bool = False
 
 
@@ -54,11 +54,11 @@ class Remembering:
         self._under_way: _Taken | None = None
 
     def trouble(self) -> str | None:
-        """What is wrong with the thread that writes, None when all is well."""
+        """What is wrong with the writing thread; None when all is well."""
         return self._desk.trouble()
 
     async def write(self) -> dict[PubendId, Tick]:
-        """Write everything. Gives up to which ticks logs may forget their notes. Raises StoreError."""
+        """Write everything. Returns the tick up to which each log may drop its notes. Raises StoreError."""
         if self._database is None:
             return {}
         async with self._turn:
@@ -76,7 +76,7 @@ class Remembering:
         taken = _Taken()
         try:
             with self._database.transaction():
-                # The thread writes within a transaction, too: it has, or it sees that it need not.
+                # The thread commits in a transaction of its own: it is done by now, or will find this void.
                 if self._under_way is not None and not self._under_way.is_void:
                     self._under_way.is_void = True
                     self._put_back(self._under_way)

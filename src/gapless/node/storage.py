@@ -1,8 +1,8 @@
-"""How do records become durable without holding anything up? One thread that flushes, log by log.
+"""How do records become durable without blocking the event loop? Threads flush them, log by log.
 
-Whatever was appended while a flush was under way is the next flush: the busier the log, the larger the
-groups, and an idle log flushes at once. Reads and trims have a thread of their own, so that history
-never waits in front of new events.
+Records appended during a flush make up the next one: a busy log flushes in large groups, an idle log at once.
+Large flushes have a thread of their own, so that small ones need not wait for them. So do reads and trims, so
+that new events never wait for history.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from gapless.store.log import Log, SegmentArchive
 
 log = event_log("gapless.storage")
 
-#: Trims are put together for so long: each one costs a write to the node's database.
+#: Trims are collected for this long, because each costs a write to the node's database.
 TRIM_SECONDS = 1.0
-#: A trim that the disk has refused is tried again after this time.
+#: How long to wait before retrying a trim that the disk refused.
 TRIM_AGAIN_SECONDS = 2.0
-#: Up to so many bytes a flush is quick; larger ones have a thread of their own. While other logs are flushed
-#: as well, the next flush after one of these waits for as long as it took: the disk is theirs, too.
+#: Flushes up to this size are quick; larger ones have a thread of their own. After a large flush, the log's
+#: next one waits for as long as that took if another log was flushed within `OTHERS_SECONDS`, because they
+#: share the disk.
 QUICK_BYTES_MAX = 1 * 2**20
 OTHERS_SECONDS = 0.1
-#: Reading, trimming, archiving and tidying are stuck when one piece takes longer than this.
+#: A read or trim, or an archiving or tidying run, that takes longer than this is stuck.
 READ_SECONDS_MAX = 30.0
 ARCHIVE_SECONDS_MAX = 300.0
 
@@ -72,25 +73,25 @@ class Storage:
         guard: Guard | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
-        """`feed` takes what happened; `broken` hears that a log cannot be trusted any more.
+        """`feed` receives events for the broker; `broken` is called when a log can no longer be trusted.
 
-        `before_trim` is awaited before a log forgets events, and their notes with them, and says up to which
-        tick of each pubend its notes are not needed any more. `flushed` hears how many seconds
-        each flush took. `archives` are for the logs that are archived. `make_room` gives up what a full disk
-        can spare, and says whether that was something. `guard` hears of everything else that goes wrong, and
-        `quarantine` of events that are too large to be told.
+        `before_trim` is awaited before a log drops events and their notes; it returns, per pubend, the tick
+        up to which notes are no longer needed. `flushed` receives the duration of each flush in seconds.
+        `archives` holds the archive of each log that has one. `make_room` frees reserved disk space, and
+        returns whether there was any. `guard` is told of everything else that goes wrong, `quarantine` of
+        events that are too large to be delivered.
         """
         self._make_room = make_room
         self._guard = guard or Guard(_raised)
         self._quarantine = quarantine or Quarantine()
         self._archives = archives or {}
-        #: Per pubend the highest segment that its archive has.
+        #: The highest archived segment of each pubend.
         self._archived: dict[PubendId, int] = {}
-        #: Since when each log keeps what everybody has, as the broker was told.
+        #: The tick from which retention keeps the events of each log, as last reported to the broker.
         self._kept_from: dict[PubendId, Tick] = {}
         self._flush_took = flushed
         self._before_trim = before_trim
-        #: What may be trimmed, and is soon: per pubend the tick below which.
+        #: Trims that are due: per pubend, the tick below which events may go.
         self._trims: dict[PubendId, Tick] = {}
         self._trimmer: asyncio.TimerHandle | None = None
         self._trimming: asyncio.Task[None] | None = None
@@ -99,24 +100,24 @@ class Storage:
         self._feed = feed
         self._broken = broken
         self._loop = asyncio.get_running_loop()
-        # One thread each: fdatasync of two logs at once would only make both wait for the same disk. But
-        # those who write little do not wait for those who write much.
+        # One thread for small flushes and one for large: syncing more logs at once would only make them wait
+        # for the same disk, but small flushes need not wait for large ones.
         self._writer = Worker("gapless-flush", self._guard.mistaken)
         self._bulk_writer = Worker("gapless-flush-bulk", self._guard.mistaken)
         self.reader = Desk("gapless-read", patience_s=READ_SECONDS_MAX)
-        # Making Parquet of a segment takes seconds, which nobody shall wait for.
+        # Converting a segment to Parquet takes seconds; nothing else should wait for it.
         self.archivist = Desk("gapless-archive", patience_s=ARCHIVE_SECONDS_MAX)
         self._archiving = False
-        #: Letting go of what newer rows supersede, while that is under way.
+        #: The task that removes superseded rows, while it runs.
         self._tidying: asyncio.Task[None] | None = None
         #: Logs with a flush under way, or about to begin.
         self._flushing: set[PubendId] = set()
-        #: The log whose flush began last and when, and the same of the last flush of another log.
+        #: The log that was flushed last, and when that began; then the same for the last one of another log.
         self._last_flush: tuple[PubendId, float] = (PubendId(""), -OTHERS_SECONDS)
         self._last_other = self._last_flush
-        #: Logs with records that no flush was begun for.
+        #: Logs with records that no flush has been started for.
         self._appended: dict[PubendId, None] = {}
-        #: Records that are not flushed, with their rows and bytes; and those that the broker must hear of.
+        #: Records that are not flushed yet, with their rows and bytes; then those to report to the broker.
         self._weights: dict[PubendId, deque[Durable]] = {}
         self._telling = Telling(feed, self._look_whether_idle, self._guard)
         #: Set while nothing is under way.
@@ -125,14 +126,14 @@ class Storage:
         self._closed = False
 
     def add(self, pubend: PubendId, log: RecordLog, now: Tick) -> Recovered:
-        """A pubend was created here: this is its log. Says what a broker must know of it."""
+        """Add the log of a pubend that was created here. Returns what the broker must know of it."""
         self._logs[pubend] = log
         return self._recovered(pubend, now)
 
     def recovered(self, now: Tick) -> dict[PubendId, Recovered]:
-        """What the logs say to a broker that starts; `now` is the clock."""
+        """What a starting broker must know of the logs; `now` is the clock."""
         found = {pubend: self._recovered(pubend, now) for pubend in self._logs}
-        # What an earlier life had no time or no room for.
+        # Trims that an earlier run had no time or no room for.
         for pubend, each in found.items():
             if each.released > 0:
                 self._trim_in(TRIM_SECONDS, pubend, each.released, now)
@@ -144,11 +145,11 @@ class Storage:
         return replace(found.recover(), kept_from=kept_from)
 
     def tick(self, now: Tick) -> None:
-        """Once a second: let go of what retention keeps no longer, and archive what was sealed."""
+        """Called once a second: release what retention no longer keeps, and archive sealed segments."""
         self._now = now
         for pubend, each in self._logs.items():
             kept_from = each.kept_from(now)
-            # Each move costs a record: one that frees less than a hundredth of what is kept can wait.
+            # Each move costs a record, so one that frees less than a hundredth of the log can wait.
             if kept_from >= self._kept_from[pubend] + each.retention.step:
                 self._kept_from[pubend] = kept_from
                 self._feed(RetentionMoved(pubend=pubend, kept_from=kept_from))
@@ -159,7 +160,7 @@ class Storage:
             self._tidying = self._guard.task(self._tidy(), "tidy")
 
     async def _tidy(self) -> None:
-        """Let go of superseded rows where they are many, if they are archived and their notes remembered."""
+        """Remove superseded rows from logs that have many, once they are archived and their notes written."""
         try:
             keyed = {p: each for p, each in self._logs.items() if isinstance(each, KeyedLog)}
             # In the same thread as the archiving, so that no segment is rewritten while it is archived.
@@ -170,13 +171,13 @@ class Storage:
                     up_to = remembered.get(pubend, TICK_MAX)
                     await self.archivist.do(keyed[pubend].tidy, up_to, numbers_up_to)
         except StoreError as error:
-            # It is tried again with the next second.
+            # It is retried a second later.
             log.repeated("tidy_failed", by=error.code, code=error.code, reason=error.message)
         finally:
             self._tidying = None
 
     def _untidy(self, logs: Mapping[PubendId, KeyedLog]) -> dict[PubendId, int]:
-        """The logs that are worth tidying, each with the last segment that may go. Runs in a thread."""
+        """The logs worth tidying, each with the last segment that may be rewritten. Runs in a thread."""
         found: dict[PubendId, int] = {}
         for pubend, each in logs.items():
             up_to = self._archived.get(pubend, 0) if pubend in self._archives else TICK_MAX
@@ -185,7 +186,7 @@ class Storage:
         return found
 
     def _archive(self) -> None:
-        """Hand to the archives what was sealed since the last time. Runs in a thread."""
+        """Archive the segments sealed since the last run. Runs in a thread."""
         for pubend, archive in self._archives.items():
             found = on_disk(self._logs[pubend])
             if found is not None:
@@ -195,7 +196,7 @@ class Storage:
         self._archiving = False
         error = done.exception()
         if isinstance(error, StoreError):
-            # It is tried again with the next second, and nothing is deleted before.
+            # It is retried a second later, and nothing is deleted until it succeeds.
             log.repeated("archive_failed", by=error.code, code=error.code, reason=error.message)
         elif error is not None:
             raise error
@@ -211,11 +212,11 @@ class Storage:
 
     @property
     def logs(self) -> Mapping[PubendId, RecordLog]:
-        """The logs, for whoever reads beside the broker; only ever grows."""
+        """The logs, for readers other than the broker. Logs are only ever added."""
         return self._logs
 
     def append(self, effect: AppendRecord, note: bytes = b"", weight: int = 0) -> None:
-        """Append a record, and see that it is flushed. It takes as long as `weight` more rows would."""
+        """Append a record and have it flushed. It counts as `weight` more rows than it has."""
         self._logs[effect.pubend].append(effect.token, effect.record, note)
         batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
         rows, nbytes = (0, 0) if batch is None else (len(batch) + weight, batch.nbytes)
@@ -224,24 +225,24 @@ class Storage:
             self._flushing.add(effect.pubend)
             self._idle.clear()
             if not self._appended:
-                # In the next turn of the loop, so that what else comes goes along; or when somebody says so.
+                # In the next turn of the loop, so that other records can join; or earlier, by `flush`.
                 self._loop.call_soon(self._guard.call(self.flush))
             self._appended[effect.pubend] = None
 
     def flush(self) -> None:
-        """Begin to flush what was appended: whoever has appended all that there is need not wait."""
+        """Start flushing what was appended, without waiting for the next turn of the loop."""
         appended, self._appended = self._appended, {}
         for pubend in appended:
             self._flush(pubend)
 
     def read(self, effect: ReadRecords) -> None:
-        """Read records; the answer is an event."""
+        """Read records. The result arrives as an event."""
         read = self._logs[effect.pubend].read
         task = self.reader.do(read, effect.ticks, effect.rows_max)
         task.add_done_callback(self._guard.call(lambda done: self._was_read(effect, done)))
 
     def trim(self, effect: TrimLog, now: Tick) -> None:
-        """Drop what nobody needs, with what else can be dropped within `TRIM_SECONDS`."""
+        """Drop what nobody needs any more, together with other trims of the next `TRIM_SECONDS`."""
         self._trim_in(TRIM_SECONDS, effect.pubend, effect.before, now)
 
     def _trim_in(self, seconds: float, pubend: PubendId, before: Tick, now: Tick) -> None:
@@ -256,12 +257,12 @@ class Storage:
             self._trimming = self._guard.task(self._trim(), "trim")
 
     async def _trim(self) -> None:
-        # What else may go while this is under way, the database knows less of.
+        # Trims that come in from now on wait for the next run: this one's commit may not cover their notes.
         trims, self._trims = self._trims, {}
         try:
             await self._remember()
         except StoreError as error:
-            # Freeing room needs a little room.
+            # Freeing disk space takes a little disk space.
             seconds = 0.0 if self._make_room() else TRIM_AGAIN_SECONDS
             self._trimming = None
             for pubend, before in trims.items():
@@ -302,7 +303,7 @@ class Storage:
             self._trim_in(seconds, pubend, before, self._now)
 
     def troubles(self) -> list[str]:
-        """The threads that have ended, or have been at one piece of work for too long."""
+        """The threads that have died or are stuck."""
         writers = (self._writer.trouble(), self._bulk_writer.trouble())
         found = (*writers, self.reader.trouble(), self.archivist.trouble())
         return [trouble for trouble in found if trouble is not None]
@@ -313,7 +314,7 @@ class Storage:
         return self._writer.is_dead or self._bulk_writer.is_dead
 
     async def idle(self) -> None:
-        """Return when everything that was appended is durable, or was refused."""
+        """Return when every appended record is durable or has failed."""
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -356,7 +357,7 @@ class Storage:
                 self._guard.mistaken(mistake)
 
     def _was_flushed(self, pubend: PubendId, flushed: Flushed, pause_s: float) -> None:
-        # What was published after events that failed must not be stored before they are.
+        # Events published after ones that failed must not be stored before those are.
         later = self._logs[pubend].take_back() if flushed.failed else ()
         failed = (*flushed.failed, *later)
         if failed:
@@ -372,7 +373,7 @@ class Storage:
         error = flushed.error
         if error is not None:
             self._make_room()
-            # Publishers hear of it, too, but they are not who can make room.
+            # Publishers are told as well, but only an operator can make room.
             log.repeated(
                 "append_failed", by=(pubend, error.code), pubend=pubend, code=error.code, reason=error.message
             )
@@ -387,7 +388,7 @@ class Storage:
             self._idle.set()
 
     def _others_flush(self, pubend: PubendId) -> bool:
-        """Whether another log was flushed of late."""
+        """Whether another log was flushed recently."""
         last = self._last_other if self._last_flush[0] == pubend else self._last_flush
         return time.perf_counter() - last[1] < OTHERS_SECONDS
 
@@ -419,6 +420,6 @@ def _raised(mistake: BaseException) -> None:
 
 
 def on_disk(log: RecordLog) -> Log | None:
-    """The log with files, if there is one."""
+    """The log on disk behind this one; None if it is in memory."""
     found = log.log if isinstance(log, KeyedLog) else log
     return found if isinstance(found, Log) else None

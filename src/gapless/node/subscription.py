@@ -141,7 +141,11 @@ def check_pubends(network: Network, rights: Rights, topic: TopicId, pubends: Ite
     for pubend in pubends:
         place = network.pubends.get(pubend)
         if place is not None and place.topic != topic and rights.may_see(place.topic):
-            raise UsageError("E115", f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}'")
+            raise UsageError(
+                "E115",
+                f"pubend '{pubend}' is of topic '{place.topic}' and not of '{topic}': start at pubends of "
+                f"'{topic}' only",
+            )
 
 
 def another_topic(found: Subscription, rights: Rights) -> UsageError:

@@ -1,10 +1,10 @@
-"""When does the broker hear that records are durable? At once, unless that takes long.
+"""When does the broker hear that records are durable? At once, unless the step would take long.
 
-The step that tells of events also matches and delivers them. Flushes of several logs may end in one turn of
-the event loop, so their steps would follow each other before anybody else is served. A log whose last step
-was quick is told at once. The others wait in a row, one step in each turn, each log in its turn. What becomes
-durable meanwhile goes along, so that a step that costs much by itself is for many events; a log whose steps
-get too long for others is told of fewer at a time.
+The step that reports events as durable also matches and delivers them. Flushes of several logs may end in one
+turn of the event loop, and their steps would then run back to back while everybody else waits. So only a log
+whose last step was quick is reported at once. The others queue up: one step per turn, the logs taking turns.
+Whatever becomes durable in the meantime joins the same step, which spreads a high fixed cost over many
+events. A log whose steps take too long is reported in smaller pieces.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from gapless.node.guard import Guard
 from gapless.node.turn import NextTurn
 from gapless.protocol.events import Event, RecordDurable
 
-#: A step up to this long is quick; so much is done at once in one turn.
+#: A step up to this long is quick. Steps at once take no more than the second figure in a turn, together.
 QUICK_SECONDS, AT_ONCE_SECONDS = 0.002, 0.004
-#: A log whose step took longer is told of half as many rows; after a shorter one, of twice as many.
+#: After a step longer than the first figure, the next one is for half as many rows; after a step shorter than
+#: the second, for twice as many.
 LONG_SECONDS, SHORT_SECONDS = 0.020, 0.010
-#: Rows and bytes that a step tells of, unless it is a single record.
+#: Bounds for the rows and bytes of one step; a single record may exceed them.
 STEP_ROWS_MIN, STEP_ROWS_MAX, STEP_BYTES_MAX = 16, 16_384, 4 * 2**20
 
 
@@ -36,17 +37,17 @@ class Durable(NamedTuple):
 
 
 class Telling:
-    """What is durable and not told yet."""
+    """Records that are durable and that the broker has not heard of yet."""
 
     def __init__(self, feed: Callable[[Event], None], told: Callable[[], None], guard: Guard) -> None:
-        """`told` is called when nothing waits any more."""
+        """`told` is called when the broker has heard of everything."""
         self._feed = feed
         self._told = told
         self._next_turn = NextTurn(self._turn, guard)
-        #: The log whose turn it is comes first.
+        #: What waits, by log; the log whose turn is next comes first.
         self._untold: dict[PubendId, deque[Durable]] = {}
-        #: How long the last step of each log took, how many rows the next one may tell of, and what was done
-        #: in this turn.
+        #: How long the last step of each log took, how many rows its next one may have, and how long the
+        #: steps of this turn took.
         self._took_s: dict[PubendId, float] = {}
         self._rows_max: dict[PubendId, int] = {}
         self._at_once_s = 0.0
@@ -57,7 +58,7 @@ class Telling:
         return not self._untold
 
     def add(self, pubend: PubendId, durable: Iterable[Durable]) -> None:
-        """Records are durable. They ascend."""
+        """Records are durable; their tokens ascend."""
         waiting = self._untold.get(pubend)
         if waiting is not None:
             waiting.extend(durable)
@@ -86,7 +87,7 @@ class Telling:
                 self._told()
 
     def _tell(self, pubend: PubendId, waiting: deque[Durable]) -> None:
-        """Tell of the first records, as many as one step is for."""
+        """Report the first records that wait, as many as fit one step."""
         rows_max = self._rows_max.get(pubend, STEP_ROWS_MAX)
         token, rows, nbytes = waiting.popleft()
         while waiting and rows + waiting[0].rows <= rows_max and nbytes + waiting[0].nbytes <= STEP_BYTES_MAX:

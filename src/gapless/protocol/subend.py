@@ -30,7 +30,7 @@ from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.rows import Positions, Rows
-from gapless.model.batch import EventBatch, gathered
+from gapless.model.batch import EventBatch, LastJoined, gathered
 from gapless.model.epochs import ALWAYS, Epoch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
@@ -60,6 +60,9 @@ HEAP_STALE_MAX = 64
 FEW_MAX = 4
 #: Deliveries are not made larger than this by putting batches together.
 _TOGETHER_BYTES_MAX = 1 * 2**20
+#: Deliveries to a laggard are smaller, and made of fewer batches: each laggard gets deliveries of its own,
+#: and everybody else is served in between.
+_LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX = 128 * 2**10, 128
 #: No more bytes of several pubends are merged at once, but for one event of each.
 _MERGED_BYTES_MAX = 4 * 2**20
 _WINDOW_MIN = 1_000
@@ -196,6 +199,8 @@ class Group:
     #: Per pubend what laggards lack, and what was known when that was found; who came since is apart.
     lacking: dict[PubendId, tuple[tuple[int, ...], TickSet]] = field(default_factory=dict)
     newcomers: dict[PubendId, dict[SubscriptionId, CatchUp]] = field(default_factory=dict)
+    #: Those who fall behind together are handed the same.
+    last: LastJoined = field(default_factory=LastJoined)
 
     @property
     def pubends(self) -> tuple[PubendId, ...]:
@@ -373,7 +378,7 @@ class Group:
             reach = min(*known, self.horizon, low + lag.window, until)
             if reach <= low:
                 return None
-            merged, stop = next(self._pieces(lag.handed, reach))
+            merged, stop = next(self._pieces(lag.handed, reach, laggard=True))
             before = lag.handed
             lag.handed = {pubend: max(at, stop) for pubend, at in lag.handed.items()}
             self._adapt_window(lag, 0 if merged is None else len(merged.batch))
@@ -483,6 +488,8 @@ class Group:
         """A laggard is none any more: what it lacked may be lacked by nobody."""
         self.ready.pop(subend.subscription, None)
         self.lacking.clear()
+        if not self.laggards:
+            self.last.forget()
         for newcomers in self.newcomers.values():
             newcomers.pop(subend.subscription, None)
 
@@ -570,23 +577,29 @@ class Group:
         ]
         return max(spans, default=TICK_MIN)
 
-    def _pieces(self, start: dict[PubendId, Tick], stop: Tick) -> Iterator[tuple[Merged | None, Tick]]:
+    def _pieces(
+        self, start: dict[PubendId, Tick], stop: Tick, *, laggard: bool = False
+    ) -> Iterator[tuple[Merged | None, Tick]]:
         """The rows from `start` on below `stop` in delivery order, in bounded pieces."""
         rows_max = self.parameters.message_rows_max
         if len(self.lanes) == 1:
             lane = self.lanes[0]
-            chunks: Iterable[EventBatch] = lane.istream.stream.rows.between(start[lane.pubend], stop)
+            chunks: Iterable[EventBatch] = lane.istream.stream.rows.each_between(start[lane.pubend], stop)
             if not self.index.takes_all:
                 # What one of many wants of a delivery is written to it at once, so a delivery costs them all
                 # nearly the same, however many rows it has. Those who want all of it get it as it came.
-                chunks = gathered(chunks, rows_max, _TOGETHER_BYTES_MAX)
+                chunks = (
+                    gathered(chunks, rows_max, _LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX, self.last.joined)
+                    if laggard
+                    else gathered(chunks, rows_max, _TOGETHER_BYTES_MAX)
+                )
             for chunk in chunks:
                 for piece in chunk.pieces(rows_max):
                     yield Merged(piece, None), piece.last + 1
         else:
             low = start
             while min(low.values()) < stop:
-                reach = self._merge_reach(low, stop)
+                reach = self._merge_reach(low, stop, laggard=laggard)
                 merged = self._merged(low, reach)
                 low = {pubend: max(at, reach) for pubend, at in low.items()}
                 at = 0
@@ -597,15 +610,15 @@ class Group:
         if stop > min(start.values()):
             yield None, stop
 
-    def _merge_reach(self, start: dict[PubendId, Tick], stop: Tick) -> Tick:
+    def _merge_reach(self, start: dict[PubendId, Tick], stop: Tick, *, laggard: bool) -> Tick:
         """Up to where the rows of all pubends are merged at once: copying all that is there may be too much.
 
         Each pubend has an equal part of the bytes, and one event at least.
         """
-        bytes_max = _MERGED_BYTES_MAX // len(self.lanes)
+        bytes_max = (_LAGGARD_BYTES_MAX if laggard else _MERGED_BYTES_MAX) // len(self.lanes)
         for lane in self.lanes:
             size = 0
-            for batch in lane.istream.stream.rows.between(start[lane.pubend], stop):
+            for batch in lane.istream.stream.rows.each_between(start[lane.pubend], stop):
                 size += batch.nbytes
                 if size > bytes_max:
                     over = -(-len(batch) * (size - bytes_max) // max(batch.nbytes, 1))
@@ -616,9 +629,9 @@ class Group:
 
     def _merged(self, start: dict[PubendId, Tick], stop: Tick) -> Merged | None:
         parts = [
-            (at, batch)
+            (at, EventBatch.joined(batches))
             for at, lane in enumerate(self.lanes)
-            for batch in lane.istream.stream.rows.between(start[lane.pubend], stop)
+            if (batches := lane.istream.stream.rows.between(start[lane.pubend], stop))
         ]
         if not parts:
             return None

@@ -227,7 +227,9 @@ class Pipeline:
         graph, runner = self.runner.graph, self.runner
         try:
             topics = {name: topic.schema for name, topic in self._client.topics().items()}
-        except LinkError as error:
+        except GaplessError as error:
+            if not error.retry and not isinstance(error, LinkError):
+                raise
             log.warning("%s", error)
             return
         plans = self._planned(due, definitions, topics, now)

@@ -10,7 +10,6 @@ node that keeps what it reads, and once per Python worker.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from gapless.client import sync
 from gapless.client.bulk import Bulk, BulkPlace, Part, open_bulk
-from gapless.errors import LinkError, UsageError
+from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ticks import Tick
 from gapless.spark.options import EARLIEST, NOW, Place, SourceOptions, parse_options
 from gapless.spark.pushdown import Pushed, joined, pushed
@@ -223,9 +222,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if now - self._found > FIND_SECONDS:
             if self._found:
-                # The old ones do, when nobody answers.
-                with contextlib.suppress(LinkError):
+                try:
                     self._opened.find()
+                except GaplessError as error:
+                    # The old ones do, when nobody answers or takes us in.
+                    if not error.retry and not isinstance(error, LinkError):
+                        raise
             self._found = now
 
     def _held(self, start: Offset) -> sync.Hold | None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from gapless.errors import StoreError
+from gapless.store import discard
+from gapless.store.discard import Discarder
 
 #: What can be written.
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -98,6 +100,13 @@ class Files(Protocol):
 
     def remove(self, path: Path) -> None:
         """Remove a file; nothing happens when it is not there."""
+        ...
+
+    def discard(self, path: Path) -> None:
+        """As `remove`, but of a large file no more than its name is gone at once, and its room soon.
+
+        Whoever has it open finds it cut off. What a crash leaves of it ends with `DISCARDED_SUFFIX`.
+        """
         ...
 
     def make_folder(self, folder: Path) -> None:
@@ -239,6 +248,8 @@ class _Spares:
 
 
 _spares = _Spares(SPARES)
+#: All folders of a process are on one disk, most of the time.
+_discarder = Discarder()
 
 
 class DiskFiles:
@@ -271,6 +282,13 @@ class DiskFiles:
     def remove(self, path: Path) -> None:
         """See `Files.remove`."""
         path.unlink(missing_ok=True)
+
+    def discard(self, path: Path) -> None:
+        """See `Files.discard`."""
+        if path.exists() and path.stat().st_size > discard.SLICE_BYTES:
+            _discarder.discard(self, path)
+        else:
+            self.remove(path)
 
     def make_folder(self, folder: Path) -> None:
         """See `Files.make_folder`. The new names are synced, as `sync_folder` does."""

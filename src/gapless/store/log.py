@@ -35,6 +35,7 @@ from gapless.protocol.effects import BatchRecord, Record
 from gapless.protocol.pubend import Recovered
 from gapless.store.contract import READ_BYTES_MAX, Extent, Flushed
 from gapless.store.control import Control
+from gapless.store.discard import DISCARDED_SUFFIX
 from gapless.store.files import Data, DiskFiles, File, Files, failure, write_all
 from gapless.store.form import NEWEST
 from gapless.store.group import Group, Waiting
@@ -379,7 +380,7 @@ class Log:
         stems = {name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)}
         for name in names:
             left_over = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in stems
-            if left_over or name.endswith(TEMPORARY_SUFFIX):
+            if left_over or name.endswith((TEMPORARY_SUFFIX, DISCARDED_SUFFIX)):
                 self._files.remove(self.folder / name)
         segments = [Segment.open(self._files, self.folder / f"{stem}{SUFFIX}") for stem in stems]
         segments.sort(key=lambda each: (each.header.number, each.header.generation))
@@ -677,7 +678,7 @@ class Log:
             raise failure(error, segment.path) from error
 
     def _delete(self, segment: Segment) -> None:
-        self._files.remove(segment.path)
+        self._files.discard(segment.path)
         self._files.remove(segment.path.with_suffix(INDEX_SUFFIX))
 
 

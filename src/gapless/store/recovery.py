@@ -360,7 +360,11 @@ def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
         case sqlite3.SQLITE_FULL:
             return _full(path)
         case sqlite3.SQLITE_CORRUPT:
-            return StoreError("E301", f"{path} is damaged: restore it from a copy")
+            return StoreError(
+                "E301",
+                f"{path} is damaged: restore it from a copy, or move it and its -wal file away and start "
+                f"once with --accept-loss {path.name}",
+            )
         case sqlite3.SQLITE_NOTADB:
             return StoreError("E305", f"{path} is not a database: move it out of the folder")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

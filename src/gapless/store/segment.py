@@ -293,7 +293,7 @@ class Segment:
 
         With `headers` their payloads are neither read nor checked.
 
-        Raises StoreError E301 where one is damaged, and SegmentGone when it was deleted before it was opened.
+        Raises StoreError E301 where one is damaged, and SegmentGone when it was deleted meanwhile.
         """
         try:
             file = self.files.open(self.path)
@@ -309,6 +309,9 @@ class Segment:
             walk = bare_frames if headers else frames
             yield from walk(file, salt=self.header.salt, start=start, stop=size, form=self.form)
         except BadFrame as bad:
+            if self.removed:
+                # It is cut shorter and shorter.
+                raise SegmentGone from None
             raise damaged(self.path, bad.offset) from None
         finally:
             file.close()
@@ -435,5 +438,6 @@ def damaged(path: Path, offset: int) -> StoreError:
     """The error for bytes that were durable and are not what was written."""
     return StoreError(
         "E301",
-        f"{path} is damaged at offset {offset}: check the disk and restore the file from a copy",
+        f"{path} is damaged at offset {offset}: check the disk and restore the file from a copy, or move "
+        f"{path.parent} away and start once with --accept-loss {path.parent.name}",
     )

@@ -109,7 +109,8 @@ _ALIVE: Final = frozenset({Kind.PING, Kind.PONG, Kind.REFUSE})
 FROM_STRANGER: Final = frozenset({Kind.HELLO})
 #: A broker that was challenged proves that it knows the secret, and whoever it dialled has challenged it.
 FROM_CHALLENGED: Final = frozenset({Kind.PROOF, Kind.REFUSE})
-FROM_CHALLENGER: Final = frozenset({Kind.CHALLENGE, Kind.REFUSE})
+#: One that welcomes it instead is read, to be told that this proves nothing.
+FROM_CHALLENGER: Final = frozenset({Kind.CHALLENGE, Kind.WELCOME, Kind.REFUSE})
 FROM_BROKER: Final = _ALIVE | {kind for kind in Kind if 0x10 <= kind < 0x20}
 FROM_CLIENT: Final = _ALIVE | {kind for kind in Kind if 0x20 <= kind < 0x40}
 FROM_NODE: Final = _ALIVE | {kind for kind in Kind if 0x40 <= kind < 0x60}

@@ -102,6 +102,23 @@ def test_a_refusal_for_now_is_dialled_again() -> None:
     run(story())
 
 
+def test_a_refusal_for_now_that_lasts_is_told_with_its_own_code() -> None:
+    async def story() -> None:
+        async with FakeNode() as node:
+            full = Refuse(code="E106", message="anonymous has 5 connections: end some", retry=True)
+            node.on_hello = lambda peer, _hello: peer.link(full)
+            dead = f"127.0.0.1:{free_port()}"
+            told = rf"^E106 anonymous has 5 connections: end some \(at 127.0.0.1:\d+; {dead}: E401 "
+            address = node.address.replace("gapless://", f"gapless://{dead},")
+            with pytest.raises(UsageError, match=told) as raised:
+                async with connect(address, options=BRIEF):
+                    pass
+            assert raised.value.retry
+            assert len(node.peers) > 1, "it was dialled again"
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     ("nonsense", "code"),
     [

@@ -4,7 +4,7 @@ import gc
 
 import pyarrow as pa
 
-from gapless.model.batch import KEPT_BATCHES_MAX, KEPT_ROWS_MAX, EventBatch
+from gapless.model.batch import KEPT_BATCHES_MAX, KEPT_ROWS_MAX, EventBatch, LastJoined, gathered
 from tests.unit.model.test_packed import batch
 
 
@@ -51,3 +51,20 @@ def test_packed_rows_that_are_held_for_long_are_not_held_as_columns_too() -> Non
         assert each.columns.num_rows == 1
     assert sum(each._columns is not None for each in held) <= KEPT_BATCHES_MAX
     assert held[0].columns.column("a").to_pylist() == [0]
+
+
+def test_no_more_than_so_many_batches_become_one() -> None:
+    small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(5)]
+    assert [len(each) for each in gathered(small, 100, 10_000, parts_max=2)] == [2, 2, 1]
+
+
+def test_whoever_wants_the_same_batches_joined_gets_the_same_batch() -> None:
+    last = LastJoined()
+    small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(4)]
+    first = last.joined(small[:2])
+    assert last.joined(small[:2]) is first
+    assert last.joined(small[1:3]).ticks.tolist() == [1, 2]
+    assert last.joined(small[:3]).ticks.tolist() == [0, 1, 2]
+    last.forget()
+    assert last.joined(small[:3]).ticks.tolist() == [0, 1, 2]
+    assert last.joined(small[3:]) is small[3]

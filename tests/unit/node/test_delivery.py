@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.schema import Schema
+from gapless.node import delivery as delivering
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Reader
 from gapless.protocol.effects import Deliver
 from gapless.protocol.events import DeliveryTaken, Event, SubscriberReady, SubscriberSlow
+from gapless.wire.delivery import SharedColumns
 from gapless.wire.frames import FROM_CLIENT
 from gapless.wire.rows import RowFormat
 
@@ -235,6 +238,28 @@ def _laggard(serial: int, ticks: list[int], pubend: PubendId = PUBEND) -> Delive
     batch = EventBatch(np.array(ticks, dtype=np.int64), pa.RecordBatch.from_pydict({"price": ticks}))
     slots = np.zeros(len(ticks), dtype=np.int64)
     return Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(pubend,), laggard=True)
+
+
+def test_what_laggards_are_handed_together_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[EventBatch] = []
+
+    def columns(batch: EventBatch, numbers: list[int], source: None) -> SharedColumns:
+        encoded.append(batch)
+        return SharedColumns(batch, numbers, source)
+
+    async def story() -> None:
+        desk = _Desk()
+        monkeypatch.setattr(delivering, "SharedColumns", columns)
+        monkeypatch.setattr(delivering, "COLUMNS_ROWS_MIN", 2)
+        first = _laggard(1, [10, 11])
+        desk.delivery.deliver(first)
+        desk.delivery.deliver(replace(first, serial=2))
+        other = _laggard(3, [12, 13])
+        desk.delivery.deliver(other)
+        assert desk.line.sent == 3
+        assert [each.first for each in encoded] == [10, 12]
+
+    _run(story)
 
 
 # Nobody can acknowledge what it was not handed.

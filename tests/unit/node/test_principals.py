@@ -271,23 +271,35 @@ def test_what_conditions_cost_with_every_event_has_a_quota() -> None:
 
 
 async def waited(spent_s: float, *, is_alone: bool = False) -> float:
-    """For how long a principal is not heard after something that took so long, as the loop is told."""
+    """For how long a principal is not heard after something that took so long, while others are."""
     turns = Turns()
     share, other = Share(0, turns), Share(0, turns)
     now = perf_counter()
     (share if is_alone else other).heard(now)
     share.heard(now)
-    rests: list[float] = []
+    share.caused(spent_s, now)
+    assert share.is_used_up
+    return after(share, now, lambda at: None if is_alone else other.heard(at))
+
+
+def after(share: Share, now: float, meanwhile: Callable[[float], None]) -> float:
+    """For how long a principal that waits from `now` on is not heard, as the loop is told."""
+    calls: list[tuple[float, Callable[[], None]]] = []
+    went_on: list[float] = []
     running = asyncio.get_running_loop()
+    at = now
     with (
-        mock.patch.object(running, "call_later", lambda delay, _: rests.append(delay)),
-        mock.patch.object(running, "call_soon", side_effect=lambda _: rests.append(0.0)),
-        mock.patch.object(principals, "perf_counter", return_value=now),
+        mock.patch.object(running, "call_later", lambda delay, call: calls.append((delay, call))),
+        mock.patch.object(running, "call_soon", side_effect=lambda call: calls.append((0.0, call))),
+        mock.patch.object(principals, "perf_counter", side_effect=lambda: at),
     ):
-        share.caused(spent_s, now)
-        assert share.is_used_up
-        share.wait(lambda: None)
-    return rests[0]
+        share.wait(lambda: went_on.append(at - now))
+        while not went_on:
+            delay, call = calls.pop()
+            at += delay
+            meanwhile(at)
+            call()
+    return went_on[0]
 
 
 def test_a_principal_leaves_the_loop_to_others_for_as_long_as_it_used_it() -> None:
@@ -301,7 +313,33 @@ def test_after_something_long_it_rests_for_much_longer() -> None:
     five, ten = asyncio.run(waited(5 * long)), asyncio.run(waited(10 * long))
     assert five > 10 * 5 * long
     assert ten > 3 * five
-    assert asyncio.run(waited(60.0)) == principals.REST_SECONDS_MAX
+    assert asyncio.run(waited(60.0)) == pytest.approx(principals.REST_SECONDS_MAX)
+
+
+def test_a_rest_is_over_when_all_others_are_gone() -> None:
+    async def story() -> float:
+        turns = Turns()
+        share, other = Share(0, turns), Share(0, turns)
+        other.heard(0.0)
+        share.heard(0.0)
+        share.caused(60.0, 0.0)
+        return after(share, 0.0, lambda _: None)
+
+    assert asyncio.run(story()) == principals.AMONG_OTHERS_SECONDS
+
+
+def test_nobody_rests_because_the_machine_was_at_something_else() -> None:
+    async def story() -> None:
+        turns = Turns()
+        share, other = Share(0, turns), Share(0, turns)
+        other.heard(0.0)
+        with mock.patch.object(principals, "thread_time", side_effect=[7.0, 7.002, 7.5]):
+            share.heard(0.0)
+            assert share.used(0.1) == pytest.approx(0.002)
+            assert share.used(0.1) == 0.1
+            assert share.used(0.001) == 0.001
+
+    asyncio.run(story())
 
 
 def test_rests_do_not_add_up_to_more_than_a_client_waits_for_a_pong() -> None:
@@ -332,7 +370,7 @@ def test_among_others_fewer_requests_go_together_unless_each_step_costs_much() -
         assert not share.is_used_up, "nobody else is there"
         other.heard(0.1)
         assert share.is_used_up
-        share.caused(0.009, 0.1)
+        share.caused(0.003, 0.1)
         share.heard(0.2)
         assert not share.is_used_up, "a new turn"
         share.spent(0.0029, 0.2)

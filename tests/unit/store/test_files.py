@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from gapless.errors import StoreError
-from gapless.store.files import BEGIN_BYTES, CACHED_BYTES, DiskFiles, failure, write_all
+from gapless.store.files import BEGIN_BYTES, CACHED_BYTES, SLICE_BYTES, DiskFiles, failure, write_all
 from tests.contracts.faulty import FaultyFiles
 
 
@@ -54,6 +55,37 @@ def test_what_is_on_the_disk_leaves_the_cache_but_for_its_end(
     assert advised == [(0, 150), (250, BEGIN_BYTES)], "the disk begins before it is told to sync"
     file.close()
     assert advised[2:] == [(0, 250 + BEGIN_BYTES)]
+
+
+def test_a_large_write_is_made_in_slices_that_are_synced_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, int]] = []
+    pwrite, fdatasync = os.pwrite, os.fdatasync
+
+    def written(fd: int, data: bytes | memoryview, offset: int) -> int:
+        taken = pwrite(fd, data, offset)
+        calls.append(("write", taken))
+        return taken
+
+    def synced(fd: int) -> None:
+        fdatasync(fd)
+        calls.append(("sync", 0))
+
+    monkeypatch.setattr("os.pwrite", written)
+    monkeypatch.setattr("os.fdatasync", synced)
+    file = DiskFiles().create(tmp_path / "file")
+    data = os.urandom(2 * SLICE_BYTES + 5)
+    assert write_all(file, 3, data) == len(data)
+    one = [("write", SLICE_BYTES), ("sync", 0)]
+    assert calls == [*one, *one, ("write", 5)], "the last one is synced with what comes next"
+    file.close()
+    assert (tmp_path / "file").read_bytes() == bytes(3) + data
+    calls.clear()
+    file = DiskFiles().create(tmp_path / "other")
+    assert write_all(file, 0, data[:SLICE_BYTES]) == SLICE_BYTES
+    assert calls == [("write", SLICE_BYTES)], "one slice is not synced by itself"
+    file.close()
 
 
 def test_a_system_that_takes_no_advice_is_none_the_worse_for_it(
