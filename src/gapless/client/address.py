@@ -1,4 +1,4 @@
-"""Where is a network to be found? Addresses as people write them."""
+"""How do people write the address of a network? Parsing of `gapless://` addresses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gapless.errors import UsageError
 from gapless.wire.address import DEFAULT_PORT, Address
 
 SCHEME = "gapless://"
-#: The same over TLS.
+#: The scheme for TLS.
 TLS_SCHEME = "gapless+tls://"
 
 _PLACE = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@?#]+))(?::(?P<port>[0-9]{1,5}))?")
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """The addresses in a text, in the order in which they are to be tried.
+    """Parse an address list, in the order to try them.
 
     >>> [str(address) for address in parse_addresses("gapless://edge-1,edge-2:7401,[::1]:7402")]
     ['edge-1:7400', 'edge-2:7401', '[::1]:7402']

@@ -1,4 +1,4 @@
-"""What does a refusal of the node become here? The error that its code names."""
+"""Which error does a node's refusal become? The one its code belongs to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BRANCHES: dict[str, type[GaplessError]] = {
 
 
 def error_of(code: str, message: str, *, retry: bool = False) -> GaplessError:
-    """The error that a node reported, as if it had happened here.
+    """The error a node reported, as if it had been raised here.
 
     >>> error_of("E113", "topic 'trades': column 'price' is null in row 3")
     SchemaError('E113', "topic 'trades': column 'price' is null in row 3")

@@ -199,7 +199,7 @@ async def _ready(publisher: Callable[[], AsyncPublisher]) -> None:
 
 
 class Client:
-    """A connection to a network, which is made again whenever it is lost. Made by `connect`."""
+    """A connection to a network, re-established whenever it is lost. Made by `connect`."""
 
     def __init__(self, client: connection.Client) -> None:
         self._client = client
@@ -209,7 +209,7 @@ class Client:
 
     def __enter__(self) -> Self:
         if self._loop is not None:
-            raise UsageError("E193", "a client can be entered once: connect again")
+            raise UsageError("E193", "a client can be entered only once: connect again")
         loop = self._loop = _Loop()
         try:
             loop.run(self._client.__aenter__())
@@ -236,7 +236,7 @@ class Client:
         return self._loop
 
     def topics(self) -> dict[str, Topic]:
-        """All topics that this client may see, by name."""
+        """All topics this client may see, by name."""
         return self._running().run(self._client.topics())
 
     def create_topic(self, name: str, columns: Mapping[str, str], *, retention: str = "") -> None:
@@ -244,25 +244,25 @@ class Client:
         self._running().run(self._client.create_topic(name, columns, retention=retention))
 
     def bulk(self, topic: str) -> tuple[Topic, dict[PubendId, str]]:
-        """A topic, and where the events of each of its pubends are read in bulk."""
+        """A topic, and the bulk-read address of each of its pubends."""
         return self._running().run(self._client.bulk(topic))
 
     def ends(self, topic: str) -> dict[PubendId, Tick]:
-        """Of each pubend of a topic, one past its last durable event now; 0 when it has none."""
+        """Per pubend of a topic, one past its last durable event; 0 if it has none."""
         return self._running().run(self._client.ends(topic))
 
     def status(self) -> dict[str, Any]:
-        """What the node tells of itself."""
+        """The status of the node."""
         return self._running().run(self._client.status())
 
     def inquire(
         self, event: tuple[str, int] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
-        """What the node knows of one event, by its pubend and tick, and of one subscription."""
+        """What the node knows about one event, by pubend and tick, and about one subscription."""
         return self._running().run(self._client.inquire(event, subscription))
 
     def release_publisher(self, identity: str) -> None:
-        """Let an identity belong to whoever publishes under it next, at the node of this connection."""
+        """Release an identity at this node: it will belong to whoever publishes under it next."""
         self._running().run(self._client.release_publisher(identity))
 
     def publisher(
@@ -273,7 +273,7 @@ class Client:
         identity: str | None = None,
         first_catenation: int = 0,
     ) -> Publisher:
-        """A publisher of its own to a topic; its events keep their order."""
+        """A separate publisher to a topic. Its events keep their order."""
 
         async def make() -> AsyncPublisher:
             return self._client.publisher(
@@ -308,11 +308,11 @@ class Client:
         return Publisher(loop, self._queue, publisher)
 
     def publish_batch(self, topic: str, data: object) -> BatchReceipt:
-        """Publish all rows of a batch, and return their ticks when they are durable."""
+        """Publish all rows of a batch. They are durable when this returns."""
         return self._running().run(self._client.publish_batch(topic, data))
 
     def flush(self) -> None:
-        """Return when everything published so far is durable. Raises a refusal that nobody has seen."""
+        """Wait until everything published so far is durable. Raises a refusal that nobody has seen."""
         self._running().run(self._client.flush())
 
     def subscribe(
@@ -347,7 +347,7 @@ class Client:
         return Subscription(loop, loop.run(make()))
 
     def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
-        """Keep the events of a topic from `start` on, under a name, without getting them; use `with`."""
+        """Keep the events of a topic from `start` on, under a name, without delivery; use it with `with`."""
 
         async def make() -> AsyncHold:
             return self._client.hold(topic, name, start, where)
@@ -356,7 +356,7 @@ class Client:
         return Hold(loop, loop.run(make()))
 
     def forget_hold(self, topic: str, name: str, *, timeout_s: float) -> None:
-        """Let go of a name that somebody has held. Raises TimeoutError when the topic's home is not there."""
+        """Forget the name of a hold. Raises TimeoutError if the topic's node does not answer in time."""
 
         async def forget() -> None:
             async with self._client.hold(topic, name, {}) as hold:
@@ -369,11 +369,11 @@ class Client:
         return self._running().run(self._client.create_view(name, view))
 
     def views(self) -> dict[str, ViewInfo]:
-        """All views, by name, with what the pipeline says of them."""
+        """All views, by name, with their status."""
         return self._running().run(self._client.views())
 
     def drop_view(self, name: str) -> None:
-        """Drop a view. Raises UsageError: E173 when there is none, E179 when other views use it."""
+        """Drop a view. Raises UsageError: E173 if there is none, E179 if other views use it."""
         self._running().run(self._client.drop_view(name))
 
     def view(self, name: str, where: str = "") -> View:
@@ -387,7 +387,7 @@ class Client:
 
 
 class Hold:
-    """A name that keeps the log from going. Made by `Client.hold`; begins with `with`."""
+    """A name that keeps events from being released. Made by `Client.hold`; starts with `with`."""
 
     def __init__(self, loop: _Loop, hold: AsyncHold) -> None:
         self._loop = loop
@@ -403,7 +403,7 @@ class Hold:
         self._loop.run(self._hold.__aexit__(kind, error, trace))
 
     def acknowledge(self, positions: Mapping[str, Tick]) -> None:
-        """Nothing below these ticks is needed any more. Raises what ended it, if anything has."""
+        """Acknowledge everything below these ticks. Raises the error that ended the hold, if any."""
 
         async def acknowledge() -> None:
             self._hold.acknowledge(positions)
@@ -411,7 +411,7 @@ class Hold:
         self._loop.run(acknowledge())
 
     def forget(self) -> None:
-        """Hold nothing any more."""
+        """End the hold and forget its name."""
         self._loop.run(self._hold.forget())
 
 
@@ -466,31 +466,31 @@ class Event(AsyncEvent):
     _loop: _Loop
 
     def ack(self) -> None:  # type: ignore[override]  # the same name, without `await`
-        """The program is done with this event, and wants it never again."""
+        """Acknowledge this event: it will not be delivered again."""
         chunk, row = self._chunk, self._row
         self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, row, row + 1)
 
 
 class Batch(AsyncBatch):
-    """Events that came together, as columns."""
+    """Events that arrived together, as columns."""
 
     __slots__ = ("_loop",)
 
     _loop: _Loop
 
     def ack(self) -> None:  # type: ignore[override]  # the same name, without `await`
-        """The program is done with these events, and wants them never again."""
+        """Acknowledge these events: they will not be delivered again."""
         chunk, start = self.chunk, self.start
         self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, start, chunk.size)
 
 
 class Subscription:
-    """An iterator over events. Made by `Client.subscribe`; begins with `with`."""
+    """An iterator over events. Made by `Client.subscribe`; starts with `with`."""
 
     def __init__(self, loop: _Loop, subscription: AsyncSubscription) -> None:
         self._loop = loop
         self._subscription = subscription
-        #: What this thread has taken from the loop, and how many of its rows it has given out.
+        #: The batch this thread has taken from the loop, and how many of its rows it has given out.
         self._batch: AsyncBatch | None = None
         self._at = 0
 
@@ -506,7 +506,7 @@ class Subscription:
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What was taken from the loop but not by the program is not acknowledged.
+        # Rows that the program has not taken must not be acknowledged.
         batch = self._batch
         if batch is not None:
             self._subscription.hand_back(batch, self._at)
@@ -519,7 +519,7 @@ class Subscription:
         raise StopIteration
 
     def __iter__(self) -> Iterator[Event]:
-        # A loop of its own per batch: `for event in subscription` is what has to be fast.
+        # An inner loop per batch: `for event in subscription` has to be fast.
         while (batch := self._taken()) is not None:
             chunk, start = batch.chunk, batch.start
             while self._batch is batch and self._at < len(batch):
@@ -529,7 +529,7 @@ class Subscription:
                 yield event
 
     def batches(self) -> Iterator[Batch]:
-        """The same events as batches of columns, as they came."""
+        """The same events as batches of columns, as they arrived."""
         while (taken := self._taken()) is not None:
             batch = Batch(taken.chunk, taken.start + self._at)
             batch._loop = self._loop
@@ -538,34 +538,34 @@ class Subscription:
 
     def _taken(self) -> AsyncBatch | None:
         if self._batch is None or self._at >= len(self._batch):
-            # Asking for the next batch acknowledges this one, all of whose events were asked past.
+            # Asking for the next batch acknowledges this one; the program is done with all of it.
             self._batch = self._loop.run(self._subscription.next_batch())
             self._at = 0
         return self._batch
 
     def change(self, where: str) -> Mapping[PubendId, Tick]:
-        """Change the filter; gives, per pubend, the tick from which on the new one decides."""
+        """Change the filter. Returns, per pubend, the tick from which the new one applies."""
         return self._loop.run(self._subscription.change(where))
 
     def forget(self) -> None:
-        """End the subscription, and let a durable one be forgotten."""
+        """End the subscription, and forget its name and position if it has a name."""
         self._loop.run(self._subscription.forget())
 
     @property
     def positions(self) -> Mapping[PubendId, Tick]:
-        """Per pubend the tick of the next event that the program may get."""
+        """Per pubend, the first tick the program has not passed."""
         if self._batch is None:
             return self._subscription.positions
         return self._subscription.positions_after(self._batch, self._at)
 
     @property
     def gaps(self) -> list[Gap]:
-        """The ticks that the network no longer keeps although they were asked for."""
+        """Requested ticks that the network no longer keeps."""
         return list(self._subscription.gaps)
 
     @property
     def where(self) -> str:
-        """The condition that decides about new events."""
+        """The condition that applies to new events."""
         return self._subscription.where
 
 
