@@ -233,7 +233,7 @@ class Client:
         home, steering = self._entered(), self._steered()
         found = (await self.topics()).get(topic)
         if found is None:
-            raise UsageError("E141", f"this client sees no topic '{topic}'")
+            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
         doors: dict[BrokerId, str] = {}
         for broker in set(found.brokers.values()):
             session = home if broker == home.node else (await steering.nearest([broker]))[1]
@@ -252,7 +252,7 @@ class Client:
         home, steering = self._entered(), self._steered()
         found = (await self.topics()).get(topic)
         if found is None:
-            raise UsageError("E141", f"this client sees no topic '{topic}'")
+            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
         ends: dict[PubendId, Tick] = {}
         for broker in set(found.brokers.values()):
             session = home if broker == home.node else (await steering.nearest([broker]))[1]

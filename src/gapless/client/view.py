@@ -83,7 +83,7 @@ class View:
         schemas = await client_schemas(client)
         schema = schemas.get(definition.topic)
         if schema is None:
-            raise UsageError("E141", f"this client sees no topic '{definition.topic}'")
+            raise UsageError("E141", f"there is no topic '{definition.topic}' that this client may see")
         plan: Plan | None = None
         with contextlib.suppress(ViewError):
             # A client that may see the view may not be allowed to see its base topics.
