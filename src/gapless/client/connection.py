@@ -1,4 +1,4 @@
-"""How does a program talk to a network? `connect`, and the client that it gives.
+"""How does a program use a network? `connect`, and the client it returns.
 
 ```python
 async with connect("gapless://edge-1:7400,edge-2:7400") as client:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gapless.client.connection import Client
     from gapless.views.stages import Plan
 
-#: What `wait_until` takes: a horizon as `as_of` gives it, a tick per pubend, a receipt, or several of these.
+#: What `wait_until` takes: a horizon such as `as_of`, a tick per pubend, or one or more receipts.
 #: Names may be plain texts.
 Horizon: TypeAlias = (
     Mapping[Any, Tick]
