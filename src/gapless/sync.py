@@ -3,7 +3,7 @@
 >>> with embedded() as client:
 ...     client.create_topic("trades", {"sym": "string", "price": "float"})
 ...     with client.subscribe("trades", where="price > 100") as trades:
-...         receipt = client.publish("trades", {"sym": "IBM", "price": 121.5}).result()
+...         receipt = client.publish("trades", {"sym": "IBM", "price": 121.5})
 ...         trade = next(iter(trades))
 >>> trade["sym"], trade.tick == receipt.tick
 ('IBM', True)
@@ -14,16 +14,31 @@ from __future__ import annotations
 from os import PathLike
 
 from gapless.client.options import DEFAULTS, Options
-from gapless.client.sync import Client, connect
+from gapless.client.sync import Batch, Client, Event, Publication, Publisher, Subscription, View, connect
 from gapless.embedding import embedded as _embedded
 
-__all__ = ["Client", "connect", "embedded"]
+__all__ = [
+    "Batch",
+    "Client",
+    "Event",
+    "Publication",
+    "Publisher",
+    "Subscription",
+    "View",
+    "connect",
+    "embedded",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names alone, so that completion offers nothing that may move."""
+    return list(__all__)
 
 
 def embedded(path: str | PathLike[str] | None = None, *, options: Options = DEFAULTS) -> Client:
     """A client of a node that runs inside this process and keeps its data in `path`; use it with `with`.
 
-    Without a path everything is kept in memory, and is gone in the end. The node runs in a thread of its own.
-    Entering it raises StoreError when the folder cannot be used: E304 when another process has it open.
+    Without a path the data is kept in memory and is lost at the end. The node runs in its own thread.
+    Entering raises StoreError if the folder cannot be used: E304 if another process has it open.
     """
     return Client(_embedded(path, options=options))

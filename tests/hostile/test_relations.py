@@ -108,16 +108,6 @@ def test_a_publish_to_a_pubend_that_lives_nowhere_is_refused(victim: Victim) -> 
         assert writer.hear_kind("RECEIPT", "PUBLISH_REFUSED").head[3] == "E143"
 
 
-def test_a_publish_after_an_event_of_another_topic_is_refused(victim: Victim) -> None:
-    with dial(victim, "root") as writer:
-        writer.send(publish("mine", COLUMNS, ROWS, publisher="after", more=(["theirs-1", 5], None)))
-        code, message = writer.hear_kind("RECEIPT", "PUBLISH_REFUSED").head[3:5]
-        assert code == "E115"
-        assert message.endswith("and not of 'mine': name one of 'mine', or none")
-        writer.send(publish("mine", COLUMNS, ROWS, publisher="after", more=(["mine-1", 5], None)))
-        assert writer.hear_kind("RECEIPT", "PUBLISH_REFUSED").kind == "RECEIPT"
-
-
 def test_a_subscription_without_the_right_is_refused(victim: Victim) -> None:
     with dial(victim) as reader:
         assert subscribe(reader, "theirs").head[1] == "E184"

@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
                 list(bulk.read("trades-9", 0, known))
         with pytest.raises(UsageError, match=r"^E141 there is no topic 'news'"):
             open_bulk(address, "news")
-        with pytest.raises(ParameterError, match=r"^E191 for bulk reads, tls is the file"):
+        with pytest.raises(ParameterError, match=r"^E191 for bulk reads, tls must be a CA file"):
             open_bulk(address, "trades", tls=object())  # type: ignore[arg-type]
 
     async def story() -> None:
@@ -286,7 +286,7 @@ def test_a_node_that_does_not_come_back_is_given_up(tmp_path: Path) -> None:
         async with running(NODE, tmp_path, "n1") as network:
             address = network.address("n1")
             bulk = await asyncio.to_thread(open_bulk, address, "trades", patience_s=0.2)
-        with pytest.raises(LinkError, match=r"^E411 bulk reads at grpc://127.0.0.1:[0-9]+ fail: "):
+        with pytest.raises(LinkError, match=r"^E411 bulk reads at grpc://127.0.0.1:[0-9]+ failed: "):
             await asyncio.to_thread(bulk.horizons)
         await asyncio.to_thread(bulk.close)
 
@@ -400,7 +400,7 @@ clients = "{clients}"
             assert prices(bulk.read("trades-1", 0)) == [0.0, 1.0]
             place = bulk.place
         stranger = Bulk(replace(place, tls=str(other.path)), patience_s=0.0)
-        with pytest.raises(GaplessError, match=r"E411 bulk reads at .* fail"):
+        with pytest.raises(GaplessError, match=r"E411 bulk reads at .* failed"):
             stranger.horizons()
         stranger.close()
 

@@ -53,7 +53,7 @@ def test_only_readers_with_a_certificate_of_the_authority_come_in(tmp_path: Path
         # Whoever knows the door already, and goes there without a certificate or with another's.
         for tls in (str(authority.path), files(authority, foreign)):
             stranger = Bulk(replace(place, tls=tls), patience_s=0.0)
-            with pytest.raises(LinkError, match=r"^E411 bulk reads at grpc\+tls://.* fail: "):
+            with pytest.raises(LinkError, match=r"^E411 bulk reads at grpc\+tls://.* failed: "):
                 stranger.horizons()
             stranger.close()
         with (
@@ -78,7 +78,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     own = authority.issue("alice")
     missing = str(tmp_path / "missing.pem")
     key = str(own.with_suffix(".key"))
-    with pytest.raises(ParameterError, match=r"^E191 tls: a key goes with a certificate: give both"):
+    with pytest.raises(ParameterError, match=r"^E191 tls: a key needs a certificate: give both"):
         TlsFiles(str(authority.path), key=key)
     for tls, told in (
         (TlsFiles(missing), r"missing.pem cannot be used: No such file"),

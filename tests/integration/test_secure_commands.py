@@ -73,7 +73,7 @@ def test_commands_come_in_with_an_authority_and_a_token(node: subprocess.Popen[s
     for refused, reason in [
         (
             run("status"),
-            "error: E404 the node's certificate is not accepted: it is by an authority that we do not",
+            "error: E404 the node's certificate is not accepted: its CA is not trusted: ",
         ),
         (run("status", *authority, token="guess"), "error: E185 the token is none of this network's"),
     ]:

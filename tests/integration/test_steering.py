@@ -102,14 +102,19 @@ def test_a_publisher_with_events_under_way_waits_for_its_repository(tmp_path: Pa
     run(story())
 
 
-def test_a_publisher_with_nothing_under_way_goes_to_another_repository(tmp_path: Path) -> None:
+def test_a_new_publisher_uses_a_repository_that_is_up(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(TWO_REPOSITORIES, tmp_path) as cluster, client_of(cluster, "s1") as client:
             first = await client.publish("trades", event(1))
             gone, left = ("p1", "trades-2") if first.pubend == "trades-1" else ("q1", "trades-1")
+            unused = client.publisher("trades", pubend=None)
             await cluster.stop(gone)
-            second = await client.publish("trades", event(2))
-            assert second.pubend == left
+            waiting = client.publish("trades", event(2))
+            assert (await client.publisher("trades").publish(event(3))).pubend == left
+            assert (await unused.publish(event(4))).pubend == left
+            assert not waiting.done(), "its order is kept at the pubend that has the first event"
+            await cluster.start(gone)
+            assert (await waiting).pubend == first.pubend
 
     run(story())
 
@@ -182,5 +187,27 @@ def test_the_second_pubend_of_a_topic_reaches_those_who_have_subscribed(tmp_path
                         async with client_of(cluster, name) as client:
                             await client.publish("bonds", {"name": name})
                     assert sorted([(await anext(bonds))["name"] for _ in range(2)]) == ["p1", "q1"]
+
+    run(story())
+
+
+def test_a_publisher_never_overtakes_itself_through_another_repository(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            Cluster.running(TWO_REPOSITORIES, tmp_path) as cluster,
+            client_of(cluster, "s1") as reader,
+            reader.subscribe("trades", name="desk") as trades,
+            client_of(cluster, "p1", "q1") as client,
+        ):
+            await cluster.stop("s1")  # so that the first event is stored and not delivered yet
+            assert (await client.publish("trades", event(1))).pubend == "trades-1"
+            await cluster.stop("p1")
+            later = [client.publish("trades", event(price)) for price in (2, 3)]
+            # Home is at the other repository now, which would take both events.
+            assert (await client.status())["broker"] == "q1"
+            await cluster.start("s1")
+            await cluster.start("p1")
+            assert [(await each).pubend for each in later] == ["trades-1", "trades-1"]
+            assert [(await anext(trades))["price"] for _ in range(3)] == [1.0, 2.0, 3.0]
 
     run(story())

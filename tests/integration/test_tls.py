@@ -84,8 +84,8 @@ def test_what_is_wrong_with_tls_is_said_in_one_line(loop: Loop, tmp_path: Path) 
         async with running(NODE + TLS, tmp_path, "n1") as network:
             address = network.address("n1")
             assert await refusal(address, tls=other.path) == (
-                "E404 the node's certificate is not accepted: it is by an authority that we do not trust: "
-                f"give the one that made it, as tls= or --ca (at {place(address)})"
+                "E404 the node's certificate is not accepted: its CA is not trusted: "
+                f"pass the CA file as tls= or --ca (at {place(address)})"
             )
             plain = await refusal(network.address("n1", scheme="gapless://"))
             assert "the node " in plain
@@ -94,7 +94,7 @@ def test_what_is_wrong_with_tls_is_said_in_one_line(loop: Loop, tmp_path: Path) 
         async with running(NODE + TLS, tmp_path, "n1") as network:
             told = await refusal(network.address("n1"), tls=issuer.path)
             assert told.startswith("E404 the node's certificate is not accepted: Hostname mismatch")
-            assert "connect with a name that is in it" in told
+            assert "connect to a name that it lists" in told
         async with running(NODE, tmp_path, "n1") as network:
             told = await refusal(network.address("n1", scheme="gapless+tls://"), tls=issuer.path)
             assert told.startswith("E404 the node does not speak TLS: connect with gapless://")

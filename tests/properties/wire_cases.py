@@ -232,7 +232,6 @@ client_messages = st.one_of(
         first_catenation=counters,
         schema=st.just(schema_fingerprint(TRADES)),
         rows=batches().map(lambda batch: batch.columns),
-        after=st.none() | st.tuples(names, ticks),
         given_up=st.none() | counters,
         before=st.sampled_from([None, -1]),
         is_temporary=st.booleans(),

@@ -11,9 +11,12 @@ import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lxml import etree
+
+if TYPE_CHECKING:
+    from gapless.client.options import DeliveryOrder
 
 #: One event as it was published: a value for each column.
 Row = Mapping[str, Any]
@@ -74,7 +77,7 @@ class SubscriberPlan:
     topic: str
     where: str
     wants: Callable[[Row], bool]
-    order: str = "publisher"
+    order: DeliveryOrder = "publisher"
 
 
 PUBLISHERS = (
@@ -104,7 +107,7 @@ def _news(name: str, edge: str, pattern: str) -> SubscriberPlan:
 
 
 def _trades(
-    name: str, edge: str, where: str, wants: Callable[[Row], bool], order: str = "publisher"
+    name: str, edge: str, where: str, wants: Callable[[Row], bool], order: DeliveryOrder = "publisher"
 ) -> SubscriberPlan:
     return SubscriberPlan(name=name, edge=edge, topic="trades", where=where, wants=wants, order=order)
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -28,7 +28,7 @@ from gapless.errors import ContentError, ParameterError, UsageError
 if TYPE_CHECKING:
     from gapless.cli.sub_history import Past, PastRows
     from gapless.client import Batch, Client, Subscription
-    from gapless.client.subscription import AckMode
+    from gapless.client.options import AckMode, DeliveryOrder
     from gapless.model.schema import Schema
     from gapless.wire.client_messages import Start
 
@@ -132,7 +132,8 @@ def sub(
     if history:
         _check_history(start, order, named=name is not None, limited=limit is not None)
     begin, acknowledges = parse_start(start), ack == "auto"
-    wish = _Wish(topic, where, xpath, column, name, begin, order, limit, acknowledges, names, table)
+    ordering = cast("DeliveryOrder", order)
+    wish = _Wish(topic, where, xpath, column, name, begin, ordering, limit, acknowledges, names, table)
     if forget:
         run(_forgotten(wish, node))
     else:
@@ -149,7 +150,7 @@ class _Wish:
     column: str | None
     name: str | None
     start: Start
-    order: str
+    order: DeliveryOrder
     limit: int | None
     acknowledges: bool
     names: bool

@@ -11,21 +11,35 @@ async with gapless.connect("gapless://localhost:7400") as client:
 
 from gapless.client.connection import Client, Topic, connect
 from gapless.client.events import Batch, Event
-from gapless.client.options import Options
+from gapless.client.options import AckMode, DeliveryMode, DeliveryOrder, GapMode, Options, StartAt
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication, Receipt
-from gapless.client.subscription import Subscription
+from gapless.client.subscription import Gap, Subscription
+from gapless.client.table import Change
+from gapless.client.tls import TlsFiles
+from gapless.client.view import View
+from gapless.client.views import ViewInfo
 
 __all__ = [
+    "AckMode",
     "Batch",
     "BatchReceipt",
+    "Change",
     "Client",
+    "DeliveryMode",
+    "DeliveryOrder",
     "Event",
+    "Gap",
+    "GapMode",
     "Options",
     "Publication",
     "Publisher",
     "Receipt",
+    "StartAt",
     "Subscription",
+    "TlsFiles",
     "Topic",
+    "View",
+    "ViewInfo",
     "connect",
 ]

@@ -1,4 +1,4 @@
-"""Below which tick does a subscriber need nothing any more? Acknowledgements in any order, one position."""
+"""Which tick has a subscriber acknowledged up to? Acknowledgements in any order, one position per pubend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gapless.model.ticks import Tick
 
 
 class AckLedger:
-    """What was handed to the program, per pubend, and not acknowledged yet.
+    """Events the program has and has not acknowledged, per pubend.
 
     >>> ledger, pubend = AckLedger(), PubendId("p")
     >>> ledger.handed(pubend, [5, 6, 9])
@@ -24,21 +24,21 @@ class AckLedger:
     __slots__ = ("_done", "_handed")
 
     def __init__(self) -> None:
-        #: The ticks in order, those acknowledged out of order included.
+        #: Ticks in order, including those acknowledged out of order.
         self._handed: dict[PubendId, deque[Tick]] = {}
         self._done: dict[PubendId, set[Tick]] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that the program was handed is acknowledged."""
+        """Whether the program has acknowledged everything it was given."""
         return not any(self._handed.values())
 
     def handed(self, pubend: PubendId, ticks: Iterable[Tick]) -> None:
-        """The program has these events now. Ticks ascend."""
+        """Record events given to the program. Ticks ascend."""
         self._handed.setdefault(pubend, deque()).extend(ticks)
 
     def acked(self, pubend: PubendId, ticks: Iterable[Tick]) -> Tick | None:
-        """The program is done with these; gives the position if that has moved."""
+        """Record acknowledged events; return the position if it has moved."""
         handed = self._handed.get(pubend)
         if not handed:
             return None

@@ -1,4 +1,4 @@
-"""How are many events read at once? `open_bulk`: ranges of ticks as record batches, from where they are kept.
+"""How are many events read at once? `open_bulk` reads ranges of ticks as record batches from repositories.
 
 ```python
 with open_bulk("gapless://localhost:7400", "trades") as trades:
@@ -7,12 +7,12 @@ with open_bulk("gapless://localhost:7400", "trades") as trades:
             print(batch.num_rows)
 ```
 
-A subscription delivers what happens; this reads what has happened. A range of ticks below the known horizon
-of its pubend never changes, so it may be read again, by whomever, and gives the same rows.
+A subscription delivers new events; this reads past ones. A range of ticks below the known horizon of its
+pubend never changes: reading it again gives the same rows.
 
-A `Bulk` may be pickled and sent to other processes: each connects for itself, straight to the nodes that
-keep the events. A node that restarts may come back at another port; then the brokers are asked again, and a
-read goes on behind the last tick that it gave.
+A `Bulk` can be pickled and sent to other processes; each of them connects directly to the nodes that keep the
+events. If a node comes back at another port after a restart, the brokers are asked again, and a read resumes
+after the last tick it returned.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from gapless.wire.bulk import (
 
 __all__ = ["Bulk", "Horizon", "Part", "PubendPast", "TlsFiles", "open_bulk"]
 
-#: For so long a node that does not answer is tried again.
+#: How long to retry a node that does not answer.
 PATIENCE_SECONDS = 60.0
-#: The pauses between two tries: the first, and the longest.
+#: Pause before a retry: the first, and the longest.
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 
@@ -62,17 +62,17 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkPlace:
-    """All that another process needs to read a topic. Carries the token: pickle it only to whom you trust."""
+    """Everything another process needs to read a topic. Contains the token: send it only where you trust."""
 
     brokers: str
     topic: str
     token: str | None = field(default=None, repr=False)
-    #: The file of the authority that made the nodes' certificates, or that and a certificate of our own; True
-    #: for the authorities that the system trusts. Whoever reads elsewhere has files of the same names.
+    #: The CA file, or `TlsFiles` with a client certificate; True for the system's CAs. Other processes need
+    #: files of the same names.
     tls: str | TlsFiles | bool | None = None
     #: The columns of the topic, as in a network description.
     columns: Mapping[str, str] = field(default_factory=dict)
-    #: Where each pubend is read.
+    #: The bulk-read address of each pubend.
     doors: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,14 +84,14 @@ def open_bulk(
     tls: str | PathLike[str] | TlsFiles | bool | None = None,
     patience_s: float = PATIENCE_SECONDS,
 ) -> Bulk:
-    """The events of a topic, to be read in bulk. `brokers`, `token` and `tls` are as for `connect`,
-    but that a certificate of one's own is given as `TlsFiles`, which another process may use too.
+    """The events of a topic, for bulk reads. `brokers`, `token` and `tls` are as for `connect`, but a client
+    certificate is given as `TlsFiles`, which other processes can use too.
 
-    Raises UsageError, or LinkError when no broker answers.
+    Raises UsageError, or LinkError if no broker answers.
     """
     if not isinstance(tls, str | PathLike | TlsFiles | bool | None):
         raise ParameterError(
-            "E191", "for bulk reads, tls is the file of an authority, TlsFiles, or True: no context"
+            "E191", "for bulk reads, tls must be a CA file, TlsFiles or True, not an SSL context"
         )
     wish = str(tls) if isinstance(tls, PathLike) else tls
     place = BulkPlace(brokers=brokers, topic=topic, token=token, tls=wish)
@@ -121,7 +121,7 @@ class Bulk:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
@@ -139,7 +139,7 @@ class Bulk:
         return tuple(sorted(self.place.doors))
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Schema:
-        """What the batches of `read` look like. Raises ParameterError for a column that is not there."""
+        """The Arrow schema of the batches of `read`. Raises ParameterError for an unknown column."""
         fields = {
             f"{each.name}_" if each.name in OWN_COLUMNS else each.name: each for each in self.schema.arrow()
         }
@@ -153,7 +153,7 @@ class Bulk:
 
     def find(self) -> None:
         """Ask the brokers where the topic's pubends are. Raises UsageError or LinkError."""
-        # Imported here: processes that only read need no event loop.
+        # Imported here because processes that only read need no event loop.
         from gapless.client import sync  # noqa: PLC0415
 
         place = self.place
@@ -172,13 +172,13 @@ class Bulk:
     # Asking.
 
     def horizons(self) -> dict[str, Horizon]:
-        """How far each pubend is: one past its last event, and below which tick everything is known."""
+        """Per pubend, one past its last event, and the tick below which everything is known."""
         told = self._retried(lambda: self._asked_all("horizons"))
         found = [each for part in told for each in msgspec.json.decode(part, type=list[Horizon])]
         return {each.pubend: each for each in found}
 
     def describe(self) -> dict[str, PubendPast]:
-        """What is kept of each pubend, and where."""
+        """What is kept of each pubend, and where it is."""
         told = self._retried(lambda: self._asked_all("describe"))
         found = [each for part in told for each in msgspec.json.decode(part, type=Described).pubends]
         return {each.pubend: each for each in found}
@@ -186,7 +186,7 @@ class Bulk:
     def plan(
         self, pubend: str, start: Tick, stop: Tick, *, rows: int, rows_max: int | None = None
     ) -> list[Part]:
-        """Cut a range into parts of about `rows` rows, as many as hold no more than `rows_max` together."""
+        """Cut a range into parts of about `rows` rows, at most `rows_max` rows in all."""
         asked = encode(
             AskPlan(
                 topic=self.place.topic, pubend=pubend, start=start, stop=stop, rows=rows, rows_max=rows_max
@@ -210,11 +210,11 @@ class Bulk:
     ) -> Iterator[pa.RecordBatch]:
         """The events of a range that `where` accepts, in order, in batches: `tick`, `pubend`, the columns.
 
-        `stop` is the known horizon unless it is given. Without `history` it is what a new subscription would
-        get: of a topic that keeps the newest rows only these. With `gone` a range whose beginning is no
-        longer kept begins later; otherwise that is a StoreError (E306).
+        `stop` defaults to the known horizon. Without `history`, a read returns what a new subscription would
+        get: of a compacted topic, the newest rows. With `gone`, a range whose start is no longer kept starts
+        later; otherwise that raises StoreError (E306).
 
-        Raises the node's error, or LinkError when the node does not come back in time.
+        Raises the node's error, or LinkError if the node does not come back in time.
         """
         schema = self.arrow(columns)
         asked = None if columns is None else tuple(columns)
@@ -259,7 +259,7 @@ class Bulk:
         return found
 
     def _asked_all(self, kind: str) -> list[bytes]:
-        """Ask every node that has a pubend of the topic."""
+        """Ask every node that hosts a pubend of the topic."""
         asked = encode(AskTopic(topic=self.place.topic))
         return [self._act(door, kind, asked) for door in sorted(set(self.place.doors.values()))]
 
@@ -272,14 +272,14 @@ class Bulk:
                 pause_s = self._paused(error, since, pause_s)
 
     def _paused(self, error: GaplessError, since: float, pause_s: float) -> float:
-        """Wait a little and ask where things are now; raises the error when trying again is no use."""
+        """Pause, then ask the brokers for addresses again. Raises the error if retrying is pointless."""
         if not error.retry or time.monotonic() - since + pause_s > self.patience_s:
             raise error
         time.sleep(pause_s)
         try:
             self.find()
         except GaplessError as missed:
-            # Nobody answers yet, perhaps, or takes us in: the next try will tell.
+            # Perhaps nobody answers or admits us yet: the next retry will show.
             if not missed.retry and not isinstance(missed, LinkError):
                 raise
         self.close()
@@ -313,17 +313,17 @@ _OWN_FIELDS = (
 
 
 def _with_pubend(batch: pa.RecordBatch, pubend: str, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch as it came, with the pubend beside each tick: it is the same for all and does not travel."""
+    """Add the pubend column to a batch. It is the same for all rows, so nodes do not send it."""
     tick, *others = batch.columns
     names = pa.repeat(pa.scalar(pubend, pa.string()), batch.num_rows)
     return pa.RecordBatch.from_arrays([tick, names, *others], schema=schema)
 
 
 def _understood(error: Exception, door: str) -> GaplessError:
-    """The error that a node told, or that it cannot be reached."""
+    """The error a node reported, or a LinkError if it cannot be reached."""
     told = getattr(error, "extra_info", b"")
     if told:
         refusal = msgspec.json.decode(told, type=Refusal)
         return error_of(refusal.code, refusal.message, retry=refusal.retry)
     reason = str(error).splitlines()[0].split(". Detail:")[0]
-    return LinkError("E411", f"bulk reads at {door} fail: {reason}", retry=True)
+    return LinkError("E411", f"bulk reads at {door} failed: {reason}", retry=True)

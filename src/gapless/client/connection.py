@@ -1,4 +1,4 @@
-"""How does a program talk to a network? `connect`, and the client that it gives.
+"""How does a program use a network? `connect`, and the client it returns.
 
 ```python
 async with connect("gapless://edge-1:7400,edge-2:7400") as client:
@@ -8,9 +8,8 @@ async with connect("gapless://edge-1:7400,edge-2:7400") as client:
             print(trade.tick, trade["sym"])
 ```
 
-Whatever happens to the connection in between, each event is published once and delivered once. To publish
-many events, do not await each: keep the publications, call `await client.ready(topic)` now and then, and
-await them at the end, or `client.flush()`.
+Whatever happens to the connection, each event is published once and delivered once. To publish many events,
+do not await each one: call `await client.ready(topic)` now and then, and `await client.flush()` at the end.
 """
 
 from __future__ import annotations
@@ -26,12 +25,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
 
 from gapless.client import views
 from gapless.client.hold import Hold
-from gapless.client.options import DEFAULTS, Options
+from gapless.client.options import (
+    DEFAULTS,
+    AckMode,
+    DeliveryMode,
+    DeliveryOrder,
+    GapMode,
+    Options,
+    StartAt,
+)
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication
 from gapless.client.session import Session
 from gapless.client.steering import Steering
-from gapless.client.subscription import AckMode, GapMode, Subscription, Wish
+from gapless.client.subscription import Subscription, Wish
 from gapless.client.tls import TlsWish, tls_context
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
@@ -48,7 +55,6 @@ from gapless.wire.client_messages import (
     AskStatus,
     CreateTopic,
     ListTopics,
-    Mode,
     ReleasePublisher,
     Start,
     StatusReport,
@@ -61,24 +67,24 @@ if TYPE_CHECKING:
     from gapless.views.fluent import Table
     from gapless.views.relation import Relation
 
-#: Where ticks are counted from.
+#: Tick 0.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The code of a node that takes no new topics.
+#: The refusal of a node that takes no new topics.
 NO_REPOSITORY = "E189"
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104  # what such a node says of itself
 
 
 class Topic(NamedTuple):
-    """A topic as the node tells of it."""
+    """A topic, as the node describes it."""
 
     schema: Schema
     pubends: tuple[PubendId, ...]
-    #: The broker of each pubend, as far as the node tells.
+    #: The broker of each pubend, as far as the node says.
     brokers: Mapping[PubendId, BrokerId] = MappingProxyType({})
 
     @property
     def columns(self) -> dict[str, str]:
-        """By name, the type: `{"price": "float", "note": "string?"}`."""
+        """The type of each column: `{"price": "float", "note": "string?"}`."""
         return column_texts(self.schema)
 
 
@@ -92,18 +98,18 @@ def connect(
 ) -> Client:
     """A client of the network at `address`; use it with `async with`.
 
-    `address` is `gapless://host:7400`, or several hosts with commas: any of them will do, and when one is
-    lost the others are tried. `gapless+tls://host:7400` is the same over TLS; `tls` is then the file of the
-    authority that made the nodes' certificates, `TlsFiles` or a context, which may have one of our own;
-    without it, the authorities that the system trusts. `name` is for people who look at the node's status.
+    `address` is `gapless://host:7400`, or several hosts separated by commas: the client uses any of them, and
+    tries the others when it loses one. `gapless+tls://host:7400` uses TLS; `tls` is then the CA file, or
+    `TlsFiles` or an SSL context, which may include a client certificate; by default, the system's CAs are
+    trusted. `name` is shown in the node's status.
 
-    Raises UsageError for an address that is none.
+    Raises UsageError if the address is malformed.
     """
     return Client(address, token=token, tls=tls, name=name, options=options)
 
 
 class Client:
-    """A connection to a network, which is made again whenever it is lost. Made by `connect`."""
+    """A connection to a network, re-established whenever it is lost. Made by `connect`."""
 
     def __init__(
         self,
@@ -116,10 +122,8 @@ class Client:
     ) -> None:
         self._addresses = parse_addresses(address)
         if token is not None and len(token) > TEXT_MAX:
-            raise ParameterError(
-                "E191", f"a token of {len(token)} characters: at most {TEXT_MAX} can be sent"
-            )
-        #: Names what this client publishes; never used twice.
+            raise ParameterError("E191", f"a token has at most {TEXT_MAX} characters, got {len(token)}")
+        #: Prefix of this client's publisher identities; unique.
         self._identity = uuid.uuid4().hex
         self._hello = Hello(
             role=Role.CLIENT, name=_checked_name(name or f"client-{self._identity[:8]}"), token=token
@@ -134,7 +138,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         if self._session is not None or self._ended:
-            raise UsageError("E193", "a client can be entered once: connect again")
+            raise UsageError("E193", "a client can be entered only once: connect again")
         session = Session(self._addresses, self._hello, tls=self._tls, options=self._options)
         self._session, self._steering = session, Steering(session)
         try:
@@ -166,13 +170,13 @@ class Client:
         except TimeoutError:
             count = sum(publisher.outstanding for publisher in self._publishers_all())
             raise LinkError(
-                "E406", f"{count} events have no receipt {seconds:g} seconds after the client was left"
+                "E406", f"{count} events have no receipt {seconds:g} seconds after leaving the client"
             ) from None
 
     # Topics.
 
     async def topics(self) -> dict[str, Topic]:
-        """All topics that this client may see, by name."""
+        """All topics this client may see, by name."""
         answer = await self._entered().learn_topics()
         places = answer.places
         return {
@@ -183,9 +187,9 @@ class Client:
     async def create_topic(self, name: str, columns: Mapping[str, str], *, retention: str = "") -> None:
         """Create a topic with columns such as `{"price": "float", "note": "string?"}`.
 
-        `retention` says how long events are kept that everybody has: "7d", "10GB" or "forever"; without it,
-        no longer than needed. Any node will do: one that takes no topics names those that do. Creating the
-        very same topic again is no error. Raises SchemaError, or the node's error.
+        `retention` says how long to keep events that everybody has: "7d", "10GB" or "forever"; by default, no
+        longer than needed. Any node will do: the client finds one that takes topics. Creating the same topic
+        again does nothing. Raises SchemaError, or the node's error.
         """
         steering, home = self._steered(), self._entered()
         schema = Schema.parse(TopicId(_checked_name(name)), columns)
@@ -207,7 +211,7 @@ class Client:
         await self._known_at_home(schema.topic)
 
     async def _known_at_home(self, topic: TopicId) -> None:
-        """Wait until the node here has heard of a topic that was created elsewhere."""
+        """Wait until our node knows a topic that was created elsewhere."""
         home, attempts = self._entered(), 0
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.connect_timeout_s
@@ -216,15 +220,15 @@ class Client:
             if loop.time() > until:
                 raise LinkError(
                     "E407",
-                    f"topic '{topic}' was created, and the node here has not heard of it: see its status",
+                    f"topic '{topic}' was created, but this node has not heard of it: see its status",
                     retry=True,
                 )
             await asyncio.sleep(home.backoff_s(attempts))
 
     async def bulk(self, topic: str) -> tuple[Topic, dict[PubendId, str]]:
-        """A topic, and where the events of each of its pubends are read in bulk: see `gapless.client.bulk`.
+        """A topic, and the bulk-read address of each of its pubends: see `gapless.client.bulk`.
 
-        The nodes open that door when they are asked. Raises UsageError or LinkError.
+        Nodes start their bulk server on the first such request. Raises UsageError or LinkError.
         """
         home, steering = self._entered(), self._steered()
         found = (await self.topics()).get(topic)
@@ -236,12 +240,12 @@ class Client:
             answer = await session.request(lambda number: ListTopics(request=number, bulk=True))
             assert isinstance(answer, Topics)
             if not answer.bulk:
-                raise LinkError("E411", f"broker '{broker}' is of a version without bulk reads: update it")
+                raise LinkError("E411", f"broker '{broker}' is too old for bulk reads: update it")
             doors[broker] = _reachable(answer.bulk, session.host)
         return found, {pubend: doors[broker] for pubend, broker in found.brokers.items()}
 
     async def ends(self, topic: str) -> dict[PubendId, Tick]:
-        """Of each pubend of a topic, one past its last durable event now; 0 when it has none.
+        """Per pubend of a topic, one past its last durable event; 0 if it has none.
 
         Raises UsageError or LinkError.
         """
@@ -256,13 +260,13 @@ class Client:
         return {pubend: ends[pubend] for pubend in found.pubends if pubend in ends}
 
     async def status(self) -> dict[str, Any]:
-        """What the node tells of itself."""
+        """The status of the node."""
         return await self._told()
 
     async def inquire(
         self, event: tuple[str, int] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
-        """What the node knows of one event, by its pubend and tick, and of one subscription."""
+        """What the node knows about one event, by pubend and tick, and about one subscription."""
         named = None if event is None else (PubendId(_checked_name(event[0])), _checked_tick(event[1]))
         return await self._told(named, None if subscription is None else _checked_text(subscription))
 
@@ -286,19 +290,19 @@ class Client:
         identity: str | None = None,
         first_catenation: int = 0,
     ) -> Publisher:
-        """A publisher of its own to a topic; its events keep their order.
+        """A separate publisher to a topic. Its events keep their order.
 
-        With an `identity`, the program numbers its events itself, across restarts: what was stored under
-        that name and number is not stored again.
+        It stays with the first pubend it sends to, and waits while that pubend is down. With an `identity`,
+        the program numbers its events itself, across restarts: each number is stored once.
         """
         steering = self._steered()
         self._publishers_made += 1
         is_numbered = identity is not None
         identity = _checked_name(identity or f"{self._identity}-{self._publishers_made}")
         if identity in steering.publishers:
-            raise UsageError("E195", f"there is a publisher '{identity}' already: use that one")
+            raise UsageError("E195", f"this client already has a publisher '{identity}': use that one")
         if first_catenation < 0:
-            raise ParameterError("E191", f"catenation numbers count from 0, got {first_catenation}")
+            raise ParameterError("E191", f"first_catenation must be at least 0, got {first_catenation}")
         return Publisher(
             steering,
             TopicId(_checked_name(topic)),
@@ -309,35 +313,34 @@ class Client:
         )
 
     async def release_publisher(self, identity: str) -> None:
-        """Let an identity belong to whoever publishes under it next, at the node of this connection.
+        """Release an identity at this node: it will belong to whoever publishes under it next.
 
-        For operators, when the principal that it belonged to is no more. Raises UsageError without the right
-        `admin`, and when no such publisher is known there.
+        For operators, when the principal that owned it is gone. Raises UsageError without the right `admin`,
+        or if the node does not know the identity.
         """
         name = _checked_name(identity)
         await self._entered().request(lambda number: ReleasePublisher(request=number, publisher=name))
 
     def publish(self, topic: str, event: Mapping[str, object]) -> Publication:
-        """Queue one event. Await what this gives for its receipt (pubend, tick): then it is durable."""
+        """Queue one event. Await the result for its receipt (pubend, tick): then the event is durable."""
         publisher = self._publishers.get(topic)
         if publisher is None or self._ended:
             publisher = self.publisher_of(topic)
         return publisher.publish(event)
 
     async def publish_batch(self, topic: str, data: object) -> BatchReceipt:
-        """Publish all rows of a batch, and return their ticks when they are durable.
+        """Publish all rows of a batch. They are durable when this returns.
 
-        `data` is an Arrow table or batch, a data frame of pandas or Polars, a dict of lists, or a list of
-        dicts.
+        `data` is an Arrow table or batch, a pandas or Polars data frame, a dict of lists, or a list of dicts.
         """
         return await self.publisher_of(topic).publish_batch(data)
 
     async def ready(self, topic: str) -> None:
-        """Return when there is room to publish more to a topic."""
+        """Wait until there is room to publish more to a topic."""
         await self.publisher_of(topic).ready()
 
     async def flush(self) -> None:
-        """Return when everything published so far is durable. Raises a refusal that nobody has awaited."""
+        """Wait until everything published so far is durable. Raises a refusal that nobody has seen."""
         for publisher in self._publishers_all():
             await publisher.flush()
 
@@ -360,80 +363,88 @@ class Client:
         where: str = "",
         *,
         name: str | None = None,
-        order: str = "publisher",
-        start: Start | datetime = "now",
+        order: DeliveryOrder = "publisher",
+        start: StartAt = "now",
         ack: AckMode = "auto",
-        mode: Mode = "guaranteed",
+        mode: DeliveryMode = "guaranteed",
         gaps: GapMode = "report",
         credit_rows: int | None = None,
     ) -> Subscription:
         """Every event of a topic that `where` accepts, once and in order; use it with `async with`.
 
-        With a `name` the subscription is durable: what it has not acknowledged is kept for it while it is
-        away. `start` is "now", "earliest", a time, a tick, or the `positions` of an earlier subscription; a
-        time without a zone is in UTC. "stored" resumes a named subscription; E142 if there is none.
-        `ack="auto"` acknowledges an event when the next one is asked for, and the last when the
-        subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` makes
-        it an error when the network no longer keeps what was asked for; otherwise it is logged and found in
-        `Subscription.gaps`. At most `credit_rows` rows wait here, beside those that came together and are
-        being taken.
+        With a `name` the subscription is durable: the network keeps what it has not acknowledged while it is
+        away. The name lives at one edge, so the client must have one address (E109).
+
+        `start` is "now", "earliest", a time (UTC if it has no zone), a tick, the `positions` of an earlier
+        subscription, or "stored": resume a name, and raise E142 if there is none.
+
+        `ack="auto"` acknowledges an event when the next one is asked for, and the last one when the
+        subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` raises E410 if the network no longer keeps what was asked for; by default that is logged and added to
+        `Subscription.gaps`. At most `credit_rows` rows are buffered, besides the chunk being taken.
         """
         wish = Wish(
             topic=TopicId(_checked_name(topic)),
             where=_checked_where(where),
-            name=None if name is None else _checked_name(name),
-            order=Order(_chosen("order", order, ("publisher", "total"))),
+            name=None if name is None else self._durable_name(name),
+            order=Order(_chosen("order", order, get_args(DeliveryOrder))),
             start=_checked_start(start),
-            mode=_chosen("mode", mode, ("guaranteed", "best-effort")),
+            mode=_chosen("mode", mode, get_args(DeliveryMode)),
             ack=_chosen("ack", ack, get_args(AckMode)),
             gaps=_chosen("gaps", gaps, get_args(GapMode)),
-            credit_rows=self._options.credit_rows if credit_rows is None else credit_rows,
+            credit_rows=_checked_credit(self._options.credit_rows if credit_rows is None else credit_rows),
         )
-        if not 1 <= wish.credit_rows <= CREDIT_ROWS_MAX:
-            raise ParameterError(
-                "E191", f"credit_rows must be from 1 to {CREDIT_ROWS_MAX}, got {credit_rows}"
-            )
         return Subscription(self._entered(), wish)
 
     def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
-        """Keep the events of a topic from `start` on, under a name, without getting them; use `async with`.
+        """Keep the events of a topic from `start` on, under a name, without delivery; use `async with`.
 
-        For whoever reads in bulk: `Hold.acknowledge` says how far it has come. It is the durable subscription
-        of that name, and goes on where it was acknowledged last; leave it, and it holds on.
+        For bulk readers: `Hold.acknowledge` moves the position. It is the durable subscription of that name:
+        it resumes at the last acknowledged position, and keeps holding when you leave it.
         """
         return Hold(
             self._entered(),
             topic=TopicId(_checked_name(topic)),
-            name=_checked_name(name),
+            name=self._durable_name(name),
             start={PubendId(each): _checked_tick(tick) for each, tick in start.items()},
             where=_checked_where(where),
         )
+
+    def _durable_name(self, name: str) -> str:
+        """A name that lives where this client is connected. Raises UsageError E109 if that may change."""
+        checked = _checked_name(name)
+        if len(self._addresses) > 1:
+            raise UsageError(
+                "E109",
+                f"subscription '{checked}' has a name, which lives at one edge: connect to that edge alone, "
+                f"not to {len(self._addresses)} addresses",
+            )
+        return checked
 
     # Views.
 
     async def create_view(self, name: str, view: str | Relation | Table) -> Definition:
         """Create a view: an SQL text, or a table of `gapless.views.fluent`, over topics and other views.
 
-        It is checked at once: raises ViewError with the place in the text, or UsageError E173 when there is
-        another view of that name. Creating the very same view again is no error. What computes it is the
-        pipeline; `views()` tells what that says of it.
+        It is checked at once: raises ViewError with the place in the text, or UsageError E173 if there is
+        another view of that name. Creating the same view again does nothing. The pipeline computes it; see
+        `views()` for its status.
         """
         return await views.create_view(self, name, view)
 
     async def views(self) -> dict[str, ViewInfo]:
-        """All views, by name, with what the pipeline says of them."""
+        """All views, by name, with their status."""
         return await views.list_views(self)
 
     async def drop_view(self, name: str) -> None:
-        """Drop a view. Raises UsageError: E173 when there is none, E179 when other views use it."""
+        """Drop a view. Raises UsageError: E173 if there is none, E179 if other views use it."""
         await views.drop_view(self, name)
 
     def view(self, name: str, where: str = "") -> View:
         """A view as a live table of the rows that `where` accepts; use it with `async with`.
 
-        A condition on columns that never change for a key is evaluated by the brokers, any other one here.
-        What brokers have left out cannot be told from what is missing: right after a loss such a table may
-        show a row that is older than `as_of` says, until the next marker.
+        Brokers evaluate a condition on columns that never change for a key; any other is evaluated here. Rows
+        that brokers left out cannot be told from rows that are missing: right after a loss, such a table may
+        show a row older than `as_of` says, until the next marker.
         """
         self._entered()
         return View(self, name, _checked_where(where))
@@ -451,24 +462,24 @@ class Client:
 
 
 def _reachable(door: str, host: str) -> str:
-    """Where a door is for us: a node that listens everywhere is there where we have found it."""
+    """The bulk-read address as we reach it: a node that listens on all interfaces is where we found it."""
     scheme, _, place = door.partition("://")
     told, _, port = place.rpartition(":")
     return f"{scheme}://{host if told in _EVERYWHERE else told}:{port}"
 
 
-def _checked_name(name: str) -> str:
-    if not 1 <= len(name) <= NAME_CHARACTERS_MAX:
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS_MAX:
         raise ParameterError("E191", f"a name has 1 to {NAME_CHARACTERS_MAX} characters, got {name!r:.80}")
     return _checked_text(name)
 
 
 def _checked_text(text: str) -> str:
-    # What cannot be sent would fail where nobody waits for it.
+    # Text that cannot be encoded would fail later, where nobody is waiting.
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ParameterError("E191", f"half a surrogate pair is no character, got {text!r:.80}") from error
+        raise ParameterError("E191", f"unpaired surrogate in {text!r:.80}") from error
     return text
 
 
@@ -486,10 +497,16 @@ def _chosen(option: str, value: Any, allowed: tuple[str, ...]) -> Any:
     return value
 
 
+def _checked_credit(rows: Any) -> int:
+    if not isinstance(rows, int) or not 1 <= rows <= CREDIT_ROWS_MAX:
+        raise ParameterError("E191", f"credit_rows must be from 1 to {CREDIT_ROWS_MAX}, got {rows!r}")
+    return rows
+
+
 def _checked_tick(tick: int) -> Tick:
     if not TICK_MIN <= tick < TICK_MAX:
         raise ParameterError(
-            "E191", f"ticks are microseconds since 1970, from {TICK_MIN} to below {TICK_MAX}"
+            "E191", f"a tick, in microseconds since 1970, is from {TICK_MIN} to {TICK_MAX - 1}"
         )
     return tick
 

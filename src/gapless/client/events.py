@@ -1,7 +1,7 @@
 """What does a subscriber get? Events that look like mappings, and batches of columns.
 
-What came together stays together, in a `Chunk`. An event is no more than a chunk and a row of it; a column
-becomes Python values when the first of them is looked at.
+Events that arrive together stay together in a `Chunk`. An `Event` is a reference to one row. A column
+is converted to Python values when one of its values is first read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """The names of a topic's columns, and the place of each."""
+    """The column names of a topic, and the index of each."""
 
     __slots__ = ("arrow", "names", "places", "schema")
 
@@ -35,7 +35,7 @@ class Names:
 
 
 class Chunk:
-    """Rows that came together, some of which the program has taken already."""
+    """Rows that arrived together, some of which the program has already taken."""
 
     __slots__ = (
         "_columns",
@@ -65,17 +65,17 @@ class Chunk:
         columns: pa.RecordBatch | None = None,
         values: list[tuple[object, ...]] | None = None,
     ) -> None:
-        """Row r is an event of `pubends[source[r]]`; no source when there is only one pubend."""
+        """Row r is an event of `pubends[source[r]]`; `source` is None if there is only one pubend."""
         self.owner = owner
         self.names = names
         self.ticks = ticks
         self.pubends = pubends
         self.source = source
         self.size = len(ticks)
-        #: How many rows the program has taken, and after how many of those it has asked for the next.
+        #: Number of rows the program has taken, and number of those after which it asked for the next.
         self.at = 0
         self.asked = 0
-        #: How many rows of credit it has cost.
+        #: Rows of credit this chunk has used.
         self.credit = self.size
         self._columns = columns
         self._values = values
@@ -84,7 +84,7 @@ class Chunk:
         self._folded = 0
 
     def pubend(self, row: int) -> PubendId:
-        """Where a row is from."""
+        """The pubend of a row."""
         return self.pubends[0] if self.source is None else self.pubends[int(self.source[row])]
 
     def value(self, row: int, name: str) -> Any:
@@ -116,7 +116,7 @@ class Chunk:
         return [self.pubends[at] for at in self.source.tolist()]
 
     def where(self, wanted: RowMask) -> Chunk:
-        """The rows that are wanted; costs the credit of all."""
+        """The wanted rows only; they use the credit of all rows."""
         if wanted.all():
             return self
         at = np.flatnonzero(wanted)
@@ -133,7 +133,7 @@ class Chunk:
         return chunk
 
     def stops(self, rows: int) -> Mapping[PubendId, Tick]:
-        """Per pubend one past the last tick of the first rows. `rows` never goes down."""
+        """Per pubend, one past the last tick among the first `rows` rows. `rows` must not decrease."""
         if rows > self._folded:
             if self.source is None:
                 self._stops[self.pubends[0]] = int(self.ticks[rows - 1]) + 1
@@ -155,21 +155,21 @@ class Event(Mapping[str, Any]):
 
     @property
     def pubend(self) -> PubendId:
-        """Where it was published. With the tick it is the name of the event, everywhere and for ever."""
+        """The pubend it was published to. Pubend and tick identify the event, everywhere and for ever."""
         return self._chunk.pubend(self._row)
 
     @property
     def tick(self) -> Tick:
-        """When it was published: microseconds since 1970, and one more than the last at least."""
+        """When it was published, in microseconds since 1970; ticks of a pubend strictly ascend."""
         return int(self._chunk.ticks[self._row])
 
     @property
     def topic(self) -> TopicId:
-        """The topic that it was published to."""
+        """The topic it was published to."""
         return self._chunk.names.schema.topic
 
     async def ack(self) -> None:
-        """The program is done with this event, and wants it never again."""
+        """Acknowledge this event: it will not be delivered again."""
         self._chunk.owner.ack_rows(self._chunk, self._row, self._row + 1)
 
     def __getitem__(self, name: str) -> Any:
@@ -186,7 +186,7 @@ class Event(Mapping[str, Any]):
 
 
 class Batch:
-    """Events that came together, as columns."""
+    """Events that arrived together, as columns."""
 
     __slots__ = ("chunk", "start", "ticks")
 
@@ -198,7 +198,7 @@ class Batch:
 
     @property
     def columns(self) -> pa.RecordBatch:
-        """The values, in Arrow."""
+        """The values, as an Arrow record batch."""
         columns = self.chunk.columns()
         return columns.slice(self.start) if self.start else columns
 
@@ -207,7 +207,7 @@ class Batch:
 
     @property
     def topic(self) -> TopicId:
-        """The topic that they were published to."""
+        """The topic they were published to."""
         return self.chunk.names.schema.topic
 
     @property
@@ -227,11 +227,11 @@ class Batch:
         return {self.chunk.pubends[at]: whole.where(source == at) for at in np.unique(source).tolist()}
 
     def to_arrow(self) -> pa.Table:
-        """The columns, with the name of each event before them: `_pubend` and `_tick`."""
+        """The columns, preceded by the pubend and tick of each event: `_pubend` and `_tick`."""
         table = pa.Table.from_batches([self.columns])
         pubends = pa.array(self.pubends, pa.string()).dictionary_encode()
         return table.add_column(0, "_pubend", pubends).add_column(1, "_tick", pa.array(self.ticks))
 
     async def ack(self) -> None:
-        """The program is done with these events, and wants them never again."""
+        """Acknowledge these events: they will not be delivered again."""
         self.chunk.owner.ack_rows(self.chunk, self.start, self.chunk.size)

@@ -1,9 +1,9 @@
-"""Which condition decides about which tick? A subscription's filter, and those it had before.
+"""Which condition applies to which tick? A subscription's current filter and its earlier ones.
 
-A change of the filter takes effect at a tick of each pubend that the node names. If the connection is lost
-before all events below that tick have come, one condition alone can no longer be asked for: the old one
-decides about some of the missing events, the new one about others. Then both are asked for, and what comes
-is judged here, each event by the condition of its tick. So nothing is lost and nothing is repeated.
+A filter change takes effect at one tick per pubend, which the node names. If the connection is lost before
+all events below that tick have arrived, the old condition applies to some of the missing events and the new
+one to others. The client then subscribes to both and filters here, each event by the condition of its tick.
+So nothing is lost and nothing is repeated.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickArray
 
-#: So many changes are remembered of a subscription whose filter changes, and for which no event comes.
+#: Maximum number of remembered conditions of a subscription whose filter changes while no event arrives.
 SEGMENTS_MAX = 64
 
 
 class Filters:
-    """The conditions of one subscription, from the oldest that may still be needed to the newest.
+    """The conditions of one subscription, from the oldest still needed to the newest.
 
     >>> schema = Schema.parse("t", {"a": "int"})
     >>> filters, pubend = Filters("a < 5"), PubendId("p")
@@ -40,7 +40,7 @@ class Filters:
     __slots__ = ("_judges", "_segments")
 
     def __init__(self, where: str) -> None:
-        #: Each condition, and per pubend the tick from which on it decides.
+        #: Each condition, and per pubend the tick from which it applies.
         self._segments: list[tuple[str, Mapping[PubendId, Tick]]] = [(where, {})]
         self._judges = False
 
@@ -51,18 +51,18 @@ class Filters:
 
     @property
     def judges(self) -> bool:
-        """Whether more is asked for than is wanted, so that `mask` must be applied."""
+        """Whether the subscription asks for more than is wanted, so that `mask` must be applied."""
         return self._judges
 
     def switch(self, where: str, ticks: Mapping[PubendId, Tick], positions: Mapping[PubendId, Tick]) -> None:
-        """From these ticks on, another condition decides. Everything below the positions has come."""
+        """Apply another condition from these ticks on. Everything below the positions has arrived."""
         if not self._judges:
             self._prune(positions)
             del self._segments[: -SEGMENTS_MAX + 1]
         self._segments.append((where, dict(ticks)))
 
     def resume(self, positions: Mapping[PubendId, Tick], schema: Schema | None) -> str:
-        """What to ask for when everything below the positions has come."""
+        """The condition to subscribe with if everything below the positions has arrived."""
         self._prune(positions)
         self._judges = len(self._segments) > 1
         if not self._judges:
@@ -71,7 +71,7 @@ class Filters:
         return str(either(parse_condition(where, schema) for where, _ in self._segments))
 
     def _prune(self, positions: Mapping[PubendId, Tick]) -> None:
-        """Forget the conditions that decide about nothing that may still come."""
+        """Forget conditions that apply to nothing that may still arrive."""
         while len(self._segments) > 1:
             starts = self._segments[1][1]
             if any(tick < starts.get(pubend, TICK_MIN) for pubend, tick in positions.items()):
@@ -89,7 +89,7 @@ class Filters:
     ) -> RowMask:
         """Which rows are wanted, each by the condition of its tick.
 
-        A change that is `pending` decides already where it has a tick: the node goes by it there.
+        A `pending` change already applies where it has a tick: there the node applies it too.
         """
         wanted = np.zeros(len(ticks), dtype=np.bool_)
         rows = Rows(columns)
@@ -97,7 +97,7 @@ class Filters:
         if pending is not None:
             segments.append((*pending, TICK_MAX))
         for where, starts, otherwise in segments:
-            # Whatever earlier conditions said of these ticks: a change may take effect before an older one.
+            # This overrides earlier conditions: a change may take effect at a lower tick than an older one.
             decides = ticks >= np.array([starts.get(each, otherwise) for each in pubends], dtype=np.int64)
             if decides.any():
                 np.copyto(wanted, mask(parse_condition(where, schema), rows), where=decides)

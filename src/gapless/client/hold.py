@@ -1,7 +1,7 @@
-"""How does a program keep events that it does not want delivered? A hold: a name, and how far it has come.
+"""How does a bulk reader keep events from being released? With a hold: a name and a position.
 
-A program that reads in bulk takes events when it likes, and again after a restart. A *hold* is its durable
-subscription: the network keeps for it what it has not acknowledged, and delivers nothing.
+A program that reads in bulk fetches events when it likes, and again after a restart. A *hold* is its durable
+subscription: the network keeps what the program has not acknowledged, and delivers nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from gapless.client.refusals import error_of
+from gapless.client.refusals import error_of, name_elsewhere
 from gapless.client.session import Session, never_sent
 from gapless.errors import GaplessError, UsageError
 from gapless.model.ids import PubendId, TopicId
@@ -39,13 +39,15 @@ class Hold:
         self._topic = topic
         self._name = name
         self._where = where
-        #: Where it begins if there is none of that name, and then how far it has come.
+        #: Where it starts if the name is new, and then the acknowledged positions.
         self._positions = dict(start)
         self._live: asyncio.Future[None] | None = None
-        #: Of this connection: the request it began with, its number, and which pubends have confirmed it.
+        #: On this connection: its request, its number, and the pubends that have confirmed it.
         self._request: int | None = None
         self._number: int | None = None
         self._confirmed: set[PubendId] = set()
+        #: The edge it was first asked for at: its name lives there.
+        self._edge: str | None = None
         self._attempts = 0
         self._ack_due = False
         self._error: GaplessError | None = None
@@ -53,7 +55,7 @@ class Hold:
 
     async def __aenter__(self) -> Self:
         if self._live is not None:
-            raise UsageError("E193", "a hold can be entered once: make another one")
+            raise UsageError("E193", "a hold can be entered only once: make another one")
         self._live = asyncio.get_running_loop().create_future()
         self._session.subscriptions[self] = None
         self._session.wake(self)
@@ -70,7 +72,7 @@ class Hold:
         await self._leave(forget=False)
 
     def acknowledge(self, positions: Mapping[str, Tick]) -> None:
-        """Nothing below these ticks is needed any more. Raises what ended it, if anything has."""
+        """Acknowledge everything below these ticks. Raises the error that ended the hold, if any."""
         if self._error is not None:
             raise self._error
         for pubend, tick in positions.items():
@@ -80,7 +82,7 @@ class Hold:
         self._session.wake(self)
 
     async def forget(self) -> None:
-        """End it, and let its name be forgotten: it holds nothing any more."""
+        """End the hold and forget its name. The log no longer keeps anything for it."""
         await self._leave(forget=True)
 
     async def _leave(self, *, forget: bool) -> None:
@@ -106,10 +108,14 @@ class Hold:
     # What the session calls.
 
     def frames(self) -> tuple[list[Part], bool]:
-        """The subscription itself, then how far it has come."""
+        """The frames to send: the subscription itself, then acknowledgements."""
         if self._ended or self._error is not None:
             return [], False
         if self._request is None:
+            edge = self._edge = self._edge or self._session.node
+            if edge != self._session.node:
+                self.failed(name_elsewhere(self._name, edge, self._session.node))
+                return [], False
             self._request = self._session.number()
             self._session.confirming[self._request] = self
             subscribe = Subscribe(
@@ -136,28 +142,28 @@ class Hold:
         self._confirmed = set()
 
     def failed(self, error: GaplessError) -> None:
-        """There will be no connection again."""
+        """The client has given up connecting."""
         if self._error is None:
             self._error = error
         if self._live is not None and not self._live.done():
             self._live.set_exception(error)
 
     def confirmed(self, confirmed: Confirmed) -> None:
-        """One pubend has confirmed it."""
+        """One pubend has confirmed the hold."""
         self._number = confirmed.subscription
         self._confirmed.add(confirmed.pubend)
         if len(self._confirmed) < confirmed.pubends or self._live is None:
             return
         self._session.confirming.pop(confirmed.request, None)
         self._attempts = 0
-        # What was acknowledged on an earlier connection may not have arrived.
+        # Acknowledgements of an earlier connection may be lost.
         self._ack_due = self._live.done()
         if not self._live.done():
             self._live.set_result(None)
         self._session.wake(self)
 
     def refused(self, refused: RequestRefused) -> None:
-        """The node refuses it, or another client has the name now."""
+        """The node refuses the hold, or another client has taken its name."""
         self._attempts += 1
         if refused.retry and self._attempts <= self._session.options.retries_max:
             self._request = None
@@ -167,13 +173,13 @@ class Hold:
         self.failed(error_of(refused.code, refused.message, retry=refused.retry))
 
     def rows(self, delivery: RowsDelivery, places: list[int]) -> None:  # noqa: ARG002  # nobody reads it
-        """Never for a hold."""
-        raise never_sent("rows for a subscription that only holds")
+        """Never sent for a hold."""
+        raise never_sent("rows for a hold")
 
     def columns(self, delivery: ColumnsDelivery) -> None:  # noqa: ARG002  # nobody reads it
-        """Never for a hold."""
-        raise never_sent("rows for a subscription that only holds")
+        """Never sent for a hold."""
+        raise never_sent("rows for a hold")
 
     def is_of(self, request: int) -> bool:
-        """Whether this is the request that it began with on this connection."""
+        """Whether this is its request on this connection."""
         return self._request == request

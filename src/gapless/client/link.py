@@ -1,7 +1,7 @@
-"""How does a client hold one connection? Frames in, frames out, and is the node still there?
+"""How does a client run one connection? Frames in, frames out, and pings to a silent node.
 
-What is written while the socket is busy waits, and goes out as one: `is_writable` says when it is time to
-make the next frames. A node that sends what is no frame, or nothing at all for too long, is left.
+`is_writable` says when to make the next frames: what queued up while the socket was busy is written at once.
+The connection is dropped if the node sends bytes that are not a frame, or nothing at all for too long.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gapless.wire.handshake import (
     encode_link,
 )
 
-#: How much is read at once, unless it is the rest of a large frame.
+#: Bytes to read at once, except for the rest of a large frame.
 READ_BYTES = 64 * 2**10
 
 
 class Receiver(Protocol):
-    """Whoever uses a link."""
+    """The user of a link."""
 
     def received(self, message: NodeMessage) -> None:
-        """The node said something. Raises PeerError when it makes no sense."""
+        """A message arrived. Raises PeerError if it breaks the protocol."""
 
     def writable(self) -> None:
-        """The socket takes more."""
+        """The socket can take more."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -52,7 +52,7 @@ class Link(asyncio.BufferedProtocol):
         self._hello = hello
         self._reader = FrameReader(FROM_DIALED_NODE)
         self._decoder = NodeDecoder()
-        #: What is read into, and where instead when that is the middle of a frame.
+        #: The buffer to read into, and the one to use instead in the middle of a large frame.
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._room: memoryview | None = None
         self._transport: asyncio.Transport | None = None
@@ -62,9 +62,9 @@ class Link(asyncio.BufferedProtocol):
         self._heard = True
         self._pings = 0
         self._timer: asyncio.TimerHandle | None = None
-        #: Why the link was given up, once it was.
+        #: Why the link was dropped; None while it is up.
         self.error: GaplessError | None = None
-        #: Whether the node itself ended it and said why; and whether it said that coming back is no use.
+        #: Whether the node ended it and said why, and whether it said not to come back.
         self.is_answered = False
         self.is_refused = False
         self.welcomed: asyncio.Future[Welcome] = self._loop.create_future()
@@ -72,16 +72,16 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether what is written now leaves at once."""
+        """Whether bytes written now are sent at once."""
         return not self._paused and self._transport is not None and not self._transport.is_closing()
 
     def write(self, parts: list[Part]) -> None:
-        """Write frames; lost when the connection is."""
+        """Write frames. They are lost if the connection is."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
 
     def fail(self, error: GaplessError) -> None:
-        """Give the connection up, and tell the node why if it will listen."""
+        """Drop the connection, and tell the node why if the node is to blame."""
         if self.error is None:
             self.error = error
             if isinstance(error, PeerError):
@@ -90,14 +90,14 @@ class Link(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Close once everything written has left."""
+        """Close after everything written has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not asserted: the transports of uvloop are no subclasses of asyncio's.
+        # Not asserted: uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.writelines(encode_link(self._hello))
         self._timer = self._loop.call_later(self._ping_s, self._beat)
@@ -140,20 +140,20 @@ class Link(asyncio.BufferedProtocol):
             self.error = LinkError("E403", f"the connection was lost: {reason or 'closed'}", retry=True)
         if not self.welcomed.done():
             self.welcomed.set_exception(self.error)
-            self.welcomed.exception()  # nobody need have waited for it
+            self.welcomed.exception()  # mark it as retrieved: perhaps nobody awaits it
         if not self.closed.done():
             self.closed.set_result(None)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind not in LINK_KINDS:
             if not self.welcomed.done():
-                raise PeerError("E213", f"a {frame.kind.name} frame came before the welcome")
+                raise PeerError("E213", f"a {frame.kind.name} frame arrived before WELCOME")
             self._receiver.received(self._decoder.decode(frame))
             return
         match decode_link(frame):
             case Welcome() as welcome:
                 if self.welcomed.done():
-                    raise PeerError("E213", "a second WELCOME frame came")
+                    raise PeerError("E213", "a second WELCOME frame arrived")
                 check_welcome(welcome)
                 self.welcomed.set_result(welcome)
             case Refuse(code=code, message=message, retry=retry):
@@ -186,7 +186,7 @@ async def dial(
     ping_s: float,
     timeout_s: float,
 ) -> Link:
-    """A link to the node at an address. It has welcomed us, unless the link has an `error`."""
+    """Dial an address. The node has welcomed us, unless the returned link has an `error`."""
     loop = asyncio.get_running_loop()
     link = Link(receiver, hello, ping_s, is_tls=tls is not None)
     try:
@@ -200,6 +200,6 @@ async def dial(
     except OSError as error:
         link.fail(LinkError("E401", error.strerror or str(error), retry=True))
     except asyncio.CancelledError:
-        link.fail(LinkError("E402", "dialling was given up"))
+        link.fail(LinkError("E402", "dialling was cancelled"))
         raise
     return link

@@ -1,12 +1,12 @@
-"""How is an event published? Numbered, sent with all that wait beside it, kept until its receipt is there.
+"""How is an event published? Numbered, sent with whatever else is queued, kept until its receipt arrives.
 
-`publish` only puts the event in a queue. When the socket is free, everything queued becomes the columns of
-one frame. While one is under way, small ones wait and grow, unless the node is far away: no
-timer, no delay when there is little to do, large batches when there is much.
+`publish` only queues the event. When the socket is free, everything queued becomes the columns of one frame.
+While a frame is in flight, further events queue up, unless the node is far away. So there is no timer, no
+delay when there is little to do, and large batches when there is much.
 
-Every event has a *catenation number*, and the node stores no number of a publisher twice. So whatever has
-no receipt can be sent again, on this connection or the next, with the same number. Every frame names the
-number before it, the last one that this publisher counts on, so that nothing is stored over a hole.
+Every event has a *catenation number*, and a node stores each number of a publisher at most once. So an event
+without a receipt can be sent again, on this connection or the next, under the same number. Every frame names
+the number before its first, the last one this publisher relies on, so that nothing is stored after a hole.
 """
 
 from __future__ import annotations
@@ -27,36 +27,35 @@ from gapless.client.steering import Steering
 from gapless.client.waiting import Signal
 from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import PubendId, TopicId
-from gapless.model.ticks import Tick
 from gapless.wire.client_codec import encode_client
 from gapless.wire.client_messages import RESEND_HOURS_MAX, Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
-#: A small send waits while another is under way: fewer and larger ones are sooner served. But for every so
-#: many seconds that the quickest receipt took, one more may be: a node that is far away is not a busy one.
+#: A small send waits while another is in flight, because fewer and larger ones are faster. For each of these
+#: seconds that the quickest receipt took, one more may be in flight: a distant node is not a busy one.
 TRIP_SECONDS = 0.005
-#: So many small sends at most.
+#: Maximum number of small sends in flight.
 SENDS_MAX = 8
-#: From so many events on, a send is no longer small.
+#: A send with at least this many events is not small.
 SEND_ROWS_WORTH = 512
-#: `ready` lets the queue be emptied when it is this long.
+#: `ready` waits while the queue is this long.
 QUEUE_ROWS_READY = 4_096
-#: About so many bytes are put into one write.
+#: Approximate number of bytes in one write.
 WRITE_BYTES_MAX = 4 * 2**20
-#: The code of a node that does not host the pubend.
+#: The refusal of a node that does not host the pubend.
 MOVED = "E143"
 #: No event is sent again later than this after it was first sent.
 RESEND_SECONDS_MAX = RESEND_HOURS_MAX * 3_600.0
-#: So many sends with errors are remembered for `flush`.
+#: Maximum number of failed sends remembered for `flush`.
 UNSEEN_MAX = 1_000
 
 
-#: A clock that goes on while the machine sleeps, where there is one.
+#: A clock that counts suspended time, where there is one.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def uptime_s() -> float:
-    """Seconds since some moment; the time that the machine was asleep counts."""
+    """Seconds since some moment, including the time the machine was suspended."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
@@ -73,53 +72,51 @@ class Publisher:
         first_catenation: int = 0,
         is_numbered: bool = False,
     ) -> None:
-        """`is_numbered` says that the program numbers its events itself, perhaps over several lives."""
+        """`is_numbered` says that the program numbers its events itself, perhaps across restarts."""
         self.topic = topic
-        #: Who publishes: the node drops what it has stored under this name and number before.
+        #: The publisher's identity: the node deduplicates by it and the number.
         self.identity = identity
         self._steering = steering
-        #: Where the events go: at first home, and from the first on to whoever hosts the pubend.
+        #: Where events are sent: at first home, then the node that hosts the pubend.
         self._session = session = steering.home
-        #: What the program asked for, and what it was given: never another while events are under way.
+        #: The pubend the program asked for, and the one it got: never another once an event was sent.
         self._wish = pubend
         self._pubend = pubend
         self._is_numbered = is_numbered
         self._is_chosen = False
-        #: The search for a node that hosts the pubend; when it began, and how often it was in vain.
+        #: The search for a node that hosts the pubend, when it started, and how often it failed.
         self._steered: asyncio.Task[None] | None = None
         self._searching_since: float | None = None
         self._searches = 0
-        #: How often a node has said that the pubend is elsewhere since the last receipt.
+        #: How often a node has said since the last receipt that the pubend is elsewhere.
         self._moves = 0
-        self._next = first_catenation
+        #: The number of the first event, and of the next one.
+        self._first = self._next = first_catenation
         self._shape: Shape | None = None
         self._learning: asyncio.Task[None] | None = None
-        #: What is filled by `publish`, and how many more events it may take.
+        #: The send that `publish` fills, and how many more events it may take.
         self._filling = Send()
         self._rows: list[Row] = self._filling.rows
         self._room = session.options.outstanding_rows_max
-        #: Ready to be sent, in order. Then under way, in the order of their numbers.
+        #: Sends that are ready, in order; and those in flight, in the order of their numbers.
         self._waiting: deque[Send] = deque()
         self._sent: deque[Send] = deque()
-        #: Events in `_waiting` and `_sent` without an outcome, and the bytes of their columns.
+        #: Number of events in `_waiting` and `_sent` without an outcome, and bytes of their columns.
         self._outstanding_rows = 0
         self._outstanding_bytes = 0
         self._row_bytes = 256.0
-        #: The quickest receipt of this connection, and how many small sends may be under way because of it.
+        #: The quickest receipt of this connection, and how many small sends may therefore be in flight.
         self._trip_s = inf
         self._sends_max = 1
         #: The number of the last event that was given up after refusals; -1 when none was.
         self._given_up = -1
-        #: Set while the node has asked us to come again later.
+        #: Set while the node has asked us to retry later.
         self._pause: asyncio.TimerHandle | None = None
-        #: Whether some of what was sent has to be sent again.
+        #: Whether some sends have to be sent again.
         self._comes_again = False
-        #: The highest number that the node has, as far as it has said so, and the pubend that has it.
+        #: The highest number known to be stored, and the pubend that has it.
         self._had: tuple[PubendId | None, int] = (None, -1)
-        #: The last event that has a receipt; the first thing said on a new connection comes after it.
-        self._last: tuple[int, PubendId, Tick] | None = None
-        self._tells_last = False
-        #: Sends with errors that perhaps nobody has heard of; the newest of them.
+        #: The newest sends with errors that perhaps nobody has seen.
         self._unseen: deque[Send] = deque(maxlen=UNSEEN_MAX)
         self._changed = Signal()
         session.publishers[identity] = self
@@ -138,11 +135,11 @@ class Publisher:
     # What programs call.
 
     def publish(self, event: Mapping[str, object]) -> Publication:
-        """Queue one event. Await what this gives for its receipt: then the event is durable.
+        """Queue one event. Await the result for its receipt: then the event is durable.
 
-        Raises SchemaError when columns are missing or unknown, and LinkError when more is outstanding
-        than `Options` allow: await `ready` now and then. A value that does not fit its column is refused
-        by the publication.
+        Raises SchemaError if columns are missing or unknown, and LinkError if more is outstanding than
+        `Options` allow: await `ready` now and then. Awaiting the result raises SchemaError if a value does
+        not fit its column.
         """
         shape = self._shape
         if shape is None:
@@ -163,11 +160,11 @@ class Publisher:
         return Publication(self._filling, index)
 
     async def publish_batch(self, data: object) -> BatchReceipt:
-        """Publish all rows of a batch, and return when they are durable.
+        """Publish all rows of a batch. They are durable when this returns.
 
-        `data` is an Arrow table or batch, a data frame of pandas or Polars, a dict of lists, or a list of
-        dicts. Raises UsageError before anything is sent when it does not fit the topic, and the node's
-        error when rows were refused; the other rows may have been stored then.
+        `data` is an Arrow table or batch, a pandas or Polars data frame, a dict of lists, or a list of dicts.
+        Raises UsageError before anything is sent if it does not fit the topic, and the node's error if rows
+        were refused; other rows may have been stored.
         """
         shape = await self._shaped()
         pieces = shape.batches(data)
@@ -182,7 +179,7 @@ class Publisher:
             self._session.wake(self)
         for send in sends:
             await send.settled()
-        # All of them are looked at, so that an error is reported once.
+        # Mark all errors as seen, so that `flush` does not report them again.
         outcomes = [
             outcome for send in sends for outcome in sorted(send.outcomes, key=lambda each: each.start)
         ]
@@ -195,7 +192,7 @@ class Publisher:
         return BatchReceipt(rows, tuple((outcome.pubend, outcome.ticks()) for outcome in outcomes))
 
     async def ready(self) -> None:
-        """Return when there is room for more: the way not to publish faster than the network takes it."""
+        """Wait until there is room for more events: this is how to apply back-pressure."""
         while True:
             if self._session.error is not None:
                 raise self._session.error
@@ -209,7 +206,7 @@ class Publisher:
             await self._changed.wait()
 
     async def flush(self) -> None:
-        """Return when everything published so far is durable. Raises a refusal that nobody has awaited."""
+        """Wait until everything published so far is durable. Raises a refusal that nobody has seen."""
         self._close_filling()
         for send in [*self._sent, *self._waiting]:
             await send.settled()
@@ -220,13 +217,13 @@ class Publisher:
 
     @property
     def outstanding(self) -> int:
-        """How many events are without an outcome."""
+        """Number of events without an outcome."""
         return self._outstanding_rows + len(self._rows)
 
     # The queue.
 
     def _publish_unshaped(self, event: Mapping[str, object]) -> Publication:
-        """Queue an event of a topic that is not known yet."""
+        """Queue an event for a topic whose schema is not known yet."""
         if self._session.error is not None:
             raise self._session.error
         self._learn()
@@ -250,7 +247,7 @@ class Publisher:
         )
 
     def _close_filling(self) -> None:
-        """What was queued is complete; the next event begins anew."""
+        """Close the current send; the next event starts a new one."""
         if self._rows:
             self._enqueue(self._filling)
             self._filling = Send()
@@ -263,7 +260,7 @@ class Publisher:
         self._outstanding_bytes += send.nbytes
 
     def _reckon(self) -> None:
-        """How many more events may be queued."""
+        """Update how many more events may be queued."""
         options = self._session.options
         rows = options.outstanding_rows_max - self._outstanding_rows
         bytes_left = options.outstanding_bytes_max - self._outstanding_bytes
@@ -271,7 +268,7 @@ class Publisher:
         self._changed.notify()
 
     def _make(self, send: Send, shape: Shape) -> None:
-        """Events become columns, here and only here."""
+        """Convert the events of a send to columns."""
         if not send.rows:
             return
         rows = len(send.rows)
@@ -287,7 +284,7 @@ class Publisher:
     # What the session asks and tells.
 
     def frames(self) -> tuple[list[Part], bool]:
-        """What is to be sent now: first what must be sent again, then what is new."""
+        """The frames to send now: first what must be sent again, then what is new."""
         shape = self._shape
         parts: list[Part] = []
         if shape is None or self._pause is not None or self._steered is not None:
@@ -330,12 +327,12 @@ class Publisher:
         return parts, False
 
     def _node_had(self) -> int:
-        """The highest number that the node has, as far as is known; -1 when nothing is."""
+        """The highest number that the pubend is known to have; -1 if none is."""
         pubend, number = self._had
         return number if self._pubend is None or self._pubend == pubend else -1
 
     def _encoded(self, send: Send, shape: Shape, before: int) -> list[Part]:
-        """The frames for everything in a send that has no outcome, after a number that is counted on."""
+        """The frames for all events of a send without an outcome, after the number they rely on."""
         parts: list[Part] = []
         for start, piece in send.pieces:
             stop = start + piece.num_rows
@@ -349,10 +346,6 @@ class Publisher:
         return parts
 
     def _frame(self, before: int, first: int, rows: Piece, shape: Shape) -> list[Part]:
-        after = None
-        if self._tells_last and self._last is not None:
-            after = self._last[1:]
-        self._tells_last = False
         return encode_client(
             Publish(
                 topic=self.topic,
@@ -361,7 +354,6 @@ class Publisher:
                 first_catenation=first,
                 schema=shape.fingerprint,
                 rows=rows,
-                after=after,
                 given_up=self._told_given_up(),
                 before=before,
                 is_temporary=not self._is_numbered,
@@ -369,18 +361,17 @@ class Publisher:
         )
 
     def _told_given_up(self) -> int | None:
-        """The number up to which nothing will come again that has no receipt, when something was given up."""
+        """The number up to which events without a receipt are not sent again; None if none were given up."""
         if self._given_up < 0:
             return None
-        # What is older and still to come must be waited for, or it would pass for known.
+        # Older events that are still to be sent must not be covered: they would count as known.
         oldest = self._sent[0] if self._sent else None
         below = self._next if oldest is None or not oldest.open else oldest.first + oldest.open[0][0]
         told = min(self._given_up, below - 1)
         return told if told >= 0 else None
 
     def linked(self) -> None:
-        """A new connection: whatever has no receipt is sent again, to the pubend that had it."""
-        self._tells_last = True
+        """A new connection: send everything without a receipt again, to the same pubend."""
         self._trip_s, self._sends_max = inf, 1
         home = self._session is self._steering.home
         if home and self._steering.is_elsewhere(self.topic, self._pubend, first=self._is_numbered):
@@ -392,20 +383,20 @@ class Publisher:
         self._session.wake(self)
 
     def _give_up_old(self) -> None:
-        """What was first sent too long ago is not sent again: the node may have forgotten that it has it."""
+        """Fail what was first sent too long ago: the node may have forgotten that it stored it."""
         oldest_s = uptime_s() - RESEND_SECONDS_MAX
         while self._sent and self._sent[0].sent_s < oldest_s:
             first, last = self._sent[0].first, self._sent[0].first + self._sent[0].count - 1
             error = UsageError(
                 "E102",
                 f"events {first} to {last} of publisher '{self.identity}' were sent {RESEND_HOURS_MAX} hours "
-                "ago and have no receipt: look whether they are stored before you publish them again",
+                "ago and have no receipt: check whether they are stored before you publish them again",
             )
             self._settle(first, last, None, error)
 
     def unlinked(self) -> None:
-        """The connection is lost; everything is kept. With nothing under way any pubend will do."""
-        if not self._sent:
+        """The connection is lost; everything is kept. Any pubend will do if nothing was ever sent."""
+        if self._next == self._first:
             self._pubend, self._is_chosen = self._wish, False
             if self._session is not self._steering.home:
                 self._steer()
@@ -413,7 +404,7 @@ class Publisher:
     # Where the events go.
 
     def _chosen(self) -> bool:
-        """Choose a pubend at home if there is one; else begin to look for one, and say that there is none."""
+        """Choose a pubend at home and return True, or start looking for one elsewhere and return False."""
         here = self._steering.here(self.topic, self._wish, first=self._is_numbered)
         if here is None and self._steering.is_elsewhere(self.topic, self._wish, first=self._is_numbered):
             self._steer()
@@ -426,7 +417,7 @@ class Publisher:
             self._steered = asyncio.create_task(self._find())
 
     async def _find(self) -> None:
-        """Move to a connection with a node that hosts the pubend, or one of the topic's."""
+        """Switch to a session with a node that hosts the pubend, or any pubend of the topic."""
         try:
             session, pubend = await self._steering.session(self.topic, self._pubend, first=self._is_numbered)
         except GaplessError as error:
@@ -446,7 +437,7 @@ class Publisher:
             self.linked()
 
     def _not_found(self, error: GaplessError) -> None:
-        """Look again after a while: whoever hosts the pubend may be on its way back. Or give up."""
+        """Look again after a pause, as the pubend's node may come back; or give up."""
         loop = asyncio.get_running_loop()
         since = self._searching_since = self._searching_since or loop.time()
         patience_s = self._session.options.give_up_s
@@ -463,7 +454,7 @@ class Publisher:
         self._steer()
 
     def _settle_all(self, error: GaplessError) -> None:
-        """Nothing that is under way or waits can be sent."""
+        """Fail everything in flight and everything queued."""
         for send in self._sent:
             self._outstanding_rows -= sum(stop - start for start, stop in send.open)
             self._outstanding_bytes -= send.nbytes
@@ -473,7 +464,7 @@ class Publisher:
         self._give_up(error)
 
     def failed(self, error: GaplessError) -> None:
-        """There will never be a connection again."""
+        """The client has given up connecting."""
         if self._steered is not None:
             self._steered.cancel()
         self._resume()
@@ -491,18 +482,15 @@ class Publisher:
         """Events are durable."""
         self._moves = 0
         self._pubend = self._pubend or receipt.pubend
-        if receipt.runs and (self._last is None or receipt.last_catenation > self._last[0]):
-            first, count = receipt.runs[-1]
-            self._last = (receipt.last_catenation, receipt.pubend, first + count - 1)
         if self._had[0] != receipt.pubend or receipt.last_catenation > self._had[1]:
             self._had = (receipt.pubend, receipt.last_catenation)
         self._settle(receipt.first_catenation, receipt.last_catenation, receipt, None)
 
     def refusal(self, refused: PublishRefused) -> None:
-        """Events were not stored. Those that may be later are sent again, a few times."""
+        """Events were not stored. Retry those that may be stored later, a few times."""
         error = error_of(refused.code, refused.message, retry=refused.retry)
         if refused.code == MOVED and self._moves < self._session.options.retries_max:
-            # The node knows better than we did where the topic is.
+            # The node knows better than we do where the topic lives.
             self._moves += 1
             for send in self._sent:
                 send.again = self._comes_again = True
@@ -513,7 +501,7 @@ class Publisher:
             self._settle(refused.first_catenation, refused.last_catenation, None, error)
             return
         if refused.had is not None:
-            # It lacks what we count on: everything that it has not got comes again, in order.
+            # It lacks an event we rely on: send everything it lacks again, in order.
             self._had = (self._pubend, refused.had)
         attempts = 0
         for send in list(self._sent):
@@ -568,7 +556,7 @@ class Publisher:
     # The topic.
 
     def _learn(self) -> None:
-        """Use the schema if it is known, else ask for it."""
+        """Use the schema if it is known, or ask for it."""
         schema = self._steering.home.schemas.get(self.topic)
         if schema is not None:
             self._shape = Shape(schema)
@@ -595,7 +583,7 @@ class Publisher:
         self._session.wake(self)
 
     def _reshape(self, shape: Shape) -> None:
-        """Take the events apart that were queued before the topic was known."""
+        """Convert events that were queued before the schema was known."""
         failed: dict[int, GaplessError] = {}
         rows: list[Row] = []
         for index, (event,) in enumerate(self._rows):
@@ -605,7 +593,7 @@ class Publisher:
             except UsageError as error:
                 failed[index] = error
         if failed:
-            # Rare: what was queued is one send, its good events are made into columns at once.
+            # Rare: all queued events become one send, and the good ones are converted to columns at once.
             pieces, misfits = shape.pieces(rows) if rows else ([], {})
             good = [index for index in range(len(self._rows)) if index not in failed]
             failed |= {good[at]: error for at, error in misfits.items()}
@@ -619,7 +607,7 @@ class Publisher:
             self._rows[:] = rows
 
     def _give_up(self, error: GaplessError) -> None:
-        """What was queued for this topic cannot be sent."""
+        """Fail what is queued: it cannot be sent."""
         self._close_filling()
         for send in self._waiting:
             self._outstanding_rows -= len(send.rows) or send.count

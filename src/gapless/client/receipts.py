@@ -1,8 +1,8 @@
-"""What became of what was published? One object for all events that are sent together.
+"""What happened to a published event? One object tracks all events that are sent together.
 
-A receipt costs nothing until somebody asks for it. Events that go out together share a `Send`; what
-`publish` gives is a `Publication`, no more than the send and a place in it. A future is made only for a
-task that really has to wait.
+A receipt costs nothing until somebody asks for it. Events sent together share a `Send`; `publish` returns a
+`Publication`, which is a reference to the send and a position in it. A future is made only when a task has to
+wait.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from gapless.wire.client_messages import Receipt as WireReceipt
 
 #: The values of one event, in the order of the topic's columns.
 Row = tuple[object, ...]
-#: Events as they are sent.
+#: Events in the form in which they are sent.
 Piece: TypeAlias = pa.RecordBatch | PackedRows
 
 
 class Receipt(NamedTuple):
-    """An event is durable. Its name everywhere and for ever is its pubend and its tick."""
+    """The event is durable. Pubend and tick identify it, everywhere and for ever."""
 
     pubend: PubendId
-    #: None when the node knows that it stored the event before, and no longer where.
+    #: None if the event was stored before and the node no longer knows at which tick.
     tick: Tick | None
 
 
-#: Makes a named tuple in half the time.
+#: Builds a named tuple in half the time.
 _receipt = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReceipt:
-    """All events of a batch are durable; its length is how many they are."""
+    """All events of a batch are durable. `len` gives their number."""
 
     rows: int
-    #: The ticks of consecutive rows, and their pubend; no ticks for rows whose ticks are no longer known.
+    #: The pubend and ticks of consecutive rows; the ticks are empty if the node no longer knows them.
     parts: tuple[tuple[PubendId, TickArray], ...]
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class BatchReceipt:
 
 
 class Outcome:
-    """What the node said of the places `start..stop` of a send."""
+    """The node's answer for the places `start..stop` of a send."""
 
     __slots__ = ("_first", "_ticks", "error", "pubend", "seen", "start", "stop")
 
@@ -68,21 +68,21 @@ class Outcome:
         self.start = start
         self.stop = stop
         self.error = error
-        #: Whether the program has heard of the error.
+        #: Whether the program has seen the error.
         self.seen = False
         self.pubend = PubendId("") if receipt is None else receipt.pubend
         self._first: Tick | None = None
         self._ticks: TickArray | None = None
 
     def set_ticks(self, receipt: WireReceipt, skipped: int) -> None:
-        """The ticks are those of the receipt after the first `skipped`."""
+        """Take the ticks of the receipt, except the first `skipped`."""
         if len(receipt.runs) == 1:
             self._first = receipt.runs[0][0] + skipped
         elif receipt.runs:
             self._ticks = receipt.ticks()[skipped : skipped + self.stop - self.start]
 
     def at(self, place: int) -> Receipt:
-        """The receipt for one place. Raises the error if there is one."""
+        """The receipt for one place. Raises the error, if any."""
         if self.error is not None:
             self.seen = True
             raise self.error
@@ -92,7 +92,7 @@ class Outcome:
         return Receipt(self.pubend, None if ticks is None else int(ticks[place - self.start]))
 
     def ticks(self) -> TickArray:
-        """The ticks of all places, none when they are not known. Raises the error if there is one."""
+        """The ticks of all places; empty if they are not known. Raises the error, if any."""
         if self.error is not None:
             self.seen = True
             raise self.error
@@ -102,10 +102,10 @@ class Outcome:
 
 
 class Send:
-    """Events that go out together, and what became of them.
+    """Events that are sent together, and their outcomes.
 
-    A *place* counts the events that are really sent. An event that fits no column has none and is failed
-    at once, so that the catenation numbers of the others follow each other.
+    A *place* numbers the events that are actually sent. An event that does not fit its columns has no place
+    and fails at once, so the catenation numbers of the others are consecutive.
     """
 
     __slots__ = (
@@ -126,34 +126,34 @@ class Send:
     )
 
     def __init__(self) -> None:
-        #: The events, until they are made into columns.
+        #: The events, until they are converted to columns.
         self.rows: list[Row] = []
-        #: The events as they are sent, cut so that each fits a frame, with the place of their first. Gone
-        #: when all is settled: a publication may be kept for long, the rows need not be.
+        #: The events as they are sent, cut to fit frames, each piece with the place of its first row. Dropped
+        #: when all is settled: a program may keep a publication for long, and the rows are not needed.
         self.pieces: list[tuple[int, Piece]] = []
-        #: How many places there are, and what their columns weigh.
+        #: Number of places, and the bytes of their columns.
         self.count = 0
         self.nbytes = 0
         #: The catenation number of place 0, once there is one.
         self.first = -1
         #: When it was first sent.
         self.sent_s = 0.0
-        #: The ranges of places that nothing is known of, ascending.
+        #: Ranges of places without an outcome, ascending.
         self.open: list[tuple[int, int]] = []
         self.outcomes: list[Outcome] = []
-        #: The pubend and first tick when one receipt tells of all events, which is so nearly always.
+        #: The pubend and first tick if one receipt covers all events, which is nearly always so.
         self.whole: tuple[PubendId, Tick] | None = None
-        #: What is wrong with the events that have no place, by their index among all.
+        #: The errors of events without a place, by their index among all events.
         self.failed: dict[int, Outcome] = {}
-        #: Whether it must be sent again, and how often it was because the node asked for it.
+        #: Whether it must be sent again, and how many times the node has asked for that.
         self.again = False
         self.attempts = 0
-        #: By index, the place; None when they are the same.
+        #: The place of each index; None if they are equal.
         self._places: list[int] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def made(self, pieces: Sequence[Piece], failed: dict[int, GaplessError]) -> None:
-        """The events have become columns, but for those that failed."""
+        """Record that the events were converted to columns, except those that failed."""
         for piece in pieces:
             self.pieces.append((self.count, piece))
             self.count += piece.num_rows
@@ -167,7 +167,7 @@ class Send:
         self._wake()
 
     def settle(self, start: int, stop: int, receipt: WireReceipt | None, error: GaplessError | None) -> int:
-        """The node has spoken of the places `start..stop`; says how many of them are new."""
+        """Record the outcome of the places `start..stop`; return how many of them are new."""
         left: list[tuple[int, int]] = []
         new = 0
         for low, high in self.open:
@@ -192,18 +192,18 @@ class Send:
 
     @property
     def last_open(self) -> int:
-        """The number of the last event that nothing is known of; there must be one."""
+        """The number of the last event without an outcome; there must be one."""
         return self.first + self.open[-1][1] - 1
 
     def fail(self, error: GaplessError) -> None:
-        """Nothing will be heard any more, or nothing was ever sent."""
+        """Fail everything that has no outcome."""
         if self.rows:
             self.made([], dict.fromkeys(range(len(self.rows)), error))
         for start, stop in list(self.open):
             self.settle(start, stop, None, error)
 
     def outcome(self, index: int) -> Outcome | None:
-        """What became of one event; None when that is not known yet."""
+        """The outcome of one event; None if there is none yet."""
         if self._places is not None:
             place = self._places[index]
             if place < 0:
@@ -215,14 +215,14 @@ class Send:
         return None
 
     def receipt(self, index: int) -> Receipt | None:
-        """The receipt of one event; None when there is none yet. Raises its error."""
+        """The receipt of one event; None if there is none yet. Raises its error."""
         outcome = self.outcome(index)
         if outcome is None:
             return None
         return outcome.at(index if self._places is None else self._places[index])
 
     def unseen(self) -> GaplessError | None:
-        """An error that the program has not heard of. From now on it has."""
+        """An error that the program has not seen; from now on it counts as seen."""
         found = None
         for outcome in [*self.failed.values(), *self.outcomes]:
             if outcome.error is not None and not outcome.seen:
@@ -231,13 +231,13 @@ class Send:
         return found
 
     async def wait(self, index: int) -> None:
-        """Return when something has become of one event, or for -1 of any."""
+        """Wait for the outcome of one event, or for any outcome if `index` is -1."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((index, future))
         await future
 
     async def settled(self) -> None:
-        """Return when something has become of all events."""
+        """Wait for the outcomes of all events."""
         while self.rows or self.open:
             await self.wait(-1)
 
@@ -256,9 +256,9 @@ class Send:
 
 
 class Publication(msgspec.Struct, eq=False, gc=False):
-    """One event on its way. Awaiting it gives its receipt, or raises why it was refused.
+    """A published event. Awaiting it returns the receipt or raises the refusal.
 
-    There is one for every event: made without a call of Python, and nothing for the collector to look at.
+    There is one per event, so it is a struct: no Python call to build it, and no work for the collector.
     """
 
     _send: Send
@@ -277,5 +277,5 @@ class Publication(msgspec.Struct, eq=False, gc=False):
         return receipt
 
     def done(self) -> bool:
-        """Whether awaiting gives a receipt or an error at once."""
+        """Whether awaiting returns or raises at once."""
         return self._send.outcome(self._index) is not None

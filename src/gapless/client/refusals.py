@@ -1,4 +1,4 @@
-"""What does a refusal of the node become here? The error that its code names."""
+"""Which error does a node's refusal become? The one its code belongs to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BRANCHES: dict[str, type[GaplessError]] = {
 
 
 def error_of(code: str, message: str, *, retry: bool = False) -> GaplessError:
-    """The error that a node reported, as if it had happened here.
+    """The error a node reported, as if it had been raised here.
 
     >>> error_of("E113", "topic 'trades': column 'price' is null in row 3")
     SchemaError('E113', "topic 'trades': column 'price' is null in row 3")
@@ -35,3 +35,12 @@ def error_of(code: str, message: str, *, retry: bool = False) -> GaplessError:
         return error
     kind = _BRANCHES.get(code[:3]) or _BRANCHES.get(code[:2]) or GaplessError
     return kind(code, message, retry=retry)
+
+
+def name_elsewhere(name: str, edge: str, here: str) -> UsageError:
+    """The error for a named subscription whose client now reaches another edge than the one that keeps it."""
+    return UsageError(
+        "E109",
+        f"subscription '{name}' lives at edge '{edge}', and the connection now leads to '{here}': "
+        f"connect to '{edge}' and subscribe again",
+    )

@@ -1,7 +1,7 @@
-"""How do a program's events become columns? Each value is looked at once, by Arrow.
+"""How do a program's events become columns? Arrow converts and checks each value, once.
 
-`Shape` takes a mapping apart when it is published, so that the program may change it afterwards. The
-columns are made when the events are sent, all at once; an event that does not fit is refused alone.
+`Shape` copies the values of a mapping when it is published, so that the program may change it afterwards. The
+columns are built when the events are sent, all at once; an event that does not fit fails alone.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
 from gapless.model.schema import COLUMN_TYPES, Column, Schema
 from gapless.wire.codec import ROWS_MAX, schema_fingerprint
 
-#: Columns of more bytes or rows are cut into several frames.
+#: Batches with more bytes or rows are cut into several frames.
 PIECE_BYTES_MAX = CLIENT_FRAME_BYTES_MAX // 4
 PIECE_ROWS_MAX = ROWS_MAX // 16
 
-#: The type that a value of a column has when nothing need be converted.
+#: The Python type of values that need no conversion, by column type.
 _PLAIN: dict[str, type] = {"int": int, "float": float, "string": str, "bool": bool, "binary": bytes}
 _encode = msgspec.msgpack.Encoder().encode
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Shape:
-    """How events of one topic are taken apart and put into columns."""
+    """Converts events of one topic to columns."""
 
     __slots__ = (
         "_arrow",
@@ -51,21 +51,21 @@ class Shape:
         self.width = len(schema.columns)
         self._arrow = schema.arrow()
         self._is_packable = is_packable(schema)
-        #: The types of the values of an event that is packed at once, and the places of integers.
+        #: The value types of an event that can be packed directly, and the indexes of integers.
         self._kinds = tuple(_PLAIN.get(column.type, object) for column in schema.columns)
         self._integers = [at for at, column in enumerate(schema.columns) if column.type == "int"]
         self._names = tuple(column.name for column in schema.columns)
-        #: The values of an event that has a value for every column. Raises KeyError for one that has not.
+        #: The values of an event that has all columns. Raises KeyError if one is missing.
         self.values: Callable[[Mapping[str, object]], Row] = (
             itemgetter(*self._names) if self.width > 1 else _single(self._names[0])
         )
 
-        # With the first array that it makes, Arrow imports pandas if that is installed: a third of a second
-        # that no event shall wait for.
+        # Arrow imports pandas, if installed, when it builds its first array. That takes a third of a second,
+        # which no event should wait for.
         pa.array((), pa.int64())
 
     def completed(self, event: Mapping[str, object]) -> Row:
-        """The values of an event that leaves out columns, or has too many. Raises SchemaError."""
+        """The values of an event that lacks columns or has unknown ones. Raises SchemaError."""
         topic = self.schema.topic
         for name in event:
             if name not in self._names:
@@ -77,7 +77,7 @@ class Shape:
         return tuple(event.get(name) for name in self._names)
 
     def pieces(self, rows: Sequence[Row]) -> tuple[Sequence[Piece], dict[int, GaplessError]]:
-        """The columns of these rows, cut to the size of frames, and what is wrong with those left out."""
+        """The columns of these rows, cut to fit frames, and the errors of rows left out."""
         failed: dict[int, GaplessError] = {}
         packed = self._packed(rows) if self._is_packable and len(rows) < PACKED_ROWS_MAX else None
         if packed is not None:
@@ -85,7 +85,7 @@ class Shape:
         try:
             return cut(self._columns(rows)), failed
         except UsageError:
-            # One of them does not fit. The others must not suffer for it.
+            # One row does not fit; the others must not fail with it.
             good: list[Row] = []
         for index, row in enumerate(rows):
             try:
@@ -97,7 +97,7 @@ class Shape:
         return (cut(self._columns(good)) if good else []), failed
 
     def _packed(self, rows: Sequence[Row]) -> PackedRows | None:
-        """A few rows as bytes; None when Arrow has to look at them: at another type, or at a mistake."""
+        """A few rows as bytes; None if Arrow has to convert a value or report a mistake."""
         for row in rows:
             if tuple(map(type, row)) != self._kinds:
                 return None
@@ -118,7 +118,7 @@ class Shape:
     def _array(self, column: Column, values: Sequence[object]) -> pa.Array:
         topic = self.schema.topic
         try:
-            # If it were told the type int, Arrow would cut fractions off; casting what it finds does not.
+            # Given the type int, Arrow would truncate fractions; casting the inferred type does not.
             array = pa.array(values, None if column.type == "int" else COLUMN_TYPES[column.type])
             if column.type == "int" and array.type != pa.int64():
                 array = array.cast(pa.int64())
@@ -132,7 +132,7 @@ class Shape:
         return array
 
     def batches(self, data: object) -> list[pa.RecordBatch]:
-        """What a program hands over as a batch, as columns of this topic. Raises UsageError."""
+        """A program's batch as columns of this topic. Raises UsageError."""
         if _is_records(data):
             rows = [self.completed(event) for event in data]
             return cut(self._columns(rows)) if rows else []
@@ -158,7 +158,7 @@ class Shape:
 
 
 def cut(columns: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The same rows in batches that each fit a frame. Raises UsageError for a row that fits none."""
+    """Cut rows into batches that each fit a frame. Raises UsageError if a single row does not."""
     rows = columns.num_rows
     if columns.nbytes <= PIECE_BYTES_MAX and rows <= PIECE_ROWS_MAX:
         return [columns]
@@ -184,7 +184,7 @@ def _is_records(data: object) -> TypeGuard[Sequence[Mapping[str, object]]]:
 
 
 def _as_table(data: Any) -> pa.Table:
-    """Columns of Arrow, pandas, Polars, or whatever else can be had as Arrow."""
+    """An Arrow table from Arrow, pandas, Polars, or anything else that exports Arrow."""
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -201,6 +201,6 @@ def _as_table(data: Any) -> pa.Table:
         raise UsageError("E192", f"a batch of {type(data).__name__} cannot be read: {reason}") from error
     raise UsageError(
         "E192",
-        f"a batch cannot be a {type(data).__name__}: give an Arrow table or batch, a data frame of pandas "
-        "or Polars, a dict of lists, or a list of dicts",
+        f"a batch cannot be a {type(data).__name__}: give an Arrow table or batch, a pandas or Polars data "
+        "frame, a dict of lists, or a list of dicts",
     )

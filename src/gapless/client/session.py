@@ -1,9 +1,9 @@
-"""How does a client outlive its connections? It dials again, and everybody says again what is outstanding.
+"""How does a client outlive its connections? It redials, and sends again whatever is outstanding.
 
-A session has at most one link at a time. Publishers and subscriptions are its *senders*: when they have
-something to say they are woken, and when the socket is free all of them are asked for their frames, which
-go out as one write. When a link is lost the addresses are dialled in turn, beginning with the last that
-worked; when one answers, every sender hears of it and begins again with what the node has not confirmed.
+A session has at most one link at a time. Publishers and subscriptions are its *senders*. A sender that has
+something to send wakes the session; when the socket is free, the session collects the frames of all such
+senders and writes them at once. When a link is lost, the addresses are dialled in turn, starting with the
+last that worked. When one answers, every sender starts over with what the node has not confirmed.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from gapless.wire.handshake import Hello
 
 log = logging.getLogger("gapless.client")
 
-#: The answer to a request that a node carries out at once.
+#: Answers to requests that take one message to answer.
 Answer = Done | Topics | StatusReport
 
 
 class Sender(Protocol):
-    """What has something to say to the node."""
+    """Something that sends frames to the node."""
 
     def frames(self) -> tuple[list[Part], bool]:
-        """The frames to send now, and whether there are more. Only asked when the socket is free."""
+        """The frames to send now, and whether there are more. Called only while the socket is free."""
 
     def linked(self) -> None:
-        """There is a new connection, on which nothing was said yet."""
+        """There is a new connection; nothing was sent on it yet."""
 
     def unlinked(self) -> None:
         """The connection is lost."""
 
     def failed(self, error: GaplessError) -> None:
-        """There will never be a connection again."""
+        """The client has given up connecting."""
 
 
 class Publishing(Sender, Protocol):
-    """A sender that waits for receipts."""
+    """A sender of published events."""
 
     def receipt(self, receipt: Receipt) -> None:
         """Events are durable."""
@@ -75,7 +75,7 @@ class Publishing(Sender, Protocol):
 
 
 class Subscribing(Sender, Protocol):
-    """A sender that waits for confirmations and deliveries."""
+    """A sender of subscriptions."""
 
     def confirmed(self, confirmed: Confirmed) -> None:
         """The subscription, or a change of it, is confirmed for one pubend."""
@@ -84,17 +84,17 @@ class Subscribing(Sender, Protocol):
         """The subscription, or a change of it, is refused."""
 
     def rows(self, delivery: RowsDelivery, places: list[int]) -> None:
-        """A few events."""
+        """A few events arrived."""
 
     def columns(self, delivery: ColumnsDelivery) -> None:
-        """Many events."""
+        """Many events arrived."""
 
     def is_of(self, request: int) -> bool:
-        """Whether this is the request that it began with on this connection."""
+        """Whether this is its request on this connection."""
 
 
 class _Request:
-    """A question, and who waits for its answer."""
+    """A request, and the future for its answer."""
 
     __slots__ = ("answer", "attempts", "is_of_link", "make")
 
@@ -103,31 +103,31 @@ class _Request:
     ) -> None:
         self.make = make
         self.answer = answer
-        #: Whether it means nothing on another connection.
+        #: Whether it is meaningless on another connection.
         self.is_of_link = is_of_link
         self.attempts = 0
 
 
 class Session:
-    """A connection to a network that is made again whenever it is lost."""
+    """A connection to a network that is re-established whenever it is lost."""
 
     def __init__(
         self, addresses: Sequence[Address], hello: Hello, *, tls: ssl.SSLContext | None, options: Options
     ) -> None:
         self.options = options
-        #: The topics as the node told them last.
+        #: The topics, as last listed by the node.
         self.schemas: dict[TopicId, Schema] = {}
-        #: The last answer about topics, with where things are.
+        #: The last list of topics, with the places of their pubends.
         self.topics: Topics | None = None
-        #: The name of the node that this connection, or the last one, leads to.
+        #: The name of the node at the other end of this connection, or of the last one.
         self.node = ""
-        #: Why there will never be a connection again; None while there is hope.
+        #: Why the client has given up connecting; None if it has not.
         self.error: GaplessError | None = None
         self.publishers: dict[str, Publishing] = {}
         self.subscriptions: dict[Subscribing, None] = {}
-        #: The subscriptions of this connection, by the number that the node gave them.
+        #: The subscriptions of this connection, by the node's number for them.
         self.numbered: dict[int, Subscribing] = {}
-        #: The requests of this connection that are answered by Confirmed.
+        #: The requests of this connection that Confirmed answers.
         self.confirming: dict[int, Subscribing] = {}
         self._addresses = list(addresses)
         self._hello = hello
@@ -143,7 +143,7 @@ class Session:
         self._numbers = count(1)
 
     def beside(self, addresses: Sequence[Address]) -> Session:
-        """Another session of the same client, with other nodes."""
+        """Another session of the same client, to other nodes."""
         return Session(addresses, self._hello, tls=self._tls, options=self.options)
 
     # Connecting.
@@ -156,11 +156,11 @@ class Session:
 
     def _ended(self, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and keeper.exception() is not None:
-            # A mistake of ours. Whoever waits must not wait for ever; the loop reports the rest.
-            self._fail(LinkError("E402", f"the client broke down: {keeper.exception()!r}"))
+            # Our bug. Nobody may wait for ever because of it; the loop reports the traceback.
+            self._fail(LinkError("E402", f"the client failed: {keeper.exception()!r}"))
 
     async def stop(self) -> None:
-        """Hang up; whoever still waits for something gets an error."""
+        """Close the connection. Everything outstanding fails."""
         self._fail(LinkError("E402", "the client was closed before the node answered"))
         if self._keeper is not None:
             self._keeper.cancel()
@@ -171,11 +171,11 @@ class Session:
             link.close()
             done, _ = await asyncio.wait([link.closed], timeout=self.options.dial_timeout_s)
             if not done:
-                link.fail(LinkError("E402", "the node did not take the rest"))
+                link.fail(LinkError("E402", "the connection was closed before all data was sent"))
 
     @property
     def host(self) -> str:
-        """The host that this connection, or the last one, leads to."""
+        """The host at the other end of this connection, or of the last one."""
         return self._addresses[0].host
 
     @property
@@ -184,7 +184,7 @@ class Session:
         return self._link is not None
 
     async def _keep(self) -> None:
-        """Dial again whenever the connection is lost, until that is no use."""
+        """Redial whenever the connection is lost, until that is pointless."""
         while True:
             link = self._link
             assert link is not None
@@ -204,7 +204,7 @@ class Session:
                 return
 
     async def _dialled(self, patience_s: float | None, *, first: bool) -> Link:
-        """A link to one of the addresses. Raises GaplessError when that is no use, or patience ends."""
+        """A link to one of the addresses. Raises GaplessError if that is hopeless or takes too long."""
         began = self._loop.time()
         while True:
             if self._attempts and not first:
@@ -221,7 +221,7 @@ class Session:
                     timeout_s=self.options.dial_timeout_s,
                 )
                 if link.error is None:
-                    # The next time it is the first that is dialled: what it has stored, it knows.
+                    # Dial it first the next time: it knows what it has stored.
                     self._addresses.remove(address)
                     self._addresses.insert(0, address)
                     return link
@@ -236,10 +236,10 @@ class Session:
                 await asyncio.sleep(pause_s)
 
     def _check_hope(self, failed: list[tuple[Address, Link]], *, first: bool) -> None:
-        """Raise the first error if none of the addresses will ever be of use."""
+        """Raise the first error if no address can ever succeed."""
         for _, link in failed:
             assert link.error is not None
-            # What once was a node may be one again soon; at the first time it is a mistake in the address.
+            # A node that answered before may come back. At the first attempt the address is wrong.
             if link.error.retry or not (first or link.is_refused):
                 return
         address, link = failed[0]
@@ -247,14 +247,14 @@ class Session:
         raise error_of(link.error.code, f"{link.error.message} (at {address})")
 
     def _backoff_s(self, attempts: int) -> float:
-        """Twice as long for every attempt; a little of chance, so that not all clients come back at once."""
+        """Exponential backoff with jitter, so that clients do not all come back at once."""
         longest_s = self.options.backoff_max_s
         pause_s = min(longest_s, self.options.backoff_min_s * 2.0 ** min(attempts - 1, 30))
         return pause_s * random.uniform(0.5, 1.0)
 
     def _attach(self, link: Link) -> None:
         if link.closed.done():
-            # Welcomed and lost at once: `_keep` finds it closed and dials again.
+            # Welcomed and lost at once: `_keep` finds it closed and redials.
             self._link = link
             return
         self._link = link
@@ -281,7 +281,7 @@ class Session:
             sender.unlinked()
 
     def give_up(self, error: GaplessError) -> None:
-        """There is no use in dialling any more: whoever waits for something gets this error."""
+        """Stop redialling. Everything outstanding fails with this error."""
         self._fail(error)
 
     def _fail(self, error: GaplessError) -> None:
@@ -298,7 +298,7 @@ class Session:
     # Sending.
 
     def wake(self, sender: Sender) -> None:
-        """This sender has something to say."""
+        """A sender has frames to send."""
         self._dirty[sender] = None
         self._schedule()
 
@@ -306,13 +306,13 @@ class Session:
         self.put(encode_client(message))
 
     def put(self, parts: list[Part]) -> None:
-        """These frames go out next, before those of all senders. There must be a connection."""
-        assert self.is_linked, "nobody to say it to"
+        """Send these frames next, before those of all senders. There must be a connection."""
+        assert self.is_linked, "there is no connection"
         self._outbox += parts
         self._schedule()
 
     def writable(self) -> None:
-        """The socket takes more."""
+        """The socket can take more."""
         self._schedule()
 
     def _schedule(self) -> None:
@@ -321,7 +321,7 @@ class Session:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Everything that anybody has to say, as one write."""
+        """Write the frames of all senders at once."""
         self._scheduled = False
         link = self._link
         if link is None or not link.is_writable:
@@ -341,9 +341,9 @@ class Session:
     # Asking.
 
     async def request(self, make: Callable[[int], ClientMessage], *, is_of_link: bool = False) -> Answer:
-        """Ask, on this connection or the next, until there is an answer. Raises GaplessError.
+        """Send a request, again on every new connection, until it is answered. Raises GaplessError.
 
-        What `is_of_link` is asked on this connection only; LinkError when it is lost.
+        With `is_of_link` it is sent on this connection only; raises LinkError if that is lost.
         """
         if self.error is not None:
             raise self.error
@@ -360,11 +360,11 @@ class Session:
             self._requests.pop(number, None)
 
     def number(self) -> int:
-        """A number for a request that nobody has used."""
+        """An unused request number."""
         return next(self._numbers)
 
     async def learn_topics(self) -> Topics:
-        """Ask for all topics."""
+        """List all topics."""
         answer = await self.request(lambda number: ListTopics(request=number))
         assert isinstance(answer, Topics)
         return answer
@@ -372,7 +372,7 @@ class Session:
     # Hearing.
 
     def received(self, message: NodeMessage) -> None:
-        """Hand what the node said to whom it concerns. What concerns nobody any more is dropped."""
+        """Dispatch a message of the node. Drop it if its recipient is gone."""
         match message:
             case Receipt() | PublishRefused():
                 self._published(message)
@@ -431,7 +431,7 @@ class Session:
     def _refused(self, refused: RequestRefused) -> None:
         subscription = self.confirming.pop(refused.request, None)
         if subscription is None:
-            # One that was confirmed long ago, whose name another client has taken.
+            # One confirmed earlier, whose name another client has taken.
             subscription = next((each for each in self.subscriptions if each.is_of(refused.request)), None)
         if subscription is not None:
             subscription.refused(refused)
@@ -451,21 +451,21 @@ class Session:
             self._say(request.make(number))
 
     def backoff_s(self, attempts: int) -> float:
-        """How long to wait before something is tried again for the n-th time."""
+        """How long to wait before the n-th retry."""
         return self._backoff_s(attempts)
 
 
 def never_sent(what: str) -> PeerError:
-    """The error for an answer to something that was never said."""
+    """The error for an answer to something that was never sent."""
     return PeerError("E240", f"the node answers {what}, which was never sent")
 
 
 def _given_up(failed: list[tuple[Address, Link]]) -> GaplessError:
-    """Why nobody took us in: what the first node that answered has said, or that none did."""
+    """Why no address succeeded: the refusal of the first node that answered, or that none did."""
     told = [f"{address}: {link.error}" for address, link in failed]
     for at, (address, link) in enumerate(failed):
         if link.is_answered and link.error is not None:
             others = "".join(f"; {each}" for each in told[:at] + told[at + 1 :])
             return error_of(link.error.code, f"{link.error.message} (at {address}{others})", retry=True)
-    # That nobody answers is said once.
+    # Say only once that nobody answers.
     return LinkError("E401", f"no node answers: {'; '.join(told).replace(': E401 ', ': ')}", retry=True)

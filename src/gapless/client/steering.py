@@ -1,13 +1,13 @@
-"""Which node does a publisher talk to? One that hosts a pubend of its topic: the nearest, and then that one.
+"""Which node does a publisher talk to? The nearest one with a pubend of its topic, and then always that.
 
-A client is connected to any node, its *home*. If that node hosts a pubend of a topic, events go there. If
-not, the client asks all that do, and opens a connection of its own to whichever answers first. Subscriptions
-and requests stay at home.
+A client is connected to some node, its *home*. If that node hosts a pubend of the topic, events go there. If
+not, the client dials every node that does, and keeps the connection that is up first. Subscriptions and
+requests stay at home.
 
-What a pubend has stored it knows by number, and no other pubend does. So a publisher that has events under
-way sticks to its pubend until that comes back, wherever its home is by then; only one that has nothing under
-way may be steered elsewhere. A publisher that numbers its events itself, over restarts, always takes the
-pubend whose name comes first.
+Order is kept within a pubend, and so is the memory of what was stored. So a publisher stays with its pubend
+once it has sent an event, wherever its home is by then, and waits while that pubend is down
+(docs/adr/0023-a-publisher-stays-with-its-pubend.md). A publisher whose program numbers its events across
+restarts always takes the pubend whose name sorts first.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gapless.wire.client_messages import Topics
 if TYPE_CHECKING:
     from gapless.client.publisher import Publisher
 
-#: So many nodes are asked at once.
+#: Maximum number of nodes dialled at once.
 ASKED_MAX = 8
 
 
 class Steering:
-    """The connections of one client: its home, and those to the repositories that it publishes to."""
+    """The connections of one client: to its home, and to the repositories it publishes to."""
 
     def __init__(self, home: Session) -> None:
         self.home = home
@@ -42,19 +42,19 @@ class Steering:
         self._opening: asyncio.Lock = asyncio.Lock()
 
     async def stop(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         away, self._away = list(self._away.values()), {}
         for session in [*away, self.home]:
             await session.stop()
 
     def here(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> PubendId | None:
-        """The pubend at home that a publisher may use; None when there is none, or nobody knows."""
+        """The pubend at home that a publisher may use; None if there is none, or none is known."""
         home = self.home
         found = [each for each in self._candidates(topic, pubend, first=first) if self._is_home(each)]
         return found[0] if found and home.is_linked else None
 
     def is_elsewhere(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> bool:
-        """Whether it is known that the publisher's pubends are all at other nodes."""
+        """Whether all pubends the publisher may use are known to be at other nodes."""
         candidates = self._candidates(topic, pubend, first=first)
         return bool(candidates) and not any(map(self._is_home, candidates))
 
@@ -63,7 +63,7 @@ class Steering:
     ) -> tuple[Session, PubendId | None]:
         """A connection to the nearest node with a pubend of the topic, and that pubend.
 
-        Raises GaplessError when none can be reached.
+        Raises GaplessError if none can be reached.
         """
         if topic not in self.home.schemas or self.home.topics is None:
             await self.home.learn_topics()
@@ -76,11 +76,11 @@ class Steering:
         return session, next(each for each in candidates if places[each] == broker)
 
     async def nearest(self, brokers: Iterable[BrokerId]) -> tuple[BrokerId, Session]:
-        """A connection to the one of these nodes that answers first. Raises GaplessError when none does."""
+        """A connection to whichever of these nodes answers first. Raises GaplessError if none does."""
         named = sorted(set(brokers))
         known = [broker for broker in named if broker in self._told.addresses]
         if not known:
-            raise UsageError("E143", f"the node does not tell where {' or '.join(named) or 'anybody'} is")
+            raise UsageError("E143", f"the node does not say where {' or '.join(named) or 'any broker'} is")
         async with self._opening:
             for broker in known:
                 session = self._away.get(broker)
@@ -111,16 +111,16 @@ class Steering:
                     await (await task).stop()
         for error in errors:
             if not isinstance(error, LinkError):
-                # That one did answer: what it has said is more than that nobody took us in.
+                # That node answered: its refusal says more than that nobody did.
                 raise error_of(error.code, error.message, retry=True)
         told = "; ".join(str(error).removeprefix("E401 ") for error in errors)
         raise LinkError("E401", f"no repository answers: {told}", retry=True)
 
     async def _keep(self, broker: BrokerId, session: Session, others: set[asyncio.Task[Session]]) -> None:
-        """This one is used from now on; those that answered in the same moment are not."""
+        """Keep this session, and close those that answered at the same moment."""
         old = self._away.get(broker)
         if old is not None and old.error is None:
-            # Publishers that have something under way stay with the old connection, to the same node.
+            # Publishers stay with the old session, which leads to the same node.
             await session.stop()
         else:
             self._away[broker] = session
@@ -146,7 +146,7 @@ class Steering:
         return self._told.places.get(pubend) == self.home.node
 
     def _candidates(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> list[PubendId]:
-        """The pubends that a publisher may use, as far as it is known where they are."""
+        """The pubends that a publisher may use and whose places are known."""
         told = self._told
         found = sorted(
             each

@@ -1,8 +1,8 @@
 """How does a program get its events? Every matching one, once and in order, over any number of connections.
 
-A subscription knows, per pubend, the next tick that it expects. What lies below is dropped, wherever it
-comes from; after a lost connection that is where it goes on. It grants the node credit for the rows that it
-has room for, so that a slow program falls behind at the node, which keeps the events, and not here.
+A subscription knows, per pubend, the next tick it expects. It drops events below that tick, and resumes there
+after a lost connection. It grants the node credit for the rows it has room for, so a slow program falls
+behind at the node, which keeps the events, and not here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from gapless.client.acks import AckLedger
 from gapless.client.events import Batch, Chunk, Event, Names
 from gapless.client.filters import Filters
-from gapless.client.refusals import error_of
+from gapless.client.options import AckMode, GapMode
+from gapless.client.refusals import error_of, name_elsewhere
 from gapless.client.session import Session
 from gapless.client.waiting import Signal
 from gapless.content.language import parse_condition
@@ -47,19 +48,16 @@ from gapless.wire.frames import Part
 
 log = logging.getLogger("gapless.client")
 
-AckMode: TypeAlias = Literal["auto", "manual"]
-GapMode: TypeAlias = Literal["report", "raise"]
-
-#: A node that sends so many more rows than it has credit for is left: it would fill our memory.
+#: A node that exceeds its credit by more rows than this is disconnected: it would fill our memory.
 EXCESS_ROWS_MAX = 2**20
-#: An acknowledgement waits for at least this part of the time that it may wait; the first one, which
-#: decides when the others are due, for this part.
+#: An acknowledgement is sent after a random share of the time it may wait, at least this one. The first,
+#: which sets the rhythm of the others, may be sent earlier.
 ACK_SHARE_MIN = 0.8
 FIRST_ACK_SHARE_MIN = 0.1
 
 
 class Gap(NamedTuple):
-    """Ticks that the network no longer keeps: were there events among them, they are not delivered."""
+    """Ticks that the network no longer keeps. If there were events among them, they are not delivered."""
 
     pubend: PubendId
     start: Tick
@@ -68,7 +66,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a program subscribes to."""
+    """What a program subscribes to, and how."""
 
     topic: TopicId
     where: str = ""
@@ -83,47 +81,49 @@ class Wish:
 
 @dataclass(slots=True)
 class _Change:
-    """A change of the filter that is not confirmed by all pubends yet."""
+    """A filter change that not all pubends have confirmed yet."""
 
     where: str
     done: asyncio.Future[Mapping[PubendId, Tick]]
-    #: The number of the request on this connection; None when it has still to be sent.
+    #: The number of the request on this connection; None if it is still to be sent.
     request: int | None = None
     attempts: int = 0
     ticks: dict[PubendId, Tick] = field(default_factory=dict)
 
 
 class Subscription:
-    """An async iterator over events. Made by `Client.subscribe`; begins with `async with`."""
+    """An async iterator over events. Made by `Client.subscribe`; starts with `async with`."""
 
     def __init__(self, session: Session, wish: Wish) -> None:
         self._session = session
         self._wish = wish
         self._filters = Filters(wish.where)
-        #: The ticks that the network no longer keeps although they were asked for, in the order of discovery.
+        #: Requested ticks that the network no longer keeps, in the order of discovery.
         self.gaps: list[Gap] = []
         self._names: Names | None = None
-        #: Per pubend the next tick that may come, and the next that the program may be given.
+        #: Per pubend, the next tick that may arrive, and the next that the program may be given.
         self._expected: dict[PubendId, Tick] = {}
         self._taken: dict[PubendId, Tick] = {}
-        #: The request and number of this connection, and the pubends that have confirmed it.
+        #: On this connection: its request, its number, and the pubends that have confirmed it.
         self._request: int | None = None
         self._number: int | None = None
         self._confirmed: set[PubendId] = set()
+        #: The edge it was first asked for at; one with a name lives there.
+        self._edge: str | None = None
         self._attempts = 0
         self._retry: asyncio.TimerHandle | None = None
         self._live: asyncio.Future[None] | None = None
         self._change: _Change | None = None
         self._changing = asyncio.Lock()
-        #: Per pubend the position that is acknowledged: sent again on every connection.
+        #: Per pubend, the acknowledged position: sent again on every connection.
         self._acked: dict[PubendId, Tick] = {}
-        #: What came and was not taken, how many rows that is, and the one that is being taken.
+        #: Chunks not taken yet, their number of rows, and the chunk being taken.
         self._chunks: deque[Chunk] = deque()
         self._buffered = 0
         self._chunk: Chunk | None = None
         self._regrant = 0
         self._ledger = AckLedger()
-        #: Something was taken and is not acknowledged; it is to be said now; when it is said at the latest.
+        #: Whether something is to be acknowledged, whether at once, and the timer that limits the delay.
         self._ack_due = False
         self._ack_now = False
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -134,7 +134,7 @@ class Subscription:
 
     async def __aenter__(self) -> Self:
         if self._live is not None or self._ended:
-            raise UsageError("E193", "a subscription can be entered once: subscribe again")
+            raise UsageError("E193", "a subscription can be entered only once: subscribe again")
         if self._session.error is not None:
             raise self._session.error
         self._live = asyncio.get_running_loop().create_future()
@@ -184,12 +184,12 @@ class Subscription:
         return Event(chunk, row)
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """The same events as batches of columns, as they came."""
+        """The same events as batches of columns, as they arrived."""
         while (batch := await self.next_batch()) is not None:
             yield batch
 
     async def next_batch(self) -> Batch | None:
-        """What came next, as soon as there is something; None when the subscription has ended."""
+        """Wait for the next batch; None if the subscription has ended."""
         self._ack_taken()
         chunk = await self._next_chunk()
         if chunk is None:
@@ -201,17 +201,17 @@ class Subscription:
         return Batch(chunk, start)
 
     async def change(self, where: str) -> Mapping[PubendId, Tick]:
-        """Change the filter; gives, per pubend, the tick from which on the new one decides.
+        """Change the filter. Returns, per pubend, the tick from which the new one applies.
 
-        No event is lost or repeated. Raises ContentError when the condition does not fit the topic; the
-        old one stays then.
+        No event is lost or repeated. Raises ContentError if the condition does not fit the topic; then the
+        filter does not change.
         """
         async with self._changing:
             self._check_usable()
             assert self._names is not None
             parse_condition(where, self._names.schema)
             if self._change is not None:
-                # Whoever asked for it has gone away, but it is still being carried out.
+                # Its caller was cancelled, but the change is still in progress.
                 await asyncio.wait([self._change.done])
                 self._check_usable()
             change = _Change(where, asyncio.get_running_loop().create_future())
@@ -221,43 +221,43 @@ class Subscription:
             return await asyncio.shield(change.done)
 
     async def forget(self) -> None:
-        """End the subscription, and let a durable one be forgotten: its name means nothing any more."""
+        """End the subscription, and forget its name and position if it has a name."""
         await self._end(forget=True)
 
     @property
     def positions(self) -> Mapping[PubendId, Tick]:
-        """Per pubend the tick of the next event that the program may get: a `start` to go on from here."""
+        """Per pubend, the first tick the program has not passed: a `start` to resume from."""
         chunk = self._chunk
         return self._taken if chunk is None else {**self._taken, **_stops(chunk, chunk.at)}
 
     def positions_after(self, batch: Batch, rows: int) -> Mapping[PubendId, Tick]:
-        """The positions when the program has taken only the first rows of the newest batch."""
+        """The positions if the program has taken only the first rows of the newest batch."""
         return {**self._taken, **_stops(batch.chunk, batch.start + rows)}
 
     def hand_back(self, batch: Batch, rows: int) -> None:
-        """The program has taken only the first rows of the newest batch."""
+        """Record that the program has taken only the first rows of the newest batch."""
         if batch.chunk is self._chunk:
             self._chunk.at = batch.start + rows
 
     @property
     def where(self) -> str:
-        """The condition that decides about new events."""
+        """The condition that applies to new events."""
         return self._filters.where
 
     # Taking.
 
     def _check_usable(self) -> None:
         if self._live is None:
-            raise UsageError("E193", "a subscription begins with `async with`")
+            raise UsageError("E193", "a subscription starts with `async with`")
         if self._error is not None:
             raise self._error
         if self._ended:
             raise UsageError("E193", "the subscription has ended: subscribe again")
 
     async def _next_chunk(self) -> Chunk | None:
-        """Rows that the program has not taken; None when the subscription has ended."""
+        """A chunk with rows that the program has not taken; None if the subscription has ended."""
         if self._live is None:
-            raise UsageError("E193", "a subscription begins with `async with`")
+            raise UsageError("E193", "a subscription starts with `async with`")
         while True:
             if self._ended:
                 return None
@@ -271,25 +271,25 @@ class Subscription:
                 await self._arrived.wait()
 
     def _ack_taken(self) -> None:
-        """The program asks for more: it is done with all that it has."""
+        """The program asks for more, so it is done with all that it has."""
         chunk = self._chunk
         if self._wish.ack == "auto" and chunk is not None and chunk.asked < chunk.at:
             chunk.asked = chunk.at
             self._ack_later()
 
     def _ack_later(self) -> None:
-        """Acknowledge with what else is said, or when it is time: seldom, as nobody waits for it."""
+        """Acknowledge with the next grant of credit, or when the timer fires: nobody is waiting for it."""
         self._ack_due = True
         if self._ack_timer is None:
             options = self._session.options
             delay = options.ack_s if self._wish.name is None else options.ack_named_s
-            # Thousands who got the same event must not all answer in the same moment.
+            # Thousands of clients that got the same event must not all answer at the same moment.
             delay *= random.uniform(self._ack_share_min, 1.0)
             self._ack_share_min = ACK_SHARE_MIN
             self._ack_timer = asyncio.get_running_loop().call_later(delay, self._ack_at_once)
 
     def _has_taken_all(self) -> bool:
-        """Whether the program is done with everything that came."""
+        """Whether the program is done with everything that arrived."""
         chunk = self._chunk
         if self._chunks:
             return False
@@ -308,7 +308,7 @@ class Subscription:
             self._ack_timer = None
 
     def _begin(self, chunk: Chunk) -> None:
-        """Start taking the rows of a chunk: there is room for as many more."""
+        """Start taking the rows of a chunk, which makes room for as many more."""
         self._finish_chunk()
         self._chunk = chunk
         self._buffered -= chunk.size
@@ -326,11 +326,11 @@ class Subscription:
             self._session.wake(self)
 
     def ack_rows(self, chunk: Chunk, start: int, stop: int) -> None:
-        """The program is done with some rows."""
+        """Acknowledge some rows."""
         if self._ended:
             return
         if self._wish.ack == "auto":
-            # What was asked for before is acknowledged anyway.
+            # Rows before these are acknowledged, too.
             chunk.asked = max(chunk.asked, stop)
             if chunk is self._chunk:
                 self._ack_later()
@@ -340,14 +340,14 @@ class Subscription:
                 position = self._ledger.acked(pubend, (int(chunk.ticks[row]),))
                 if position is not None:
                     self._acked[pubend] = position
-            # The program says so itself, and may have a reason for saying it now.
+            # The program may have a reason to acknowledge right now.
             self._ack_due = True
             self._ack_at_once()
 
     # What the session asks and tells.
 
     def frames(self) -> tuple[list[Part], bool]:
-        """The subscription itself, then acknowledgements, credit and changes."""
+        """The frames to send: the subscription itself, then acknowledgements, credit and changes."""
         if self._ended or self._error is not None or self._live is None:
             return [], False
         if self._request is None:
@@ -363,7 +363,7 @@ class Subscription:
             if self._chunk is not None and self._wish.ack == "auto":
                 self._acked.update(self._chunk.stops(self._chunk.asked))
             if self._filters.judges and self._has_taken_all():
-                # What was judged to be unwanted is done with, too: the log waits for it like for the rest.
+                # Rows that were filtered out here are done with, too: the log keeps them like the rest.
                 self._acked.update(self._expected)
             if self._acked:
                 parts += encode_client(Acknowledge(subscription=number, positions=self._acked))
@@ -382,6 +382,10 @@ class Subscription:
     def _subscribe_frames(self) -> list[Part]:
         assert self._live is not None
         wish = self._wish
+        edge = self._edge = self._edge or self._session.node
+        if wish.name is not None and edge != self._session.node:
+            self.failed(name_elsewhere(wish.name, edge, self._session.node))
+            return []
         self._request = self._session.number()
         self._session.confirming[self._request] = self
         start = wish.start
@@ -390,9 +394,9 @@ class Subscription:
             start = dict(self._expected)
             where = self._filters.resume(self._expected, None if self._names is None else self._names.schema)
         elif wish.name is not None and isinstance(start, Mapping):
-            # Whoever begins at positions of its own is done with all below them.
+            # A program that starts at its own positions is done with everything below them.
             self._acked = {**start, **self._acked}
-        # Acknowledgements of the old connection may be lost: say them again.
+        # Acknowledgements of the old connection may be lost: send them again.
         self._ack_due = self._ack_now = True
         self._regrant = 0
         return encode_client(
@@ -418,20 +422,20 @@ class Subscription:
         self._confirmed = set()
         self._stop_retry()
         if self._live is not None and not self._live.done():
-            # Nobody has seen anything yet, so it begins anew.
+            # The program has seen nothing yet, so start over.
             self._expected = {}
             self._taken = {}
             self._chunks.clear()
             self._buffered = 0
         change = self._change
         if change is not None and change.request is not None:
-            # Some of the new condition's events may have come. From now on both conditions are asked for,
-            # and where no tick was confirmed the new one decides about all that has not come.
+            # Some events of the new condition may have arrived. From now on, subscribe to both; where no tick
+            # was confirmed, the new condition applies to everything that has not arrived.
             ticks = {pubend: change.ticks.get(pubend, tick) for pubend, tick in self._expected.items()}
             self._changed(change, ticks)
 
     def failed(self, error: GaplessError) -> None:
-        """There will be no more events."""
+        """The subscription has failed: no more events will arrive."""
         if self._error is None:
             self._error = error
         self._stop_retry()
@@ -442,7 +446,7 @@ class Subscription:
         self._arrived.notify()
 
     def confirmed(self, confirmed: Confirmed) -> None:
-        """One pubend has confirmed the subscription, or a change of its filter."""
+        """One pubend has confirmed the subscription or a filter change."""
         if self._ended:
             self._leave(confirmed)
             return
@@ -456,8 +460,8 @@ class Subscription:
         self._look_for_gap(confirmed)
         first = confirmed.start
         if isinstance(self._wish.start, Mapping):
-            # A node begins with the least of all positions: what lies below that of a pubend came before.
-            # So it is done with, too: the node waits for it as for everything else that it hands out.
+            # A node starts at the lowest of all positions, so some of what it sends arrived before. That is
+            # acknowledged, too: the node waits for it as for everything else it sends.
             first = max(first, self._wish.start.get(confirmed.pubend, first))
             self._acked.setdefault(confirmed.pubend, first)
         self._expected.setdefault(confirmed.pubend, first)
@@ -472,7 +476,7 @@ class Subscription:
         self._session.wake(self)
 
     def _leave(self, confirmed: Confirmed) -> None:
-        """The program had given up before the node confirmed."""
+        """End a subscription that the program left before the node confirmed it."""
         self._session.confirming.pop(confirmed.request, None)
         self._session.numbered.pop(confirmed.subscription, None)
         if confirmed.request == self._request:
@@ -481,7 +485,7 @@ class Subscription:
             self._session.put(encode_client(leave))
 
     def _look_for_gap(self, confirmed: Confirmed) -> None:
-        """Were we promised less than we asked for?"""
+        """Report a gap if the node starts later than we asked."""
         pubend = confirmed.pubend
         start = self._wish.start
         asked: Tick | None
@@ -499,7 +503,7 @@ class Subscription:
         self.gaps.append(gap)
         self._expected[pubend] = confirmed.start
         text = (
-            f"pubend '{pubend}' no longer keeps the ticks {asked}..{confirmed.start} that a subscription to "
+            f"pubend '{pubend}' no longer keeps ticks {asked}..{confirmed.start}, which a subscription to "
             f"'{self._wish.topic}' asked for"
         )
         if self._wish.gaps == "raise":
@@ -525,11 +529,11 @@ class Subscription:
             change.done.set_result(dict(ticks))
 
     def is_of(self, request: int) -> bool:
-        """Whether this is the request that the subscription began with on this connection."""
+        """Whether this is its request on this connection."""
         return self._request == request
 
     def refused(self, refused: RequestRefused) -> None:
-        """The node refuses the subscription, or a change of its filter."""
+        """The node refuses the subscription or a filter change."""
         error = error_of(refused.code, refused.message, retry=refused.retry)
         retries_max = self._session.options.retries_max
         change = self._change
@@ -567,7 +571,7 @@ class Subscription:
     # Deliveries.
 
     def rows(self, delivery: RowsDelivery, places: list[int]) -> None:
-        """A few events came."""
+        """A few events arrived."""
         if self._names is None:
             return
         expected = self._expected
@@ -589,7 +593,7 @@ class Subscription:
         self._take(Chunk(self, self._names, ticks, pubends, source, values=values), len(places))
 
     def columns(self, delivery: ColumnsDelivery) -> None:
-        """Many events came."""
+        """Many events arrived."""
         if self._names is None or self._number is None:
             return
         rows = delivery.to[self._number]
@@ -613,7 +617,7 @@ class Subscription:
         self._take(chunk, count)
 
     def _take(self, chunk: Chunk, count: int) -> None:
-        """Keep what is new until the program asks for it."""
+        """Buffer new rows until the program asks for them."""
         chunk.credit = count
         if self._filters.judges:
             change = self._change
@@ -632,7 +636,9 @@ class Subscription:
         self._chunks.append(chunk)
         self._buffered += chunk.size
         if self._buffered > self._wish.credit_rows + EXCESS_ROWS_MAX:
-            raise PeerError("E241", f"{self._buffered} rows came, for a credit of {self._wish.credit_rows}")
+            raise PeerError(
+                "E241", f"the node sent {self._buffered} rows for a credit of {self._wish.credit_rows}"
+            )
         self._arrived.notify()
 
     async def _end(self, *, forget: bool) -> None:
@@ -650,7 +656,9 @@ class Subscription:
             self._change.done.set_exception(UsageError("E193", "the subscription has ended"))
         if number is None or self._session.error is not None or not self._session.is_linked:
             if forget:
-                raise LinkError("E403", "there is no connection to forget the subscription at", retry=True)
+                raise LinkError(
+                    "E403", "not connected, so the subscription cannot be forgotten: try again", retry=True
+                )
             return
         self._session.put(parts)
         self._session.numbered.pop(number, None)
@@ -660,13 +668,13 @@ class Subscription:
                 is_of_link=True,
             )
         except GaplessError:
-            # Without a connection there is nothing to end; with one, the node has its reason.
+            # Either the connection is lost and there is nothing to end, or the node had its reason.
             if forget:
                 raise
 
 
 def _stops(chunk: Chunk, rows: int) -> dict[PubendId, Tick]:
-    """Per pubend one past its last tick in the first rows of a chunk."""
+    """Per pubend, one past its last tick among the first rows of a chunk."""
     if not rows:
         return {}
     if chunk.source is None:

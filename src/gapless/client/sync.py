@@ -1,17 +1,21 @@
 """How does a program without an event loop use a network? The same names, and plain calls.
 
 ```python
-from gapless.client import sync
+from gapless import sync
 
 with sync.connect("gapless://localhost:7400") as client:
-    client.publish("trades", {"sym": "IBM", "price": 121.5}).result()
+    client.publish("trades", {"sym": "IBM", "price": 121.5})  # durable when this returns
     with client.subscribe("trades", where="price > 100", start="earliest") as trades:
         for trade in trades:
             print(trade.tick, trade["sym"])
 ```
 
-The loop runs in a thread of its own. Events go there and come back many at a time, so that a call costs
-little more than in the loop itself. A client may be used by several threads; a subscription by one.
+`publish` waits for one receipt at a time. To publish many events, use `publish_batch`, or `enqueue` them and
+`flush` at the end.
+
+The event loop runs in its own thread. Queued and delivered events cross between the threads in batches, so a
+call costs little more than it would in the loop itself. Any number of threads may use a client; only one may
+use a subscription.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ import concurrent.futures
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -30,11 +33,19 @@ from gapless.client.connection import Topic
 from gapless.client.events import Batch as AsyncBatch
 from gapless.client.events import Event as AsyncEvent
 from gapless.client.hold import Hold as AsyncHold
-from gapless.client.options import DEFAULTS, Options
+from gapless.client.options import (
+    DEFAULTS,
+    AckMode,
+    DeliveryMode,
+    DeliveryOrder,
+    GapMode,
+    Options,
+    StartAt,
+)
 from gapless.client.publisher import Publisher as AsyncPublisher
 from gapless.client.receipts import BatchReceipt, Receipt
 from gapless.client.receipts import Publication as AsyncPublication
-from gapless.client.subscription import AckMode, Gap, GapMode
+from gapless.client.subscription import Gap
 from gapless.client.subscription import Subscription as AsyncSubscription
 from gapless.client.sync_view import View
 from gapless.client.tls import TlsWish
@@ -44,7 +55,6 @@ from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
 from gapless.views.registry import Definition
-from gapless.wire.client_messages import Mode, Start
 
 if TYPE_CHECKING:
     from gapless.views.fluent import Table
@@ -52,12 +62,12 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-#: So many events may wait for the loop's thread before `publish` waits for it.
+#: Maximum number of queued events the loop's thread has not taken; `enqueue` blocks when it is reached.
 QUEUE_ROWS_MAX = 4_096
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -71,7 +81,7 @@ class _Loop:
         self.loop.run_forever()
 
     def run(self, coroutine: Coroutine[Any, Any, Made], timeout_s: float | None = None) -> Made:
-        """Run in the loop, and wait for what it gives. Raises UsageError E193 when it is closed meanwhile."""
+        """Run in the loop and return the result. Raises UsageError E193 if the loop is or gets closed."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise UsageError("E193", "the synchronous client cannot be used inside its own event loop")
@@ -95,8 +105,15 @@ class _Loop:
             future.cancel()
             raise
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call something in the loop, without waiting. Raises UsageError E193 if the loop is closed."""
+        with self._lock:
+            if self._is_closed:
+                raise _closed()
+            self.loop.call_soon_threadsafe(callback)
+
     def close(self) -> None:
-        """Stop the loop and its thread; whoever still waits for something in another thread is told."""
+        """Stop the loop and its thread. Calls that other threads are waiting for raise E193."""
         with self._lock:
             self._is_closed = True
             ended = asyncio.run_coroutine_threadsafe(_end_all(), self.loop)
@@ -119,41 +136,80 @@ def _closed() -> UsageError:
 
 
 class Publication:
-    """One event on its way."""
+    """A queued event. Made by `enqueue`."""
 
-    __slots__ = ("_client", "_made")
+    __slots__ = ("_loop", "_made")
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        #: What the loop's thread made of it; an error when it could not even be queued.
+    def __init__(self, loop: _Loop) -> None:
+        self._loop = loop
+        #: What the loop's thread made of it; an error if it could not even be queued there.
         self._made: AsyncPublication | Exception | None = None
 
     def result(self, timeout_s: float | None = None) -> Receipt:
-        """The receipt, when it is there. Raises why the event was refused, or TimeoutError."""
-        return self._client._running().run(self._wait(), timeout_s)
+        """Wait for the receipt: then the event is durable.
+
+        Raises the refusal, or TimeoutError.
+        """
+        return self._loop.run(self._wait(), timeout_s)
 
     async def _wait(self) -> Receipt:
-        # What was queued before this was called has been published when this runs.
+        # Whatever was queued before this call has been published by the time this runs.
         assert self._made is not None
         if isinstance(self._made, Exception):
             raise self._made
         return await self._made
 
 
+class _Queue:
+    """Events on their way to the loop's thread, which takes all of them at once."""
+
+    def __init__(self, loop: _Loop) -> None:
+        self._loop = loop
+        self._queue: deque[tuple[Publication, Callable[[], AsyncPublisher], Mapping[str, object]]] = deque()
+        self._scheduled = False
+        self._lock = threading.Lock()
+
+    def put(self, publisher: Callable[[], AsyncPublisher], event: Mapping[str, object]) -> Publication:
+        """Queue one event. Blocks while the queue is full."""
+        publication = Publication(self._loop)
+        with self._lock:
+            self._queue.append((publication, publisher, dict(event)))
+            is_full = len(self._queue) >= QUEUE_ROWS_MAX
+            is_first, self._scheduled = not self._scheduled, True
+        if is_first:
+            self._loop.call_soon(self._drain)
+        if is_full:
+            self._loop.run(_ready(publisher))
+        return publication
+
+    def _drain(self) -> None:
+        """In the loop: publish what was queued."""
+        with self._lock:
+            queue, self._queue = self._queue, deque()
+            self._scheduled = False
+        for publication, publisher, event in queue:
+            try:
+                publication._made = publisher().publish(event)
+            except Exception as error:  # noqa: BLE001  # it belongs to whoever queued this event
+                publication._made = error
+
+
+async def _ready(publisher: Callable[[], AsyncPublisher]) -> None:
+    await publisher().ready()
+
+
 class Client:
-    """A connection to a network, which is made again whenever it is lost. Made by `connect`."""
+    """A connection to a network, re-established whenever it is lost. Made by `connect`."""
 
     def __init__(self, client: connection.Client) -> None:
         self._client = client
         self._loop: _Loop | None = None
-        self._queue: deque[tuple[Publication, Callable[[], AsyncPublisher], Mapping[str, object]]] = deque()
+        self._queue: _Queue | None = None
         self._publishers: dict[str, Publisher] = {}
-        self._scheduled = False
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         if self._loop is not None:
-            raise UsageError("E193", "a client can be entered once: connect again")
+            raise UsageError("E193", "a client can be entered only once: connect again")
         loop = self._loop = _Loop()
         try:
             loop.run(self._client.__aenter__())
@@ -161,6 +217,7 @@ class Client:
             self._loop = None
             loop.close()
             raise
+        self._queue = _Queue(loop)
         return self
 
     def __exit__(
@@ -179,7 +236,7 @@ class Client:
         return self._loop
 
     def topics(self) -> dict[str, Topic]:
-        """All topics that this client may see, by name."""
+        """All topics this client may see, by name."""
         return self._running().run(self._client.topics())
 
     def create_topic(self, name: str, columns: Mapping[str, str], *, retention: str = "") -> None:
@@ -187,25 +244,25 @@ class Client:
         self._running().run(self._client.create_topic(name, columns, retention=retention))
 
     def bulk(self, topic: str) -> tuple[Topic, dict[PubendId, str]]:
-        """A topic, and where the events of each of its pubends are read in bulk."""
+        """A topic, and the bulk-read address of each of its pubends."""
         return self._running().run(self._client.bulk(topic))
 
     def ends(self, topic: str) -> dict[PubendId, Tick]:
-        """Of each pubend of a topic, one past its last durable event now; 0 when it has none."""
+        """Per pubend of a topic, one past its last durable event; 0 if it has none."""
         return self._running().run(self._client.ends(topic))
 
     def status(self) -> dict[str, Any]:
-        """What the node tells of itself."""
+        """The status of the node."""
         return self._running().run(self._client.status())
 
     def inquire(
         self, event: tuple[str, int] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
-        """What the node knows of one event, by its pubend and tick, and of one subscription."""
+        """What the node knows about one event, by pubend and tick, and about one subscription."""
         return self._running().run(self._client.inquire(event, subscription))
 
     def release_publisher(self, identity: str) -> None:
-        """Let an identity belong to whoever publishes under it next, at the node of this connection."""
+        """Release an identity at this node: it will belong to whoever publishes under it next."""
         self._running().run(self._client.release_publisher(identity))
 
     def publisher(
@@ -216,7 +273,7 @@ class Client:
         identity: str | None = None,
         first_catenation: int = 0,
     ) -> Publisher:
-        """A publisher of its own to a topic; its events keep their order."""
+        """A separate publisher to a topic. Its events keep their order."""
 
         async def make() -> AsyncPublisher:
             return self._client.publisher(
@@ -224,47 +281,38 @@ class Client:
             )
 
         made = self._running().run(make())
-        return Publisher(self, lambda: made)
+        return self._publisher(lambda: made)
 
-    def publish(self, topic: str, event: Mapping[str, object]) -> Publication:
-        """Queue one event; waits while the network takes no more. Its `result` is the receipt."""
+    def publish(self, topic: str, event: Mapping[str, object]) -> Receipt:
+        """Publish one event. It is durable when this returns; raises the refusal if it was refused."""
+        return self._publisher_of(topic).publish(event)
+
+    def enqueue(self, topic: str, event: Mapping[str, object]) -> Publication:
+        """Queue one event without waiting for its receipt: faster, and not durable yet.
+
+        `Publication.result` waits for the receipt, `flush` for those of all events. Blocks while the network
+        is behind.
+        """
+        return self._publisher_of(topic).enqueue(event)
+
+    def _publisher_of(self, topic: str) -> Publisher:
         publisher = self._publishers.get(topic)
         if publisher is None:
-            publisher = Publisher(self, lambda: self._client.publisher_of(topic))
+            publisher = self._publisher(lambda: self._client.publisher_of(topic))
             self._publishers[topic] = publisher
-        return publisher.publish(event)
+        return publisher
 
-    def enqueue(self, publisher: Callable[[], AsyncPublisher], event: Mapping[str, object]) -> Publication:
-        """Hand one event to the loop's thread."""
+    def _publisher(self, publisher: Callable[[], AsyncPublisher]) -> Publisher:
         loop = self._running()
-        publication = Publication(self)
-        with self._lock:
-            self._queue.append((publication, publisher, dict(event)))
-            is_full = len(self._queue) >= QUEUE_ROWS_MAX
-            is_first, self._scheduled = not self._scheduled, True
-        if is_first:
-            loop.loop.call_soon_threadsafe(self._drain)
-        if is_full:
-            loop.run(_ready(publisher))
-        return publication
-
-    def _drain(self) -> None:
-        """In the loop: publish what was queued."""
-        with self._lock:
-            queue, self._queue = self._queue, deque()
-            self._scheduled = False
-        for publication, publisher, event in queue:
-            try:
-                publication._made = publisher().publish(event)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to whoever published this
-                publication._made = error
+        assert self._queue is not None, "the client is entered"
+        return Publisher(loop, self._queue, publisher)
 
     def publish_batch(self, topic: str, data: object) -> BatchReceipt:
-        """Publish all rows of a batch, and return their ticks when they are durable."""
+        """Publish all rows of a batch. They are durable when this returns."""
         return self._running().run(self._client.publish_batch(topic, data))
 
     def flush(self) -> None:
-        """Return when everything published so far is durable. Raises a refusal that nobody has seen."""
+        """Wait until everything published so far is durable. Raises a refusal that nobody has seen."""
         self._running().run(self._client.flush())
 
     def subscribe(
@@ -273,10 +321,10 @@ class Client:
         where: str = "",
         *,
         name: str | None = None,
-        order: str = "publisher",
-        start: Start | datetime = "now",
+        order: DeliveryOrder = "publisher",
+        start: StartAt = "now",
         ack: AckMode = "auto",
-        mode: Mode = "guaranteed",
+        mode: DeliveryMode = "guaranteed",
         gaps: GapMode = "report",
         credit_rows: int | None = None,
     ) -> Subscription:
@@ -299,7 +347,7 @@ class Client:
         return Subscription(loop, loop.run(make()))
 
     def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
-        """Keep the events of a topic from `start` on, under a name, without getting them; use `with`."""
+        """Keep the events of a topic from `start` on, under a name, without delivery; use it with `with`."""
 
         async def make() -> AsyncHold:
             return self._client.hold(topic, name, start, where)
@@ -308,7 +356,7 @@ class Client:
         return Hold(loop, loop.run(make()))
 
     def forget_hold(self, topic: str, name: str, *, timeout_s: float) -> None:
-        """Let go of a name that somebody has held. Raises TimeoutError when the topic's home is not there."""
+        """Forget the name of a hold. Raises TimeoutError if the topic's node does not answer in time."""
 
         async def forget() -> None:
             async with self._client.hold(topic, name, {}) as hold:
@@ -321,11 +369,11 @@ class Client:
         return self._running().run(self._client.create_view(name, view))
 
     def views(self) -> dict[str, ViewInfo]:
-        """All views, by name, with what the pipeline says of them."""
+        """All views, by name, with their status."""
         return self._running().run(self._client.views())
 
     def drop_view(self, name: str) -> None:
-        """Drop a view. Raises UsageError: E173 when there is none, E179 when other views use it."""
+        """Drop a view. Raises UsageError: E173 if there is none, E179 if other views use it."""
         self._running().run(self._client.drop_view(name))
 
     def view(self, name: str, where: str = "") -> View:
@@ -339,7 +387,7 @@ class Client:
 
 
 class Hold:
-    """A name that keeps the log from going. Made by `Client.hold`; begins with `with`."""
+    """A name that keeps events from being released. Made by `Client.hold`; starts with `with`."""
 
     def __init__(self, loop: _Loop, hold: AsyncHold) -> None:
         self._loop = loop
@@ -355,7 +403,7 @@ class Hold:
         self._loop.run(self._hold.__aexit__(kind, error, trace))
 
     def acknowledge(self, positions: Mapping[str, Tick]) -> None:
-        """Nothing below these ticks is needed any more. Raises what ended it, if anything has."""
+        """Acknowledge everything below these ticks. Raises the error that ended the hold, if any."""
 
         async def acknowledge() -> None:
             self._hold.acknowledge(positions)
@@ -363,19 +411,16 @@ class Hold:
         self._loop.run(acknowledge())
 
     def forget(self) -> None:
-        """Hold nothing any more."""
+        """End the hold and forget its name."""
         self._loop.run(self._hold.forget())
-
-
-async def _ready(publisher: Callable[[], AsyncPublisher]) -> None:
-    await publisher().ready()
 
 
 class Publisher:
     """Publishes to one topic, in order. Made by `Client.publisher`."""
 
-    def __init__(self, client: Client, publisher: Callable[[], AsyncPublisher]) -> None:
-        self._client = client
+    def __init__(self, loop: _Loop, queue: _Queue, publisher: Callable[[], AsyncPublisher]) -> None:
+        self._loop = loop
+        self._queue = queue
         #: Only called in the loop.
         self._publisher = publisher
 
@@ -388,25 +433,29 @@ class Publisher:
         if kind is None:
             self.flush()
 
-    def publish(self, event: Mapping[str, object]) -> Publication:
-        """Queue one event; waits while the network takes no more. Its `result` is the receipt."""
-        return self._client.enqueue(self._publisher, event)
+    def publish(self, event: Mapping[str, object]) -> Receipt:
+        """Publish one event. It is durable when this returns; raises the refusal if it was refused."""
+        return self._queue.put(self._publisher, event).result()
+
+    def enqueue(self, event: Mapping[str, object]) -> Publication:
+        """Queue one event without waiting for its receipt: see `Client.enqueue`."""
+        return self._queue.put(self._publisher, event)
 
     def publish_batch(self, data: object) -> BatchReceipt:
-        """Publish all rows of a batch, and return their ticks when they are durable."""
+        """Publish all rows of a batch. They are durable when this returns."""
 
         async def publish() -> BatchReceipt:
             return await self._publisher().publish_batch(data)
 
-        return self._client._running().run(publish())
+        return self._loop.run(publish())
 
     def flush(self) -> None:
-        """Return when everything published so far is durable. Raises a refusal that nobody has seen."""
+        """Wait until everything published so far is durable. Raises a refusal nobody has seen."""
 
         async def flush() -> None:
             await self._publisher().flush()
 
-        self._client._running().run(flush())
+        self._loop.run(flush())
 
 
 class Event(AsyncEvent):
@@ -417,31 +466,31 @@ class Event(AsyncEvent):
     _loop: _Loop
 
     def ack(self) -> None:  # type: ignore[override]  # the same name, without `await`
-        """The program is done with this event, and wants it never again."""
+        """Acknowledge this event: it will not be delivered again."""
         chunk, row = self._chunk, self._row
         self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, row, row + 1)
 
 
 class Batch(AsyncBatch):
-    """Events that came together, as columns."""
+    """Events that arrived together, as columns."""
 
     __slots__ = ("_loop",)
 
     _loop: _Loop
 
     def ack(self) -> None:  # type: ignore[override]  # the same name, without `await`
-        """The program is done with these events, and wants them never again."""
+        """Acknowledge these events: they will not be delivered again."""
         chunk, start = self.chunk, self.start
         self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, start, chunk.size)
 
 
 class Subscription:
-    """An iterator over events. Made by `Client.subscribe`; begins with `with`."""
+    """An iterator over events. Made by `Client.subscribe`; starts with `with`."""
 
     def __init__(self, loop: _Loop, subscription: AsyncSubscription) -> None:
         self._loop = loop
         self._subscription = subscription
-        #: What this thread has taken from the loop, and how many of its rows it has given out.
+        #: The batch this thread has taken from the loop, and how many of its rows it has given out.
         self._batch: AsyncBatch | None = None
         self._at = 0
 
@@ -457,7 +506,7 @@ class Subscription:
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What was taken from the loop but not by the program is not acknowledged.
+        # Rows that the program has not taken must not be acknowledged.
         batch = self._batch
         if batch is not None:
             self._subscription.hand_back(batch, self._at)
@@ -470,7 +519,7 @@ class Subscription:
         raise StopIteration
 
     def __iter__(self) -> Iterator[Event]:
-        # A loop of its own per batch: `for event in subscription` is what has to be fast.
+        # An inner loop per batch: `for event in subscription` has to be fast.
         while (batch := self._taken()) is not None:
             chunk, start = batch.chunk, batch.start
             while self._batch is batch and self._at < len(batch):
@@ -480,7 +529,7 @@ class Subscription:
                 yield event
 
     def batches(self) -> Iterator[Batch]:
-        """The same events as batches of columns, as they came."""
+        """The same events as batches of columns, as they arrived."""
         while (taken := self._taken()) is not None:
             batch = Batch(taken.chunk, taken.start + self._at)
             batch._loop = self._loop
@@ -489,34 +538,34 @@ class Subscription:
 
     def _taken(self) -> AsyncBatch | None:
         if self._batch is None or self._at >= len(self._batch):
-            # Asking for the next batch acknowledges this one, all of whose events were asked past.
+            # Asking for the next batch acknowledges this one; the program is done with all of it.
             self._batch = self._loop.run(self._subscription.next_batch())
             self._at = 0
         return self._batch
 
     def change(self, where: str) -> Mapping[PubendId, Tick]:
-        """Change the filter; gives, per pubend, the tick from which on the new one decides."""
+        """Change the filter. Returns, per pubend, the tick from which the new one applies."""
         return self._loop.run(self._subscription.change(where))
 
     def forget(self) -> None:
-        """End the subscription, and let a durable one be forgotten."""
+        """End the subscription, and forget its name and position if it has a name."""
         self._loop.run(self._subscription.forget())
 
     @property
     def positions(self) -> Mapping[PubendId, Tick]:
-        """Per pubend the tick of the next event that the program may get."""
+        """Per pubend, the first tick the program has not passed."""
         if self._batch is None:
             return self._subscription.positions
         return self._subscription.positions_after(self._batch, self._at)
 
     @property
     def gaps(self) -> list[Gap]:
-        """The ticks that the network no longer keeps although they were asked for."""
+        """Requested ticks that the network no longer keeps."""
         return list(self._subscription.gaps)
 
     @property
     def where(self) -> str:
-        """The condition that decides about new events."""
+        """The condition that applies to new events."""
         return self._subscription.where
 
 

@@ -1,4 +1,4 @@
-"""How does a program without an event loop see a view? The same live table, with plain calls.
+"""How does a program without an event loop use a view? The same live table, with plain calls.
 
 ```python
 with client.view("available") as table:
@@ -27,14 +27,14 @@ Made = TypeVar("Made")
 
 
 class Runs(Protocol):
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def run(self, coroutine: Coroutine[Any, Any, Made], timeout_s: float | None = None) -> Made:
-        """Run in the loop, and wait for what it gives."""
+        """Run in the loop and return the result."""
 
 
 class View:
-    """A live table. Made by `Client.view`; begins with `with`. May be used by several threads."""
+    """A live table. Made by `Client.view`; starts with `with`. Any number of threads may use it."""
 
     def __init__(self, loop: Runs, view: AsyncView) -> None:
         self._loop = loop
@@ -50,7 +50,7 @@ class View:
         self._loop.run(self._view.__aexit__(kind, error, trace))
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, in the order of the view if it has one, else by its columns from left to right."""
+        """All rows, in the view's order if it has one, or sorted by its columns from left to right."""
         rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
         return rows
 
@@ -63,29 +63,29 @@ class View:
 
     @property
     def as_of(self) -> Mapping[TopicId, Mapping[PubendId, Tick]]:
-        """Of each topic, per pubend: every event below the tick is accounted for. Empty before any state."""
+        """Per topic and pubend, the tick below which every event is included. Empty before any state."""
         return self._view.as_of
 
     @property
     def state(self) -> State:
-        """What is shown now; it never changes."""
+        """The current state, an immutable value."""
         return self._view.state
 
     @property
     def definition(self) -> Definition:
-        """What the view is."""
+        """The definition of the view."""
         return self._view.definition
 
     def changes(self) -> Iterator[Change]:
-        """All rows that there are, and then what changes. A slow reader gets fewer and larger changes."""
+        """All current rows, and then every change. A slow reader gets fewer and larger changes."""
         changes = self._view.changes()
         while (change := self._loop.run(_next(changes))) is not None:
             yield change
 
     def wait_until(self, as_of: Horizon, timeout_s: float | None = None) -> None:
-        """Return when what is shown accounts for these events: see the asynchronous table.
+        """Wait until the table includes these events: see the asynchronous table.
 
-        Raises TimeoutError when that takes longer.
+        Raises TimeoutError if that takes longer than `timeout_s`.
         """
         self._loop.run(self._view.wait_until(as_of), timeout_s)
 

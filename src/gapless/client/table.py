@@ -1,13 +1,12 @@
-"""What does a live table hold? The rows of a relation as of its newest marker, and what has changed since.
+"""What does a live table hold? The rows of a relation as of its newest marker.
 
-Rows come with their keys, changed ones only, and wait until the marker after them comes: it says of which
-base events they are the answer. A state is a table that never changes; the next one is made of it with a few
-array operations, whatever the number of rows. So whoever compares two states holds them both, and a reader
-that is slow gets fewer and larger changes instead of a queue that grows.
+Only changed rows arrive, with their keys. They wait for the marker that follows them, which says which base
+events they include. A state is an immutable table; the next one is derived from it with a few array
+operations, whatever the number of rows. A reader compares two states, so a slow one gets fewer and larger
+changes instead of a growing queue.
 
-A marker may have a stamp, the sum of the stamps of all rows that are shown (see `gapless.views.registry`). A
-state whose own sum is another lacks rows that were superseded meanwhile, and is not shown: the next one will
-have them.
+A marker may have a stamp, the sum of the stamps of all rows shown (see `gapless.views.registry`). A state
+with another sum lacks rows that have been superseded since, and is not shown: the next one will be complete.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
 from gapless.views.registry import AS_OF, KEY, KIND, MARKER, OWN_COLUMNS, SHOWN, STAMP, parsed_as_of
 
-#: The number of the state that a row came with.
+#: The number of the state in which a row arrived.
 _SINCE = "gapless_since"
 
 AsOf: TypeAlias = Mapping[TopicId, Mapping[PubendId, Tick]]
@@ -37,13 +36,13 @@ AsOf: TypeAlias = Mapping[TopicId, Mapping[PubendId, Tick]]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The rows that are shown, exactly as of a horizon."""
+    """The rows of a table, exactly as of a horizon."""
 
-    #: Counts the states from 1 on; 0 before there is any.
+    #: States are numbered from 1; 0 before there is any.
     number: int
-    #: The columns of the view, with the key of each row and the state that it came with before them.
+    #: The columns of the view, preceded by the key of each row and the state in which it arrived.
     table: pa.Table
-    #: Of each base topic, per pubend: every event below the tick is accounted for.
+    #: Per base topic and pubend, the tick below which every event is included.
     as_of: AsOf = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -61,11 +60,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has changed from one state to a later one."""
+    """The difference between a state and a later one."""
 
-    #: Rows that are shown now and were not before, or with other values.
+    #: New rows, and the new values of changed rows.
     added: pa.Table
-    #: The rows that are not shown any more, or with other values, as they were.
+    #: Removed rows, and the old values of changed rows.
     removed: pa.Table
     #: The horizon of the later state.
     as_of: AsOf
@@ -74,7 +73,7 @@ class Change:
         return int(self.added.num_rows + self.removed.num_rows)
 
     def rows(self) -> list[tuple[int, dict[str, Any]]]:
-        """Each row with its weight: -1 for what was shown before, then +1 for what is shown now."""
+        """Each row with its weight: first -1 for removed rows, then +1 for added ones."""
         return [
             *((-1, row) for row in self.removed.to_pylist()),
             *((+1, row) for row in self.added.to_pylist()),
@@ -82,12 +81,12 @@ class Change:
 
 
 class RelationState:
-    """Applies what comes of a relation. `shown` is the newest state that is whole."""
+    """Applies the updates of a relation. `shown` is the newest complete state."""
 
     def __init__(self, schema: Schema, condition: Condition | None = None, *, is_part: bool = False) -> None:
-        """Of the rows, those are shown that the condition accepts.
+        """Show only rows that the condition accepts.
 
-        `is_part` says that only a part of the relation comes: then there is no sum to compare with.
+        `is_part` says that only a part of the relation arrives, so that its sum cannot be checked.
         """
         self._condition = condition
         self._is_part = is_part
@@ -95,13 +94,13 @@ class RelationState:
         own = [pa.field(KEY, pa.string()), pa.field(STAMP, pa.int64()), pa.field(_SINCE, pa.int64())]
         self._schema = pa.schema([*own, *fields])
         self._waiting: list[pa.RecordBatch] = []
-        #: All rows as of the last marker, whether that state is whole or not.
+        #: All rows as of the last marker, whether that state is complete or not.
         self._rows: pa.Table = self._schema.empty_table()
         self._number = 0
         self.shown = State(0, self._select(self._rows))
 
     def take(self, rows: pa.RecordBatch) -> bool:
-        """Rows of the relation came; whether there is a new state to show."""
+        """Apply rows of the relation; return whether there is a new state to show."""
         kinds = rows.column(KIND).to_numpy(zero_copy_only=False)
         start = 0
         is_new = False
@@ -124,13 +123,13 @@ class RelationState:
         try:
             horizon = parsed_as_of(as_of)
         except ValueError:
-            # Whoever wrote it does not know what a marker is: the next one may.
+            # A malformed marker: wait for the next one.
             return False
         self.shown = State(self._number, self._select(self._rows), horizon)
         return True
 
     def _merged(self, changed: pa.Table) -> pa.Table:
-        """All rows, with those that have changed in the place of what they were."""
+        """All rows, with changed ones replacing their old values."""
         changed = _last_of_each(changed.filter(pc.is_valid(changed.column(KEY))).combine_chunks())
         keys = changed.column(KEY)
         found = pc.index_in(keys, value_set=self._rows.column(KEY)).drop_null().to_numpy()
@@ -148,7 +147,7 @@ class RelationState:
         stamps = self._rows.column(STAMP)
         if stamps.null_count:
             return True
-        # Sums of 64 bits go round, here as where they were made.
+        # 64-bit sums wrap around, here and where they were computed.
         with np.errstate(over="ignore"):
             return int(stamps.to_numpy().sum(dtype=np.int64)) == stamp
 
@@ -161,7 +160,7 @@ class RelationState:
 
 
 def between(before: State, after: State) -> Change:
-    """What has changed from one state to a later one."""
+    """The difference between a state and a later one."""
     since = after.table.column(_SINCE).to_numpy()
     added = after.table.filter(pa.array(since > before.number))
     old = before.table.column(KEY)

@@ -1,4 +1,4 @@
-"""How does a client speak TLS, and what does it say when that fails? Contexts, and troubles in one line."""
+"""How does a client use TLS, and how does it report failures? SSL contexts, and one-line errors."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from gapless.errors import LinkError, ParameterError
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What TLS needs, as the names of files: another process on a machine that has them may use it too.
+    """The files TLS needs, by name, so that another process that has them can use them too.
 
     Raises ParameterError for a key without a certificate.
     """
 
-    #: The authority that made the nodes' certificates; None for those that the system trusts.
+    #: The CA that issued the nodes' certificates; None for the system's CAs.
     authority: str | None = None
-    #: The certificate that we show, and its key; None when that is in the same file.
+    #: Our certificate and its key; the key is None if it is in the same file.
     certificate: str | None = None
     key: str | None = None
 
     def __post_init__(self) -> None:
         if self.key is not None and self.certificate is None:
-            raise ParameterError("E191", "tls: a key goes with a certificate: give both")
+            raise ParameterError("E191", "tls: a key needs a certificate: give both")
 
     @staticmethod
     def of(authority: str | None, certificate: str | None = None, key: str | None = None) -> TlsFiles | None:
-        """These files; None when there is none of them."""
+        """These files; None if all are None."""
         if authority is certificate is key is None:
             return None
         return TlsFiles(authority, certificate, key)
 
     def context(self) -> ssl.SSLContext:
-        """For a connection of ours. Raises ParameterError for a file that cannot be used."""
+        """An SSL context. Raises ParameterError if a file cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.authority)
             if self.certificate is not None:
@@ -46,7 +46,7 @@ class TlsFiles:
         return context
 
     def for_flight(self) -> dict[str, bytes]:
-        """For a connection of Arrow Flight. Raises ParameterError for a file that cannot be read."""
+        """Arguments for an Arrow Flight client. Raises ParameterError if a file cannot be read."""
         found = {
             "tls_root_certs": self.authority,
             "cert_chain": self.certificate,
@@ -59,24 +59,24 @@ class TlsFiles:
 
     def _useless(self, error: OSError) -> ParameterError:
         files = " and ".join(file for file in (self.authority, self.certificate, self.key) if file)
-        reason = error.strerror or "no certificate or key is there"
+        reason = error.strerror or "it has no certificate or key"
         return ParameterError("E191", f"tls: {files} cannot be used: {reason}")
 
 
-#: How TLS is asked for: a context, files, that of an authority alone, True for the authorities of the system.
+#: How to ask for TLS: an SSL context, files, a CA file alone, or True for the system's CAs.
 TlsWish: TypeAlias = bool | str | PathLike[str] | TlsFiles | ssl.SSLContext | None
 
-#: What a TLS record of an alert begins with: a node that expects TLS sends one to whoever does not speak it.
+#: First bytes of a TLS alert record: what a node that expects TLS answers to a plain connection.
 ALERT = b"\x15\x03"
 
 
 def tls_context(wish: TlsWish, *, wanted: bool) -> ssl.SSLContext | None:
-    """The context for a wish; None without TLS. `wanted` is whether the address asks for TLS.
+    """The SSL context to use; None without TLS. `wanted` says whether the address asks for TLS.
 
-    Raises ParameterError for a file that cannot be used.
+    Raises ParameterError if a file cannot be used.
     """
     if wish is False and wanted:
-        raise ParameterError("E191", "tls is False, and the address asks for TLS: write gapless://")
+        raise ParameterError("E191", "tls is False, but the address asks for TLS: write gapless://")
     if isinstance(wish, ssl.SSLContext):
         return wish
     if isinstance(wish, TlsFiles):
@@ -85,13 +85,13 @@ def tls_context(wish: TlsWish, *, wanted: bool) -> ssl.SSLContext | None:
         try:
             return ssl.create_default_context(cafile=Path(wish))
         except (OSError, ssl.SSLError) as error:
-            reason = error.strerror or "it holds no certificate"
-            raise ParameterError("E191", f"tls: {wish} cannot be used as an authority: {reason}") from error
+            reason = error.strerror or "it has no certificate"
+            raise ParameterError("E191", f"tls: {wish} cannot be used as a CA file: {reason}") from error
     return ssl.create_default_context() if wish or wanted else None
 
 
 def tls_error(error: ssl.SSLError) -> LinkError:
-    """What went wrong with TLS, in one line that says what to do.
+    """A TLS failure as a one-line error that says what to do.
 
     >>> error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
     >>> print(tls_error(error).message)
@@ -108,21 +108,24 @@ def tls_error(error: ssl.SSLError) -> LinkError:
 
 
 def needs_tls() -> LinkError:
-    """The node answered in TLS, or hung up, where we had said hello in plain."""
+    """The error for a node that answers a plain connection with TLS."""
     return LinkError("E404", "the node speaks TLS: connect with gapless+tls://")
 
 
 def hung_up(reason: Exception | None, *, is_tls: bool) -> LinkError:
-    """The node is gone before it has said a word: it may have crashed, or not understood us.
+    """The error for a node that closes before it has sent anything: it crashed, or did not understand us.
 
     >>> print(hung_up(None, is_tls=False))
-    E403 the node hung up without a word: if it speaks TLS, connect with gapless+tls://
+    E403 the node closed the connection without an answer: if it speaks TLS, connect with gapless+tls://
     """
     told = f" ({reason})" if reason is not None else ""
     if is_tls:
-        text = f"the node hung up without a word{told}: if it asks for certificates, show a good one"
+        text = f"the node closed the connection without an answer{told}: it may want a client certificate"
     else:
-        text = f"the node hung up without a word{told}: if it speaks TLS, connect with gapless+tls://"
+        text = (
+            f"the node closed the connection without an answer{told}: "
+            "if it speaks TLS, connect with gapless+tls://"
+        )
     return LinkError("E403", text, retry=True)
 
 
@@ -131,9 +134,9 @@ def _verdict(error: ssl.SSLCertVerificationError) -> str:
     if "expired" in told:
         return f"{told}: renew it"
     if "ismatch" in told:
-        return f"{told.rstrip('.')}: connect with a name that is in it"
+        return f"{told.rstrip('.')}: connect to a name that it lists"
     if "issuer" in told or "self-signed" in told or "self signed" in told:
-        return "it is by an authority that we do not trust: give the one that made it, as tls= or --ca"
+        return "its CA is not trusted: pass the CA file as tls= or --ca"
     return told
 
 

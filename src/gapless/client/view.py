@@ -1,4 +1,4 @@
-"""How does a program see a view? As a table that is always up to date: `client.view(name)`.
+"""How does a program use a view? As a live table that is always up to date: `client.view(name)`.
 
 ```python
 async with client.view("available") as table:
@@ -8,13 +8,13 @@ async with client.view("available") as table:
             print("+" if weight > 0 else "-", row)
 ```
 
-What is shown is the view exactly as of `table.as_of`, a tick for each pubend of the topics that it is made
-of: every event below is included, and none above. `wait_until` waits until an event of one's own is. There is
-one exception: a view that reads one topic in two stages (`gapless view explain` shows it) may, while events
-come, include some above the horizon, of which one of its stages has heard first.
+The table shows the view exactly as of `table.as_of`, a tick per pubend of its base topics: it includes every
+event below and none above. Use `wait_until` to wait for your own events. One exception: a view that reads one
+topic in two stages (`gapless view explain` shows them) may, while events arrive, include some above the
+horizon, which one stage has seen before the other.
 
-The rows come through a subscription, so a lost connection, a dead broker or a restarted pipeline costs time
-and nothing else.
+Rows arrive through a subscription, so a lost connection, a dead broker or a restarted pipeline costs time and
+nothing else.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gapless.client.connection import Client
     from gapless.views.stages import Plan
 
-#: What `wait_until` takes: a horizon as `as_of` gives it, a tick per pubend, a receipt, or several of these.
+#: What `wait_until` takes: a horizon such as `as_of`, a tick per pubend, or one or more receipts.
 #: Names may be plain texts.
 Horizon: TypeAlias = (
     Mapping[Any, Tick]
@@ -57,17 +57,17 @@ Horizon: TypeAlias = (
 
 
 class View:
-    """A live table. Made by `Client.view`; begins with `async with`."""
+    """A live table. Made by `Client.view`; starts with `async with`."""
 
     def __init__(self, client: Client, name: str, where: str) -> None:
         self._client = client
         self._where = where
-        #: What the view is called.
+        #: The name of the view.
         self.name = name
         self._definition: Definition | None = None
         self._state: RelationState | None = None
         self._order: tuple[tuple[str, str], ...] = ()
-        #: The state that was put in order last.
+        #: The last sorted state, by number.
         self._sorted: tuple[int, pa.Table] | None = None
         self._stack = contextlib.AsyncExitStack()
         self._changed = Signal()
@@ -76,7 +76,7 @@ class View:
 
     async def __aenter__(self) -> Self:
         if self._definition is not None or self._ended:
-            raise UsageError("E193", "a live table can be entered once: ask for it again")
+            raise UsageError("E193", "a live table can be entered only once: ask for it again")
         client = self._client
         registry = await read_registry(client)
         self._definition = definition = found(registry.definitions, self.name)
@@ -86,7 +86,7 @@ class View:
             raise UsageError("E141", f"there is no topic '{definition.topic}' that this client may see")
         plan: Plan | None = None
         with contextlib.suppress(ViewError):
-            # Whoever may see the view need not be allowed to see what it is made of.
+            # A client that may see the view may not be allowed to see its base topics.
             _, plan = read_view(definition.sql, schemas, registry)
         self._order = _order(plan, schema)
         own = Schema(schema.topic, tuple(c for c in schema.columns if c.name not in OWN_COLUMNS))
@@ -117,7 +117,7 @@ class View:
     # What programs call.
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, in the order of the view if it has one, else by its columns from left to right."""
+        """All rows, in the view's order if it has one, or sorted by its columns from left to right."""
         rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
         return rows
 
@@ -134,7 +134,7 @@ class View:
 
     @property
     def as_of(self) -> Mapping[TopicId, Mapping[PubendId, Tick]]:
-        """Of each topic, per pubend: every event below the tick is accounted for. Empty before any state."""
+        """Per topic and pubend, the tick below which every event is included. Empty before any state."""
         return self.state.as_of
 
     @property
@@ -144,14 +144,14 @@ class View:
 
     @property
     def definition(self) -> Definition:
-        """What the view is."""
+        """The definition of the view."""
         self._check_entered()
         assert self._definition is not None
         return self._definition
 
     @property
     def state(self) -> State:
-        """What is shown now; it never changes. Raises what has ended the table, if anything has."""
+        """The current state, an immutable value. Raises the error that ended the table, if any."""
         self._check_entered()
         if self._error is not None:
             raise self._error
@@ -159,7 +159,7 @@ class View:
         return self._state.shown
 
     async def changes(self) -> AsyncIterator[Change]:
-        """All rows that there are, and then what changes. A slow reader gets fewer and larger changes."""
+        """All current rows, and then every change. A slow reader gets fewer and larger changes."""
         before = State(0, self.state.table.slice(0, 0))
         while True:
             state = self.state
@@ -173,11 +173,11 @@ class View:
                 await self._changed.wait()
 
     async def wait_until(self, as_of: Horizon) -> None:
-        """Return when what is shown accounts for these events.
+        """Wait until the table includes these events.
 
-        `as_of` is a receipt or several, a horizon such as another table's `as_of`, or a mapping from pubends
-        to ticks: every event below the tick. Raises UsageError E191 when the view has nothing to do with one
-        of them.
+        `as_of` is one or more receipts, a horizon such as another table's `as_of`, or a mapping from pubends
+        to ticks, which means every event below the tick. Raises UsageError E191 if the view does not depend
+        on one of them.
         """
         wanted = wanted_horizons(as_of)
         topics = {
@@ -195,10 +195,10 @@ class View:
                 if state.as_of and pubend not in state.horizons and topic not in state.as_of:
                     told = ", ".join(sorted(state.as_of))
                     raise UsageError(
-                        "E191", f"view '{self.name}' is made of {told}, and not of '{topic or pubend}'"
+                        "E191", f"view '{self.name}' depends on {told}, not on '{topic or pubend}'"
                     )
             if self._ended:
-                raise UsageError("E193", "the live table has been left")
+                raise UsageError("E193", "the live table has been closed")
             await self._changed.wait()
 
     # What comes.
@@ -212,14 +212,14 @@ class View:
                 _done(there)
             async for batch in rows.batches():
                 is_new = self._state.take(batch.columns)
-                # Of a part, the last row may be none of ours: then the first whole state is where it begins.
+                # With a part, the last row may not be one of ours: then start with the first complete state.
                 if (is_part and is_new) or reached(rows.positions, ends):
                     _done(there)
                 if is_new:
                     self._changed.notify()
-                    # Readers first: more rows may be waiting.
+                    # Let readers run first: more rows may be waiting.
                     await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001  # whoever waits for a change must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001  # readers must see it, whatever it is
             self._error = error
             if not there.done():
                 there.set_exception(error)
@@ -227,11 +227,11 @@ class View:
 
     def _check_entered(self) -> None:
         if self._definition is None or self._state is None:
-            raise UsageError("E193", "a live table begins with `async with`")
+            raise UsageError("E193", "a live table starts with `async with`")
 
 
 def wanted_horizons(as_of: Horizon) -> dict[PubendId, Tick]:
-    """Per pubend the tick below which everything is to be accounted for.
+    """Per pubend, the tick below which every event is to be included.
 
     >>> wanted_horizons(Receipt(PubendId("buy-p1"), 17))
     {'buy-p1': 18}
@@ -245,7 +245,7 @@ def wanted_horizons(as_of: Horizon) -> dict[PubendId, Tick]:
         case Receipt(pubend=pubend, tick=tick):
             if tick is None:
                 raise UsageError(
-                    "E191", "the node no longer knows where that event is: its receipt has no tick"
+                    "E191", "the receipt has no tick: the node no longer knows where that event is"
                 )
             want(pubend, tick + 1)
         case BatchReceipt():
@@ -264,7 +264,7 @@ def wanted_horizons(as_of: Horizon) -> dict[PubendId, Tick]:
 
 
 def _order(plan: Plan | None, schema: Schema) -> tuple[tuple[str, str], ...]:
-    """How rows are put in order: that of a top-k, and then by all columns."""
+    """The sort order of rows: that of a top-k, then by all columns."""
     names = [column.name for column in schema.columns if column.name not in OWN_COLUMNS]
     first: list[tuple[str, str]] = []
     if plan is not None and plan.top is not None:
@@ -275,10 +275,10 @@ def _order(plan: Plan | None, schema: Schema) -> tuple[tuple[str, str], ...]:
 
 
 def is_settled(condition: Condition, plan: Plan | None) -> bool:
-    """Whether no row can ever leave or enter the condition while it has its key.
+    """Whether the condition's result can never change for a key.
 
-    Then brokers may leave out the rows that it does not accept. Otherwise a row that has left it would not be
-    heard of, and would be shown for ever.
+    If so, brokers may leave out the rows that it rejects. Otherwise a row that no longer matches would not be
+    delivered, and its old values would be shown for ever.
     """
     from gapless.views.expressions import ColumnRef  # noqa: PLC0415  # with the parser, which is loaded by now
     from gapless.views.stages import Events, Keyed  # noqa: PLC0415
@@ -296,7 +296,7 @@ def is_settled(condition: Condition, plan: Plan | None) -> bool:
 
 
 def _pushed(condition: Condition, schema: Schema) -> str:
-    """What brokers are to let through: rows that are wanted, and whatever is no row that is shown."""
+    """The condition for brokers: rows that are wanted, and everything that is not a shown row."""
     return str(either([parse_condition(f"{KIND} <> {SHOWN}", schema), condition]))
 
 

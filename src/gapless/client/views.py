@@ -1,8 +1,8 @@
 """How are views created, listed and dropped? Through the registry, a topic that every client can read.
 
-A view is checked here, against the topics and views that there are, before anything is published: whatever
-is wrong with it is said at once, with the place in its text. What computes it is the pipeline, which
-subscribes to the registry (`gapless.spark`), and says what becomes of it in the status topic.
+A view is checked here against the existing topics and views before anything is published, so mistakes are
+reported at once, with their place in the text. The pipeline (`gapless.spark`) subscribes to the registry,
+computes the views and reports their status in the status topic.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ViewInfo:
-    """A view, and what the pipeline says of it; None as long as it has said nothing."""
+    """A view and its status; None until the pipeline has reported one."""
 
     definition: Definition
     status: Status | None
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the view."""
         return self.definition.name
 
     @property
     def sql(self) -> str:
-        """What it is."""
+        """The SQL text of the view."""
         return self.definition.sql
 
 
@@ -81,10 +81,10 @@ async def create_view(client: Client, name: str, view: str | Relation | Table) -
     if there is not None and there.sql == sql:
         return there
     if there is not None:
-        raise UsageError("E173", f"there is a view '{name}' already: drop it, or take another name")
+        raise UsageError("E173", f"there is already a view '{name}': drop it, or choose another name")
     schemas = {topic: found.schema for topic, found in topics.items()}
     if name in schemas:
-        raise UsageError("E173", f"there is a topic '{name}': a view of that name could not be told from it")
+        raise UsageError("E173", f"there is a topic '{name}': choose another name for the view")
     relation, _ = read_view(sql, schemas, registry)
     definition = Definition(name, sql, fresh_topic(name, topics), datetime.now(UTC))
     await client.create_topic(
@@ -119,7 +119,7 @@ async def list_views(client: Client) -> dict[str, ViewInfo]:
 
 
 async def read_registry(client: Client) -> Registry:
-    """The views that there are now."""
+    """All current views."""
     registry = Registry()
     async for batch in newest_rows(client, REGISTRY_TOPIC):
         apply(registry, batch)
@@ -127,7 +127,7 @@ async def read_registry(client: Client) -> Registry:
 
 
 async def read_statuses(client: Client) -> dict[str, Status]:
-    """What the pipeline has said last of each view."""
+    """The latest status of each view."""
     statuses: dict[str, Status] = {}
     async for batch in newest_rows(client, STATUS_TOPIC):
         statuses.update((each.name, each) for each in statuses_of(batch.columns))
@@ -135,7 +135,7 @@ async def read_statuses(client: Client) -> dict[str, Status]:
 
 
 async def newest_rows(client: Client, topic: str) -> AsyncIterator[Batch]:
-    """What a topic that keeps the newest rows has now; nothing when there is no such topic."""
+    """The current rows of a compacted topic; none if there is no such topic."""
     if topic not in await client.topics():
         return
     async with client.subscribe(topic, start="earliest") as rows:
@@ -148,12 +148,12 @@ async def newest_rows(client: Client, topic: str) -> AsyncIterator[Batch]:
 
 
 def reached(positions: Mapping[PubendId, Tick], ends: Mapping[PubendId, Tick]) -> bool:
-    """Whether everything below these ends has come. The last row of such a topic is never superseded."""
+    """Whether everything below these ends has arrived. The last row of a compacted topic always arrives."""
     return all(end <= 0 or positions.get(pubend, TICK_MIN) >= end for pubend, end in ends.items())
 
 
 def apply(registry: Registry, batch: Batch) -> set[str]:
-    """Rows of the registry came; the names of the views that are other than before."""
+    """Apply rows of the registry; return the names of the views that changed."""
     changed: set[str] = set()
     for pubend, part in batch.by_pubend().items():
         changed |= registry.apply(pubend, part.ticks.tolist(), part.columns)
@@ -161,9 +161,9 @@ def apply(registry: Registry, batch: Batch) -> set[str]:
 
 
 async def registry_changes(client: Client) -> AsyncIterator[tuple[Registry, set[str]]]:
-    """The registry as it is, and again whenever it changes, with the names of what has changed. Never ends.
+    """The registry, and again after each change, with the names of the changed views. Never ends.
 
-    The topic is created when there is none, so that one may wait for the first view.
+    Creates the topic if there is none, so that callers can wait for the first view.
     """
     if REGISTRY_TOPIC not in await client.topics():
         await client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
@@ -189,14 +189,14 @@ async def client_schemas(client: Client) -> dict[str, Schema]:
 
 def named_views(schemas: Mapping[str, Schema], registry: Registry) -> Views:
     """The relations of all views, by name."""
-    # The parser is half of what a client would have to load otherwise.
+    # Imported here because the parser is half of what a client would have to load.
     from gapless.views.definitions import Views, base_topics  # noqa: PLC0415
 
     return Views(registry.texts(), base_topics(schemas))
 
 
 def read_view(sql: str, schemas: Mapping[str, Schema], registry: Registry) -> tuple[Relation, Plan]:
-    """What a text means, and how it would be computed. Raises ViewError, with the place in the text."""
+    """The relation and the plan of an SQL text. Raises ViewError, with the place in the text."""
     from gapless.views.definitions import base_topics  # noqa: PLC0415
     from gapless.views.graph import TransformGraph  # noqa: PLC0415
     from gapless.views.parse import parse_view  # noqa: PLC0415
@@ -217,7 +217,7 @@ def _text_of(view: Relation | Table) -> str:
 
 
 def found(definitions: Mapping[str, Definition], name: str) -> Definition:
-    """The view of that name. Raises UsageError E173."""
+    """The view of that name. Raises UsageError E173 if there is none."""
     there = definitions.get(name)
     if there is None:
         raise UsageError("E173", f"there is no view '{name}'{_hint(name, definitions)}")
@@ -228,4 +228,4 @@ def _hint(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     if close:
         return f": did you mean '{close[0]}'?"
-    return f": there are {', '.join(sorted(known))}" if known else ": nobody has created any"
+    return f": there are {', '.join(sorted(known))}" if known else ": no view has been created"

@@ -1,4 +1,4 @@
-"""Has something changed? Tasks wait for it, each on a future of its own."""
+"""How do tasks wait for a change? Each on its own future."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Signal:
-    """Wakes all that wait. A waiter that is cancelled does not disturb the others."""
+    """Wakes all waiting tasks. Cancelling one does not affect the others."""
 
     __slots__ = ("_waiting",)
 
@@ -14,7 +14,7 @@ class Signal:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def wait(self) -> None:
-        """Return when `notify` is called next."""
+        """Wait for the next `notify`."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
@@ -24,7 +24,7 @@ class Signal:
                 self._waiting = [each for each in self._waiting if each is not future]
 
     def notify(self) -> None:
-        """Wake all that wait now."""
+        """Wake all tasks that are waiting now."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for future in waiting:

@@ -380,8 +380,7 @@ class Publishing:
     def _pubend_for(self, client: Speaker, message: Publish) -> PubendId:
         if message.topic not in self.network.topics:
             raise client.rights.no_topic(message.topic, self.network.topics)
-        for named in (message.pubend, None if message.after is None else message.after[0]):
-            self._check_topic(client, message.topic, named)
+        self._check_topic(client, message.topic, message.pubend)
         if message.pubend is not None:
             if message.pubend in self._publishers:
                 return message.pubend

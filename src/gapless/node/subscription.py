@@ -61,7 +61,7 @@ class Subscription:
     #: Of a named one: its conditions, each as text, with the ticks from which on it decides, and as it was
     #: read; the last is the newest.
     conditions: list[tuple[str, dict[PubendId, Tick], Condition]] = field(default_factory=list)
-    #: Of a named one that goes on from earlier: the positions it had.
+    #: Of one that continues an earlier one: the positions that one had.
     resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
     #: Of a named one: whether the disk has it, so that its client may hear of it.
     is_kept: bool = False

@@ -32,6 +32,7 @@ from gapless.node.losses import Losses
 from gapless.node.named import NamedBook, Then
 from gapless.node.principals import Principal, Principals
 from gapless.node.reading import Reading, read_now
+from gapless.node.returning import Returning
 from gapless.node.security import NOBODY
 from gapless.node.subscription import (
     EARLIEST,
@@ -104,6 +105,7 @@ class Subscriptions:
         self._is_gone = is_gone
         self.network = network
         self._delivery = delivery
+        self._returning = Returning(self._positions)
         self._sources = sources
         self._feed = feed
         self._loop = asyncio.get_running_loop()
@@ -178,7 +180,8 @@ class Subscriptions:
             subscription.reader = reader_of(subscription, effect.slot)
         self._delivery.enter(subscription.reader, {effect.pubend: effect.start})
         if subscription.asked.name is None:
-            self._tell(subscription, subscription.asked.request, effect.pubend, effect.start)
+            start = self._returning.start(subscription, effect)
+            self._tell(subscription, subscription.asked.request, effect.pubend, start)
         elif subscription.is_confirmed:
             self._keep(subscription)
 
@@ -299,6 +302,7 @@ class Subscriptions:
         except UsageError:
             subscription.changing.remove(change)
             raise
+        self._returning.add(subscription, change.where)
         matched = [*subscription.matched, condition]
         subscription.charge(subscription.condition_bytes + len(change.where), matched)
         if subscription.asked.name is not None:
@@ -629,6 +633,7 @@ class Subscriptions:
 
     def _add(self, subscription: Subscription) -> None:
         self._by_name[subscription.name] = subscription
+        self._returning.add(subscription, subscription.asked.where)
         name, session = subscription.asked.name, subscription.session
         if name is not None:
             self._named[name] = subscription
@@ -681,6 +686,7 @@ class Subscriptions:
         )
 
     def _forget(self, subscription: Subscription) -> None:
+        self._returning.drop(subscription)
         if self._by_name.pop(subscription.name, None) is not None:
             subscription.count(-1)
             self._principals.left(subscription.principal)

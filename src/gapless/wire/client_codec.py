@@ -94,7 +94,8 @@ class _Publish(Head, frozen=True):
     publisher: Name
     first_catenation: Counter
     schema: Number
-    after: tuple[Name, TickNumber] | None
+    #: Ignored. Earlier clients put the name of an event here.
+    unused: tuple[Name, TickNumber] | None
     given_up: Counter | None = None
     before: _Before | None = None
     is_temporary: bool = False
@@ -250,7 +251,7 @@ def encode_client(message: ClientMessage) -> list[Part]:
                 publisher,
                 first,
                 message.schema,
-                message.after,
+                None,
                 message.given_up,
                 message.before,
                 message.is_temporary,
@@ -366,7 +367,6 @@ class ClientDecoder:
             first_catenation=head.first_catenation,
             schema=head.schema,
             rows=rows,
-            after=None if head.after is None else (PubendId(head.after[0]), head.after[1]),
             given_up=head.given_up,
             before=head.before,
             is_temporary=head.is_temporary,

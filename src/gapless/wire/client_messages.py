@@ -61,8 +61,6 @@ class Publish:
     #: As they came. None when they cannot be read: the topic has another schema, there is no such topic, or
     #: they are damaged.
     rows: pa.RecordBatch | PackedRows | None
-    #: The event that these come after, when the publisher published it through another pubend.
-    after: tuple[PubendId, Tick] | None = None
     #: The publisher was refused events for the time being and has given them up: those up to this number.
     given_up: int | None = None
     #: The number before the first: the last below it that the publisher counts on, stored or still to come.

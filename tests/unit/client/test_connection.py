@@ -328,7 +328,13 @@ def test_names_and_choices_are_checked() -> None:
                 lambda: client.subscribe("trades", order="random"),  # type: ignore[arg-type]
                 lambda: client.subscribe("trades", start="later"),  # type: ignore[arg-type]
                 lambda: client.subscribe("trades", start={"p": "x"}),  # type: ignore[dict-item]
+                lambda: client.subscribe("trades", order=["total"]),  # type: ignore[arg-type]
                 lambda: client.subscribe("trades", ack="never"),  # type: ignore[arg-type]
+                lambda: client.subscribe("trades", mode="holding"),  # type: ignore[arg-type]
+                lambda: client.subscribe("trades", gaps="rise"),  # type: ignore[arg-type]
+                lambda: client.subscribe(7),  # type: ignore[arg-type]
+                lambda: client.subscribe("trades", name=7),  # type: ignore[arg-type]
+                lambda: client.subscribe("trades", credit_rows="9"),  # type: ignore[arg-type]
                 lambda: client.subscribe("trades", credit_rows=0),
                 lambda: client.subscribe("trades", credit_rows=2**70),
                 lambda: client.subscribe("trades", name="x" * 300),

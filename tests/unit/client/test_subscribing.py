@@ -339,7 +339,7 @@ def test_ticks_that_are_no_longer_kept_are_reported(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.WARNING):
         run(story())
-    assert "no longer keeps the ticks 20..90" in caplog.text
+    assert "no longer keeps ticks 20..90" in caplog.text
 
 
 def test_ticks_that_are_no_longer_kept_can_be_an_error() -> None:

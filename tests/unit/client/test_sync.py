@@ -63,30 +63,45 @@ def connected(thread: Thread) -> Iterator[sync.Client]:
         yield client
 
 
-def test_publishing_gives_receipts(thread: Thread) -> None:
+def test_publish_returns_when_the_event_is_durable(thread: Thread) -> None:
     with connected(thread) as client:
-        publications = [client.publish("trades", event(price)) for price in range(10_000)]
+        received = client.publish("trades", event(1))
+        assert (received.pubend, received.tick) == (PUBEND, 1_000)
+        assert thread.call(lambda: thread.node.prices) == [1.0], "stored before `publish` returned"
+        with client.publisher("trades", identity="me") as publisher:
+            assert publisher.publish(event(2)).tick == 1_001
+            assert ("me", 0) in thread.call(lambda: thread.node.stored)
+        client.create_topic("quotes", {"bid": "int"})
+        assert client.publish("quotes", {"bid": 1}).pubend == PUBEND
+
+
+def test_enqueued_events_are_durable_after_their_result_or_a_flush(thread: Thread) -> None:
+    with connected(thread) as client:
+        publications = [client.enqueue("trades", event(price)) for price in range(10_000)]
         assert [each.result().tick for each in publications[-2:]] == [10_998, 10_999]
         assert client.publish_batch("trades", {"sym": ["a"], "price": [1.0]}).ticks.tolist() == [11_000]
         with client.publisher("trades", identity="me") as publisher:
-            publisher.publish(event(1))
+            publisher.enqueue(event(1))
             publisher.publish_batch([event(2)])
         assert ("me", 1) in thread.node.stored
+        client.enqueue("trades", event(3))
         client.flush()
+        assert thread.call(lambda: thread.node.prices[-1]) == 3.0
+        assert client.publish("trades", event(4)).tick == 11_004
         assert set(client.topics()) == {"trades"}
-        client.create_topic("quotes", {"bid": "int"})
-        assert client.publish("quotes", {"bid": 1}).result().pubend == PUBEND
         assert client.status() == {"name": "fake"}
 
 
-def test_mistakes_are_raised_by_the_result(thread: Thread) -> None:
+def test_mistakes_are_raised_by_publish_and_by_the_result(thread: Thread) -> None:
     with connected(thread) as client:
         with pytest.raises(SchemaError, match="E112"):
-            client.publish("trades", {"sym": "IBM"}).result()
+            client.publish("trades", {"sym": "IBM"})
         with pytest.raises(SchemaError, match="E114"):
-            client.publish("trades", {"sym": "IBM", "price": "x"}).result()
+            client.publish("trades", {"sym": "IBM", "price": "x"})
+        with pytest.raises(SchemaError, match="E112"):
+            client.enqueue("trades", {"sym": "IBM"}).result()
         thread.call(lambda: setattr(thread.node, "on_publish", lambda _peer, _message: None))
-        waiting = client.publish("trades", event(1))
+        waiting = client.enqueue("trades", event(1))
         with pytest.raises(TimeoutError):
             waiting.result(timeout_s=0.01)
         peer, message = thread.call(lambda: (thread.node.peer, None))[0], thread.hear(Publish)
