@@ -250,10 +250,11 @@ def _subscribed(client: Client, wish: _Wish, where: str, start: Start) -> Subscr
 
 
 def _say_begun(events: Subscription, wish: _Wish) -> None:
+    # First, so that whoever has read the line may stop us.
+    _stop_with_reader(asyncio.current_task())
     typer.echo(f"subscribed to {wish.topic}", err=True)
     for gap in events.gaps:
         notice(f"the network no longer keeps {gap.pubend} {gap.start}..{gap.stop}")
-    _stop_with_reader(asyncio.current_task())
 
 
 @contextlib.contextmanager

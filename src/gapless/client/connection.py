@@ -379,7 +379,8 @@ class Client:
         subscription, or "stored": resume a name, and raise E142 if there is none.
 
         `ack="auto"` acknowledges an event when the next one is asked for, and the last one when the
-        subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` raises E410 if the network no longer keeps what was asked for; by default that is logged and added to
+        subscription is left without an error; "manual" waits for `await event.ack()`. `gaps="raise"` raises
+        E410 if the network no longer keeps what was asked for; by default that is logged and added to
         `Subscription.gaps`. At most `credit_rows` rows are buffered, besides the chunk being taken.
         """
         wish = Wish(
