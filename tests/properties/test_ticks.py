@@ -129,3 +129,16 @@ def test_a_range_without_an_end_is_printed_without_one() -> None:
 
 def test_a_set_is_not_equal_to_what_is_no_set() -> None:
     assert TickSet.between(1, 2) != TickRange(1, 2)
+
+
+wide_pairs = st.tuples(st.integers(0, 1_000), st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair)))
+
+
+@given(st.lists(wide_pairs, min_size=20, max_size=80), st.lists(wide_pairs, max_size=4))
+def test_a_union_with_a_few_ranges_agrees_with_sets(
+    many: list[tuple[int, int]], few: list[tuple[int, int]]
+) -> None:
+    one, other = TickSet.from_pairs(many), TickSet.from_pairs(few)
+    for union in (one | other, other | one):
+        assert_normal(union)
+        assert twin(union) == twin(one) | twin(other)

@@ -176,7 +176,20 @@ class TickSet:
             return self
         if not self._starts:
             return other
+        few, many = (self, other) if len(self._starts) < len(other._starts) else (other, self)
+        if len(few._starts) * 8 < len(many._starts):
+            return many._with(few)
         return _normalised([*self.pairs(), *other.pairs()])
+
+    def _with(self, few: TickSet) -> TickSet:
+        """The union with a few ranges, each put into its place: the others are not looked at."""
+        starts, stops = list(self._starts), list(self._stops)
+        for start, stop in few.pairs():
+            low, high = bisect_left(stops, start), bisect_right(starts, stop)
+            # The ranges that it touches become one with it.
+            starts[low:high] = [min([start, *starts[low:high]])]
+            stops[low:high] = [max([stop, *stops[low:high]])]
+        return TickSet(tuple(starts), tuple(stops))
 
     def __and__(self, other: TickSet) -> TickSet:
         if not self._starts or not other._starts:
