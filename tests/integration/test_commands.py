@@ -456,7 +456,7 @@ def test_both_parts_of_a_measurement_are_told(address: str, gapless: Callable[..
     assert throughput["delivered_per_s"] > 0
 
 
-def test_a_measured_node_keeps_no_events_of_the_measurement(
+def test_the_topic_of_a_measurement_keeps_events_until_they_are_acknowledged(
     gapless: Callable[..., Said], address: str
 ) -> None:
     for _ in range(2):
