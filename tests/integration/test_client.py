@@ -166,4 +166,4 @@ def test_an_address_without_a_node_says_so() -> None:
 
     run(story())
     with pytest.raises(UsageError, match="E190"):
-        connect("localhost:7400")
+        connect("http://localhost:7400")

@@ -82,6 +82,9 @@ def decoded(frame: Frame) -> PackedRows | None:
     except (PeerError, UsageError):
         return None
     assert isinstance(message, Publish)
+    if message.rows is None:
+        assert message.damage is not None
+        return None
     assert isinstance(message.rows, PackedRows)
     return message.rows
 
