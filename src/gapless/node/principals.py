@@ -40,7 +40,7 @@ AMONG_OTHERS_SECONDS = 0.25
 #: While turns are shared, a principal rests after each piece of work for as long as the work took. Beyond
 #: `LONG_SECONDS` it rests longer: as long again for each further `LONGER_SECONDS`. Work that cannot be split
 #: is then rare enough to stay out of the others' 99th percentile.
-LONG_SECONDS, LONGER_SECONDS = 0.010, 0.0015
+LONG_SECONDS, LONGER_SECONDS = 0.010, 0.003
 #: Upper bound of a rest: a client that hears no PONG for 10 seconds gives up on the node.
 REST_SECONDS_MAX = 8.0
 #: All clients without a token or certificate are one principal, whose conditions may cost as much as those of
@@ -178,7 +178,7 @@ def _rest(seconds: float) -> float:
     """How long a principal rests after a piece of work.
 
     >>> [round(_rest(ms / 1_000) * 1_000) for ms in (1, 10, 16, 40, 100)]
-    [1, 10, 80, 840, 6100]
+    [1, 10, 48, 440, 3100]
     """
     return seconds * (1.0 + max(0.0, seconds - LONG_SECONDS) / LONGER_SECONDS)
 
