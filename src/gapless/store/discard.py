@@ -1,10 +1,9 @@
-"""How is a large file deleted without holding anybody up? Under another name, a slice at a time, in a thread.
+"""How is a large file deleted without delaying anybody? Renamed, then truncated in slices, in a thread.
 
-To free a file of 64 MiB takes a file system some tens of milliseconds, longer where it tells the disk of each
-block that is free, and the syncs of all other files wait for that. So the file gets another name, which is on
-the disk before anything else happens to it: whatever comes between, it is either the whole file under its old
-name or one that nobody asks for. Then it is cut shorter and shorter, with pauses. Nobody waits for that. What
-a restart finds of it, it deletes.
+Freeing a file of 64 MiB takes a file system tens of milliseconds, longer with online discard, and syncs of
+other files wait meanwhile. So the file is renamed, and the new name is durable before anything else happens:
+after a crash there is either the whole file under its old name, or a file that nobody reads. Then it is
+truncated slice by slice, with pauses. A restart deletes what is left.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gapless.store.files import Files
 
-#: The names of files that are about to be deleted end so.
+#: Suffix of files that are being deleted.
 DISCARDED_SUFFIX = ".discarded"
-#: So much is freed at once, and so long others have the disk then, unless there is little room left.
+#: Bytes freed at a time, and the pause after each slice.
 SLICE_BYTES, PAUSE_SECONDS = 4 * 2**20, 0.02
+#: With less free space than this there are no pauses.
 PLENTY_BYTES = 2**30
 
 
 class Discarder:
-    """Deletes files in a thread, one after the other. The thread is begun with the first of them."""
+    """Deletes files one by one in a thread, which starts with the first file."""
 
     def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
         self._pause = pause
@@ -55,21 +55,24 @@ class Discarder:
     def _run(self) -> None:
         while True:
             files, path = self._queue.get()
-            # What cannot be deleted now is deleted by a restart.
-            with suppress(OSError):
+            try:
                 for _ in shortened(files, path):
                     if files.free_bytes(path.parent) >= PLENTY_BYTES:
                         self._pause(PAUSE_SECONDS)
+            except OSError:
+                # What cannot be deleted now either, a restart deletes.
+                with suppress(OSError):
+                    files.remove(path)
 
 
 def put_aside(files: Files, path: Path) -> None:
-    """Give a file the name of one that is about to be deleted. Raises OSError."""
+    """Rename a file that is to be deleted. Raises OSError."""
     files.rename(path, path.with_suffix(DISCARDED_SUFFIX))
 
 
 def shortened(files: Files, path: Path, slice_bytes: int = SLICE_BYTES) -> Iterator[None]:
-    """Delete a file that was put aside, by its new name, a slice with each step. Raises OSError."""
-    # Else a power cut could leave a short file with its old name.
+    """Delete a renamed file, one slice per step. Raises OSError."""
+    # Otherwise a power failure could leave a truncated file under the old name.
     files.sync_folder(path.parent)
     with closing(files.open(path)) as file:
         size = file.size()
