@@ -12,7 +12,7 @@ import pytest
 from gapless.errors import StoreError
 from gapless.protocol.effects import ReleaseRecord
 from gapless.store.discard import DISCARDED_SUFFIX, PLENTY_BYTES, SLICE_BYTES, Discarder
-from gapless.store.files import DiskFiles, write_all
+from gapless.store.files import DiskFile, DiskFiles, write_all
 from gapless.store.log import Log, LogOptions
 from gapless.store.segment import SegmentGone
 from tests.contracts.events import PUBEND, SCHEMA, batch, ticks_in
@@ -78,6 +78,23 @@ def test_a_disk_with_little_room_gets_it_back_without_pauses(
     for path in paths:
         discarder.discard(files, path)
     assert pauses.next() is None, "the first pause is for the second file"
+
+
+def test_a_file_that_cannot_be_cut_is_deleted_at_once(tmp_path: Path) -> None:
+    removed: SimpleQueue[Path] = SimpleQueue()
+
+    class Uncut(DiskFiles):
+        def open(self, path: Path) -> DiskFile:
+            raise OSError(errno.EIO, "a bad block", str(path))
+
+        def remove(self, path: Path) -> None:
+            super().remove(path)
+            removed.put(path)
+
+    path = made(tmp_path / "one.segment", 2 * SLICE_BYTES)
+    Discarder().discard(Uncut(), path)
+    assert removed.get(timeout=PATIENCE_SECONDS) == path.with_suffix(DISCARDED_SUFFIX)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_small_file_is_deleted_at_once(tmp_path: Path) -> None:
