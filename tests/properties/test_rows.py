@@ -51,6 +51,7 @@ class RowsTwins(RuleBasedStateMachine):
         assert rows_of(found) == held
         expected = (held[0][0], held[-1][0] + 1) if held else (span[1], span[1])
         assert self.rows.span(*span) == expected
+        assert self.rows.count(*span) == len(held)
 
     @rule(asked=st.sets(ticks, max_size=8))
     def ask_about_ticks(self, asked: set[int]) -> None:

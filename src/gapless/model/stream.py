@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -40,13 +41,15 @@ JOINED_BYTES_MAX: Final = 2**17
 class Rows:
     """The data rows of a stream in tick order, as chunks whose tick spans never overlap."""
 
-    __slots__ = ("_chunks", "_firsts", "_joined", "nbytes", "rows")
+    __slots__ = ("_before", "_chunks", "_firsts", "_joined", "nbytes", "rows")
 
     def __init__(self) -> None:
         self._firsts: list[Tick] = []
         self._chunks: list[EventBatch] = []
         #: So many of the first chunks are not looked at any more, whether they could be joined.
         self._joined = 0
+        #: The number of rows before each chunk; computed by the first count after a change.
+        self._before: list[int] | None = None
         self.rows = 0
         self.nbytes = 0
 
@@ -56,6 +59,7 @@ class Rows:
             return
         if not self._chunks or self._chunks[-1].last < batch.first:
             # The common path: a stream grows at its end.
+            self._before = None
             self.rows += len(batch)
             self.nbytes += batch.weighed().nbytes
             self._firsts.append(batch.first)
@@ -79,6 +83,20 @@ class Rows:
             part = chunk.between(start, stop)
             if len(part):
                 yield part
+
+    def count(self, start: Tick, stop: Tick) -> int:
+        """The number of rows with ticks in `start..stop`.
+
+        Counts for many positions in one stream look at its chunks once in all.
+        """
+        low, high = self._touching(start, stop)
+        if low >= high:
+            return 0
+        if self._before is None:
+            self._before = [0, *accumulate(map(len, self._chunks))]
+        first, last = self._chunks[low].ticks, self._chunks[high - 1].ticks
+        skipped = int(first.searchsorted(start)) + len(last) - int(last.searchsorted(stop))
+        return self._before[high] - self._before[low] - skipped
 
     def has(self, batch: EventBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which rows of `batch` have a tick that is here already."""
@@ -145,6 +163,7 @@ class Rows:
         return low, bisect_left(self._firsts, stop, lo=low)
 
     def _replace(self, low: int, high: int, chunks: list[EventBatch]) -> None:
+        self._before = None
         for chunk in self._chunks[low:high]:
             self.rows -= len(chunk)
             self.nbytes -= chunk.nbytes

@@ -191,6 +191,9 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
     for each in _most_urgent(_held(sessions), lagging):
         own = lagging.get(each.name, {})
         positions = {pubend: own.get(pubend, streams[pubend].horizon) for pubend in each.starts}
+        lags = {
+            pubend: None if at is None else behind(broker, pubend, at) for pubend, at in positions.items()
+        }
         listed.append(
             {
                 "subscription": each.name,
@@ -204,10 +207,8 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
                 "state": _state(each, lagging),
                 "starts": each.starts,
                 "positions": positions,
-                "lag_ms": {pubend: _behind_ms(broker, pubend, at) for pubend, at in positions.items()},
-                "lag_events": {
-                    pubend: _behind_events(broker, pubend, at) for pubend, at in positions.items()
-                },
+                "lag_ms": {pubend: lag and lag.ticks / TICKS_PER_MS for pubend, lag in lags.items()},
+                "lag_events": {pubend: lag and lag.events for pubend, lag in lags.items()},
             }
         )
     return {**subscription_counts(sessions, broker), "list": listed}

@@ -90,8 +90,7 @@ def behind(broker: Broker, pubend: PubendId, at: Tick) -> Behind:
         stop = istream.events_stop if is_known else istream.frontier
     if stop <= at:
         return Behind(0, 0)
-    rows = istream.stream.rows.between(at, stop) if is_known else ()
-    return Behind(stop - at, sum(map(len, rows)) if is_known else None)
+    return Behind(stop - at, istream.stream.rows.count(at, stop) if is_known else None)
 
 
 def stream_figures(broker: Broker) -> list[StreamFigures]:
