@@ -163,7 +163,7 @@ def _attributes(count: int) -> bytes:
 
 
 #: The quotas of documents: what is above them is refused at the door.
-DOCUMENT_BYTES_MAX, DOCUMENT_PARTS_MAX = 2**20, 10_000
+DOCUMENT_BYTES_MAX, DOCUMENT_PARTS_MAX = 2**20, 5_000
 
 
 def _deep(head: bytes, text: bytes) -> bytes:

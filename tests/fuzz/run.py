@@ -206,7 +206,7 @@ class Lane:
         await self._subscribe(wire)
         await self._attack(chunk, 0)
         wire.chunks += 1
-        if wire.chunks >= CHUNKS_A_CONNECTION:
+        if wire.chunks >= CHUNKS_A_CONNECTION and self._wires.get(0) is wire:
             self._leave(0)
 
     async def _harm(self, drawn: list[Input], number: int) -> None:

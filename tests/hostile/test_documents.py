@@ -13,7 +13,7 @@ from tests.hostile.raw import Heard, Raw, frame, publish, publish_rows
 from tests.hostile.victim import Victim
 
 BYTES_MAX = 2**20
-PARTS_MAX = 10_000
+PARTS_MAX = 5_000
 COLUMNS = {"number": "int", "doc": "xml?"}
 NETWORK = """
 cells = {all = ["n1"]}

@@ -92,7 +92,7 @@ class Limits:
     #: Maximum number of bytes of a document in a column of type xml, and of the signs `<` and `=` in it,
     #: those of a `</` not counted.
     document_bytes_max: int = 2**20
-    document_parts_max: int = 10_000
+    document_parts_max: int = 5_000
     #: Publishing is refused while the disk has less free space than this.
     free_bytes_min: int = LogOptions().free_bytes_min
 

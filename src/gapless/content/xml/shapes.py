@@ -95,9 +95,9 @@ class Shapes:
         attributes = [at for at, each in enumerate(asked) if each & ASKS_ATTRIBUTES]
         if attributes:
             _add_attributes(found, facets, elements, attributes)
-        texts = [at for at, each in enumerate(asked) if each & ASKS_TEXTS]
-        if texts:
-            _add_texts(found, facets["text()"], elements, counts, texts)
+        places = [at for at, each in enumerate(asked) if each & ASKS_TEXTS]
+        if places:
+            _add_texts(found, facets["text()"], elements, counts, places)
         places = [at for at, each in enumerate(asked) if each & ASKS_VALUE]
         if places:
             whole, spans = _values(elements, labels, counts, places)
@@ -141,18 +141,30 @@ def _add_texts(
     counts: list[int],
     places: list[int],
 ) -> None:
-    owners: list[int] = []
     texts: list[str] = []
+    owners: list[int] = []
     for at in places:
-        element = elements[at]
-        text = element.text
+        text = elements[at].text
         if text:
             owners.append(at)
-            texts.append(str(text))
-        if counts[at]:
-            tails = [str(child.tail) for child in element if child.tail]
-            owners += [at] * len(tails)
-            texts += tails
+            texts.append(text)
+    tails = [each.tail for each in elements]
+    tails[0] = None
+    if any(tails):
+        is_asked = [False] * len(elements)
+        for at in places:
+            is_asked[at] = True
+        # Behind the end of each element, which is where its tail stands, its parent goes on.
+        stack: list[int] = []
+        for at in range(len(elements) - 1, -1, -1):
+            count = counts[at]
+            if count:
+                if is_asked[at]:
+                    behind = [tail for child in stack[-count:] if (tail := tails[child])]
+                    owners += [at] * len(behind)
+                    texts += behind
+                del stack[-count:]
+            stack.append(at)
     _join(found, owners, facet.facts_of(texts))
 
 
