@@ -344,8 +344,11 @@ class Delivery:
         before.append(held)
         reader.unsent.append(held)
         self._send_unsent(reader)
-        # It may have acknowledged them while it was being reported slow: it will not do so again.
-        self._caught_up(reader)
+        acked = self._ledger(effect.pubends).acked
+        if all(acked[each][slot] >= stop for each, stop in before[0].stops.items()):
+            # It acknowledged them while it was being reported slow, and will not do so again. The broker hands
+            # out more at once when it hears of it: this goes on in further turns, whatever the reader has left.
+            self._soon(partial(self._caught_up, reader))
 
     def _send_unsent(self, reader: Reader) -> None:
         """Send a laggard as much as it has credit for, and let go of what is sent.

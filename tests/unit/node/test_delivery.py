@@ -43,8 +43,11 @@ def test_a_laggard_need_not_acknowledge_again_what_it_is_sent_again() -> None:
         delivery.report_slow(reader)
         delivery.acknowledged(reader, {PUBEND: 30})
         delivery.deliver(_laggard(serial=7, ticks=[10, 20]))
+        assert DeliveryTaken(serial=7) not in fed, "a reader that is far behind would take the whole turn"
+        await _a_turn()
         assert fed[-1] == DeliveryTaken(serial=7)
         delivery.deliver(_laggard(serial=8, ticks=[29, 30]))
+        await _a_turn()
         assert fed[-1] == DeliveryTaken(serial=7)
         delivery.acknowledged(reader, {PUBEND: 31})
         assert fed[-1] == DeliveryTaken(serial=8)
@@ -85,6 +88,11 @@ def test_what_an_acknowledgement_brings_about_is_not_taken_by_it() -> None:
     asyncio.run(story())
 
 
+async def _a_turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 class _Line(Connection):
     """A connection that keeps what is sent, and is congested when it is told so."""
 
@@ -122,8 +130,7 @@ class _Desk:
 
     async def heard(self) -> list[Event]:
         """What the broker has heard since this was last called, when the loop has had its turns."""
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await _a_turn()
         fed, self.fed = self.fed, []
         return fed
 
