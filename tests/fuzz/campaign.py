@@ -114,6 +114,11 @@ class Result:
                 "after": _percentiles(self.after),
             },
             "stalls_above_100_ms": len(self.stalls),
+            #: When the longest of them were sent, on the clock that counts from the start of the machine.
+            "longest": [
+                {"at_s": round(each.at, 3), "ms": round(1e3 * each.seconds, 1), "net_ms": round(1e3 * each.net, 1)}
+                for each in sorted(self.during, key=lambda each: -each.net)[:10]
+            ],
             "memory_mb": {
                 "start": self.memory[0] >> 20, "max": max(self.memory) >> 20, "end": self.memory[-1] >> 20,
                 "curve": [each >> 20 for each in self.memory[:: max(1, len(self.memory) // 24)]],

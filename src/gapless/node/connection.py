@@ -41,6 +41,10 @@ UNREAD_SECONDS_MAX = 30.0
 #: How often a client that is not heard is looked at.
 UNREAD_LOOK_SECONDS = 0.25
 
+#: What is sent goes with the rest of the turn, unless nothing was written for so long: a turn that others have
+#: filled may be a long one.
+QUIET_SECONDS = 0.005
+
 #: How much is read at once, unless it is the rest of a large frame.
 READ_BYTES = 256 * 2**10
 
@@ -99,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[Part] = []
         self._out_bytes = 0
         self._flushing = False
+        self._flushed_at = 0.0
         #: The socket, while what is written there is what the peer reads; less than 0 with TLS.
         self._file = -1
         self._reason = "closed by the peer"
@@ -137,16 +142,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Send a frame, with what else is sent in this turn of the loop; lost if the connection is."""
+        """Send a frame, alone or with what else is sent in this turn of the loop; lost if the connection is."""
         if self._transport is None:
             return
         self._out.extend(parts)
         size = sum(map(len, parts))
         self._out_bytes += size
         self._sent_bytes += size
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
 
     def answer(self, parts: Sequence[Part]) -> None:
         """Send a frame that the peer has asked for: it is not heard while too many of these wait."""
@@ -177,9 +180,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._out.append(frame)
         self._out_bytes += len(frame)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
@@ -221,6 +222,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._reason = reason
             self._transport.abort()
+
+    def _flush_soon(self) -> None:
+        if self._flushing:
+            return
+        now = perf_counter()
+        if now - self._flushed_at > QUIET_SECONDS:
+            self._flushed_at = now
+            self._flush()
+        else:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
