@@ -39,6 +39,9 @@ STALLED_SECONDS = 30.0
 #: So many inputs of each lane are remembered, to be looked at when the node dies.
 REMEMBERED = 2 * CHUNK_INPUTS
 
+#: Whatever came is below it.
+LAST_TICK = 2**61
+
 _WELCOME, _REFUSE, _PONG = KINDS["WELCOME"], KINDS["REFUSE"], KINDS["PONG"]
 #: Refusals after which a connection goes on, and which field of the head is the code.
 _REFUSED = {KINDS["PUBLISH_REFUSED"]: 3, KINDS["REQUEST_REFUSED"]: 1}
@@ -63,6 +66,8 @@ class Wire(asyncio.Protocol):
         self.pong = 0
         self.refusal: dict[str, Any] | None = None
         self.numbers: list[int] = []
+        #: A pubend of each.
+        self.pubends: dict[int, str] = {}
         #: The number of the last PING.
         self.pings = 0
         #: How many chunks went over it.
@@ -129,7 +134,9 @@ class Wire(asyncio.Protocol):
     def number(self, kind: int, body: bytes, head: int, _: int) -> None:
         """Remember the numbers of the subscriptions that are confirmed."""
         if kind == KINDS["CONFIRMED"]:
-            self.numbers.append(msgspec.msgpack.decode(body[:head])[1])
+            _, number, _, _, pubend, *_ = msgspec.msgpack.decode(body[:head])
+            self.numbers.append(number)
+            self.pubends[number] = pubend
 
     def numbered(self, data: bytes) -> bytes:
         """An input with the numbers of subscriptions of this connection, where it has any."""
@@ -207,7 +214,16 @@ class Lane:
         await self._attack(chunk, 0)
         wire.chunks += 1
         if wire.chunks >= CHUNKS_A_CONNECTION and self._wires.get(0) is wire:
+            await self._acknowledge(wire)
             self._leave(0)
+
+    async def _acknowledge(self, wire: Wire) -> None:
+        """Acknowledge all that came. Else each that comes back by a name is sent the whole past again."""
+        for number, pubend in wire.pubends.items():
+            wire.write(frame("ACKNOWLEDGE", [number, {pubend: LAST_TICK}]))
+        wire.pings += 1
+        wire.write(frame("PING", wire.pings))
+        await wire.until(wire.pings)
 
     async def _harm(self, drawn: list[Input], number: int) -> None:
         """Send what may end the connection, over as many as it takes."""
