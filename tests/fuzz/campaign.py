@@ -116,7 +116,11 @@ class Result:
             "stalls_above_100_ms": len(self.stalls),
             #: When the longest of them were sent, on the clock that counts from the start of the machine.
             "longest": [
-                {"at_s": round(each.at, 3), "ms": round(1e3 * each.seconds, 1), "net_ms": round(1e3 * each.net, 1)}
+                {
+                    "at_s": round(each.at, 3),
+                    "ms": round(1_000 * each.seconds, 1),
+                    "net_ms": round(1_000 * each.net, 1),
+                }
                 for each in sorted(self.during, key=lambda each: -each.net)[:10]
             ],
             "memory_mb": {
