@@ -41,8 +41,8 @@ UNREAD_SECONDS_MAX = 30.0
 #: How often a client that is not heard is looked at.
 UNREAD_LOOK_SECONDS = 0.25
 
-#: What is sent goes with the rest of the turn, unless nothing was written for so long: a turn that others have
-#: filled may be a long one.
+#: A frame is written with the others of its turn, unless nothing was written for this long: then at once, as
+#: the turn may be a long one.
 QUIET_SECONDS = 0.005
 
 #: How much is read at once, unless it is the rest of a large frame.
@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Send a frame, alone or with what else is sent in this turn of the loop; lost if the connection is."""
+        """Send a frame, now or together with the others of this turn; lost if the connection is."""
         if self._transport is None:
             return
         self._out.extend(parts)

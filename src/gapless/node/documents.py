@@ -31,8 +31,8 @@ __all__ = ["DocumentQuota", "Weights", "parts_of"]
 #: One number per row, or per document.
 Weights: TypeAlias = npt.NDArray[np.int64]
 
-#: The weight of a part: with a handful of patterns, parsing and matching it takes about 5 microseconds, and as
-#: many rows together as weigh 65,536 should take no longer than the largest document.
+#: The weight of a part: with a handful of patterns, parsing and matching it takes about 5 microseconds. Rows
+#: that are stored together weigh at most 65,536, about as much as the largest document.
 PART_WEIGHT = 13
 #: This many bytes weigh as much as a row.
 ROW_BYTES = 40
