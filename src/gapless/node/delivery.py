@@ -346,8 +346,8 @@ class Delivery:
         self._send_unsent(reader)
         acked = self._ledger(effect.pubends).acked
         if all(acked[each][slot] >= stop for each, stop in before[0].stops.items()):
-            # It acknowledged them while it was being reported slow, and will not do so again. The broker hands
-            # out more as soon as it hears of it, so it hears of it in a later turn.
+            # It acknowledged them while it was being reported slow, and will not do so again. The broker
+            # hands out more as soon as it hears of it, so it hears of it in a later turn.
             self._soon(partial(self._caught_up, reader))
 
     def _send_unsent(self, reader: Reader) -> None:
