@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SPARK_SECONDS = 300.0
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Lines with something in them, however the cells are spaced."""
     lines = (" ".join(line.replace("─", " ").split()) for line in text.splitlines())
     return "\n".join(line for line in lines if line)
@@ -54,7 +54,7 @@ def test_the_quick_start_can_be_pasted(tmp_path: Path) -> None:
         answer, trouble = terminal(second).communicate(timeout=4 * PATIENCE_SECONDS)
         assert answer == printed, trouble
         answer, trouble = terminal(third).communicate(timeout=SPARK_SECONDS)
-        assert agrees(_plain(computed), _plain(answer)), f"{answer}{trouble}"
+        assert agrees(plain(computed), plain(answer)), f"{answer}{trouble}"
     finally:
         node.terminate()
         node.communicate(timeout=PATIENCE_SECONDS)
