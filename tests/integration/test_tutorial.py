@@ -14,7 +14,9 @@ from tests.integration.test_quick_start import SPARK_SECONDS, plain
 from tests.test_docs import agrees
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
-_BLOCK = re.compile(r"^```bash\n(.*?)^```\n(?:\nIt prints:\n\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^```bash\n(.*?)^```\n(?:\nIt prints:\n\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
 
 
 def _text() -> str:
