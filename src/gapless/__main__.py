@@ -1,6 +1,20 @@
 """`python -m gapless` is the same as `gapless`."""
 
-from gapless.cli.main import program
+import sys
+
+#: The exit status after Ctrl-C, as in shells: 128 and the number of the signal.
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line. Ctrl-C ends it quietly, also while modules are being loaded."""
+    try:
+        from gapless.cli.main import program  # noqa: PLC0415
+
+        program()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
-    program()
+    main()

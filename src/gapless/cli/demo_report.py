@@ -114,7 +114,7 @@ def introduce(console: Console, seconds: float, rate: float, folder: Path) -> No
     for plan in SUBSCRIBERS:
         say(console, f"  {plan.edge}  {plan.name:<9} {plan.topic:<7} {wish(plan)}")
     say(console, f"\nAfter a third of the time {VICTIM} is killed with kill -9; after two thirds it is")
-    say(console, f"started again. Data and logs: {folder}\n")
+    say(console, f"started again. Data and logs, kept with --keep only: {folder}\n")
 
 
 def wish(plan: SubscriberPlan) -> str:

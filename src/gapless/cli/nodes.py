@@ -115,6 +115,10 @@ class Pass:
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
         except (ssl.SSLError, OSError) as error:
+            if self.certificate is not None and self.key is None and not _has_key(self.certificate):
+                raise UsageError(
+                    "E151", f"{self.certificate} has no private key: name it with --key"
+                ) from error
             files = " and ".join(str(path) for path in (self.ca, self.certificate, self.key) if path)
             raise UsageError("E156", f"{files}: no certificate or key: {error.strerror or error}") from error
         return context
@@ -257,6 +261,13 @@ class _Notices(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
         return f"notice: {tame(record.getMessage())}"
+
+
+def _has_key(file: Path) -> bool:
+    try:
+        return b"PRIVATE KEY-----" in file.read_bytes()
+    except OSError:
+        return False
 
 
 def notice(text: str) -> None:

@@ -99,6 +99,9 @@ class Watch:
 
     async def ask(self) -> list[Answer]:
         """The report of every node, in the order of the places."""
+        # Loading it takes seconds on a busy machine, which no node is to blame for.
+        import gapless.client  # noqa: F401, PLC0415
+
         return list(await asyncio.gather(*(self._answer(place) for place in self._places)))
 
     async def client(self, place: Place) -> Client:
@@ -120,7 +123,11 @@ class Watch:
             return Answer(place, None, str(error))
         except TimeoutError:
             await self._drop(place)
-            return Answer(place, None, f"E401 no answer within {ANSWER_SECONDS_MAX:g} seconds")
+            return Answer(
+                place,
+                None,
+                f"E401 {place.address} did not answer within {ANSWER_SECONDS_MAX:g} seconds: try again",
+            )
 
     async def _drop(self, place: Place) -> None:
         client = self._clients.pop(place, None)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from gapless.cli.nodes import Node, dials, notice, run
+from gapless.cli.nodes import Node, dials, run
 from gapless.cli.readers import one_of, tick, whole_number
 from gapless.errors import ContentError, ParameterError, UsageError
 
@@ -239,7 +239,7 @@ async def _printed(wish: _Wish, node: Node) -> None:
         schema = await _known(client, wish.topic)
         where = condition_text(schema, wish.where, wish.xpath, wish.column)
         async with _subscribed(client, wish, where, wish.start) as events:
-            _say_begun(events, wish)
+            _say_begun(wish)
             with _printer(wish, schema) as show:
                 await _taken(events, wish.limit, show)
 
@@ -249,12 +249,10 @@ def _subscribed(client: Client, wish: _Wish, where: str, start: Start) -> Subscr
     return client.subscribe(wish.topic, where, name=wish.name, order=wish.order, start=start, ack=ack)
 
 
-def _say_begun(events: Subscription, wish: _Wish) -> None:
+def _say_begun(wish: _Wish) -> None:
     # First, so that whoever has read the line may stop us.
     _stop_with_reader(asyncio.current_task())
     typer.echo(f"subscribed to {wish.topic}", err=True)
-    for gap in events.gaps:
-        notice(f"the network no longer keeps {gap.pubend} {gap.start}..{gap.stop}")
 
 
 @contextlib.contextmanager
@@ -294,7 +292,7 @@ async def _replayed(wish: _Wish, node: Node) -> None:
             if past is not None:
                 left = await _past(past, where, show, left)
         if left is None or left > 0:
-            _say_begun(events, wish)
+            _say_begun(wish)
             await _taken(events, left, show)
 
 

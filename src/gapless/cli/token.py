@@ -86,12 +86,13 @@ def token(
 
 def _make_secret(file: Path, *, as_json: bool) -> None:
     write_secret(file)
-    line = f"secret = {{ file = {json.dumps(str(file))} }}"
+    # A table of its own can stand anywhere in the network file.
+    lines = ["[secret]", f"file = {json.dumps(str(file))}"]
     if as_json:
-        typer.echo(json.dumps({"file": str(file), "entry": line}))
+        typer.echo(json.dumps({"file": str(file), "entry": "\n".join(lines)}))
         return
     typer.echo(f"file   {file}")
-    typer.echo(f"entry  {line}")
+    typer.echo(f"entry  {lines[0]}\n       {lines[1]}")
 
 
 def entry(name: str, secret: str, publish: list[str], subscribe: list[str], *, admin: bool) -> str:

@@ -315,7 +315,7 @@ def check_links(
     if tokens is not None and tls is None and secret is None and network.connections():
         raise NetworkDescriptionError(
             "E123",
-            "tokens: clients show one and brokers prove nothing, so a client may pass for a broker: add "
+            "tokens: clients need one but brokers prove nothing, so a client could pose as a broker: add "
             "[tls], or a [secret] made with `gapless token --network-secret FILE`",
         )
 

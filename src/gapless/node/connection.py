@@ -1,7 +1,8 @@
 """How do bytes become frames, and frames bytes? One TCP connection, of a client or of a broker.
 
-What is sent during one turn of the event loop goes out as one write: natural batching, without a timer.
-Only single deliveries, of which a turn has one for each of thousands of connections, are written at once.
+What is sent during one turn of the event loop goes out as one write: natural batching, without a timer. The
+first frame after a few milliseconds of quiet is written at once, as the turn may be long, and so are single
+deliveries, of which a turn has one for each of thousands of connections.
 A peer that sends what is no frame hears why and is cut off. A peer that does not read is not waited for:
 its owner looks at `backlog_bytes` and decides.
 

@@ -80,7 +80,11 @@ class Door:
         try:
             await self.strangers.open(listen)
         except OSError as error:
-            raise UsageError("E183", f"cannot listen at {listen}: {error.strerror or error}") from error
+            raise UsageError(
+                "E183",
+                f"cannot listen at {listen}: {error.strerror or error}: stop what listens there, "
+                "or choose another address",
+            ) from error
         log.info(
             "descriptors",
             limit=self._descriptors.limit,
@@ -196,13 +200,15 @@ class Door:
         config = self._config
         most = self.clients_max
         if len(self._sessions) >= most:
+            wanted = config.limits.clients_max
+            way_out = "limits.clients_max" if most == wanted else "the limit of open files (ulimit -n)"
             raise UsageError(
                 "E197",
-                f"this node has {most} clients already: go to another edge, or raise limits.clients_max",
+                f"this node has {most} clients already: go to another edge, or raise {way_out}",
                 retry=True,
             )
         required = config.tls is not None and config.tls.clients is ClientCertificates.REQUIRED
-        # One that was shown is of the authority: TLS itself has seen to that.
+        # TLS has verified any certificate that was shown.
         if required and not connection.certificate:
             raise UsageError("E196", "this node takes only clients with a certificate: show yours")
         rights = EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)

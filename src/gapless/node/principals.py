@@ -269,7 +269,14 @@ class Principals:
 
     def check_condition(self, principal: Principal, where: str) -> None:
         """Raise UsageError if one more condition exceeds the quota of characters."""
-        if principal.condition_bytes + len(where) > self.limits.principal_condition_bytes_max:
+        most = self.limits.principal_condition_bytes_max
+        if len(where) > most:
+            raise UsageError(
+                "E106",
+                f"the condition has {len(where):,} characters, {principal.name} may have {most:,}: shorten "
+                "it, or raise limits.principal_condition_bytes_max",
+            )
+        if principal.condition_bytes + len(where) > most:
             told = f"conditions of {principal.condition_bytes:,} characters together"
             raise _exceeded(principal.name, told, "principal_condition_bytes_max")
 
