@@ -236,11 +236,14 @@ def _write(frame: DataFrame, file: Path) -> None:
 
 
 def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> None:
+    import numpy as np  # noqa: PLC0415
+
     from gapless.cli.view_watch import print_rows, row_text  # noqa: PLC0415  # a table needs rich
+    from gapless.model.python_values import rows_of, time_text  # noqa: PLC0415
 
     if as_json:
         for batch in rows.to_batches(10_000):
-            sys.stdout.write("".join(f"{row_text(row)}\n" for row in batch.to_pylist()))
+            sys.stdout.write("".join(f"{row_text(row)}\n" for row in rows_of(batch)))
     elif as_csv:
         import csv  # noqa: PLC0415
 
@@ -249,12 +252,14 @@ def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> N
         def plain(value: Any) -> object:
             if isinstance(value, bytes):
                 return bytes_text(value)
+            if isinstance(value, np.datetime64):
+                return time_text(value)
             return value.isoformat() if hasattr(value, "isoformat") else value
 
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(rows.schema.names)
         for batch in rows.to_batches(10_000):
-            writer.writerows([plain(value) for value in row.values()] for row in batch.to_pylist())
+            writer.writerows([plain(value) for value in row.values()] for row in rows_of(batch))
     else:
         is_cut = most is not None and rows.num_rows > most
         print_rows(rows.slice(0, most))

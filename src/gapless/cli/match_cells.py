@@ -14,10 +14,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gapless.cli.terminal import CONTROLS
 from gapless.errors import UsageError
+from gapless.model.python_values import time_text
 from gapless.model.schema import COLUMN_TYPES
 
 #: How much of a value that does not fit an error shows.
@@ -226,6 +228,8 @@ def _plain(value: Any) -> Any:
             return {str(key): _plain(each) for key, each in value.items()}
         case list() | tuple():
             return [_plain(each) for each in value]
+        case np.datetime64():
+            return time_text(value)
         case datetime() | date() | time():
             return value.isoformat()
         case bytes():

@@ -40,6 +40,7 @@ from gapless.cli.match_cells import (
 from gapless.content.xml.document import DOCUMENT_BYTES_MAX
 from gapless.errors import UsageError
 from gapless.model.ids import TopicId
+from gapless.model.python_values import rows_of
 from gapless.model.schema import Column, Schema
 
 #: A chunk has at most so many rows, and is closed when it has had so many bytes.
@@ -281,7 +282,7 @@ class _Table(Source):
         return Chunk(
             columns=_batch(arrays, batch.num_rows),
             numbers=range(first, first + batch.num_rows),
-            text=lambda row: row_text(batch.slice(row, 1).to_pylist()[0]),
+            text=lambda row: row_text(rows_of(batch.slice(row, 1))[0]),
             place=lambda row: f"{path} row {first + row}",
             size=size,
         )

@@ -355,11 +355,12 @@ def _watch(output: int, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None
 def line_printer(schema: Schema, *, names: bool) -> Printer:
     """Prints rows as lines of JSON."""
     from gapless.cli.match_cells import row_text  # noqa: PLC0415
+    from gapless.model.python_values import rows_of  # noqa: PLC0415
 
     documents = [column.name for column in schema.columns if column.type == "xml"]
 
     def show(batch: Batch | PastRows, rows: int) -> None:
-        found: list[dict[str, Any]] = batch.columns.slice(0, rows).to_pylist()
+        found: list[dict[str, Any]] = rows_of(batch.columns.slice(0, rows))
         for each in found:
             for name in documents:
                 if each[name] is not None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from gapless.cli.sheet import Sheet
 from gapless.cli.tables import is_number, rows_that_fit, shortened, table_console
 from gapless.cli.terminal import tame
+from gapless.model.python_values import rows_of
 
 if TYPE_CHECKING:
     from gapless.cli.sub_history import PastRows
@@ -51,7 +52,7 @@ class LiveTable:
     def show(self, batch: Batch | PastRows, rows: int) -> None:
         """Add the first rows of a batch."""
         first = max(0, rows - (self._rows.maxlen or rows))
-        columns = batch.columns.slice(first, rows - first).to_pylist()
+        columns = rows_of(batch.columns.slice(first, rows - first))
         pubends, ticks = batch.pubends[first:rows], batch.ticks[first:rows].tolist()
         for row, pubend, tick in zip(columns, pubends, ticks, strict=True):
             named = [pubend, str(tick)] if self._names else []

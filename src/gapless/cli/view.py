@@ -146,6 +146,7 @@ def show(
     With --json each row is a line. Without, a line on standard error says as of when they are.
     """
     from gapless.cli.view_watch import as_of_time, print_rows, row_text  # noqa: PLC0415
+    from gapless.model.python_values import rows_of  # noqa: PLC0415
 
     async def story() -> tuple[Any, int, str]:
         async with node.client() as client, client.view(name, where) as table:
@@ -154,7 +155,7 @@ def show(
 
     rows, count, as_of = run(story())
     if as_json:
-        for row in rows.to_pylist():
+        for row in rows_of(rows):
             typer.echo(row_text(row))
     else:
         print_rows(rows)

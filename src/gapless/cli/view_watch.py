@@ -20,6 +20,7 @@ from rich.text import Text
 from gapless.cli.match_cells import bytes_text
 from gapless.cli.match_cells import row_text as json_text
 from gapless.cli.tables import add_row, empty_table, rows_that_fit, table_console
+from gapless.model.python_values import rows_of
 
 if TYPE_CHECKING:
     from gapless.client.table import Change
@@ -107,9 +108,7 @@ def _brighten(bright: dict[str, float], change: Change, *, first: bool) -> None:
     for row in [row for row, until in bright.items() if until < now]:
         del bright[row]
     if not first:
-        bright.update(
-            (row_text(row), now + BRIGHT_SECONDS) for row in change.added.slice(0, 1_000).to_pylist()
-        )
+        bright.update((row_text(row), now + BRIGHT_SECONDS) for row in rows_of(change.added.slice(0, 1_000)))
 
 
 def _frame(table: View, bright: Mapping[str, float], console: Console, count: int) -> Group:
@@ -121,6 +120,6 @@ def _frame(table: View, bright: Mapping[str, float], console: Console, count: in
 
 def _table(rows: pa.Table, bright: set[str]) -> Table:
     table = empty_table(rows.schema)
-    for row in rows.to_pylist():
+    for row in rows_of(rows):
         add_row(table, row.values(), "bold green" if bright and row_text(row) in bright else "")
     return table

@@ -15,6 +15,7 @@ import pyarrow as pa
 from gapless.content.rows import Positions, RowMask
 from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.python_values import column_of, values_of
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick, TickArray
 
@@ -95,7 +96,7 @@ class Chunk:
         values = self._lists[place]
         if values is None:
             assert self._columns is not None
-            values = self._lists[place] = self._columns.column(place).to_pylist()
+            values = self._lists[place] = values_of(self._columns.column(place))
         return values[row]
 
     def columns(self) -> pa.RecordBatch:
@@ -103,7 +104,7 @@ class Chunk:
         if self._columns is None:
             assert self._values is not None
             arrays = [
-                pa.array(values, field.type)
+                column_of(values, field.type)
                 for field, values in zip(self.names.arrow, zip(*self._values, strict=True), strict=True)
             ]
             self._columns = pa.RecordBatch.from_arrays(arrays, schema=self.names.arrow)

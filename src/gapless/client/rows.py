@@ -17,6 +17,7 @@ from gapless.client.receipts import Piece, Row
 from gapless.errors import GaplessError, SchemaError, UsageError
 from gapless.model.budget import CLIENT_FRAME_BYTES_MAX, EVENT_BYTES_MAX, event_sizes
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
+from gapless.model.python_values import times_of
 from gapless.model.schema import COLUMN_TYPES, Column, Schema
 from gapless.wire.codec import ROWS_MAX, schema_fingerprint
 
@@ -119,7 +120,8 @@ class Shape:
         topic = self.schema.topic
         try:
             # Given the type int, Arrow would truncate fractions; casting the inferred type does not.
-            array = pa.array(values, None if column.type == "int" else COLUMN_TYPES[column.type])
+            kind = None if column.type == "int" else COLUMN_TYPES[column.type]
+            array = times_of(values, kind) if column.type == "timestamp" else pa.array(values, kind)
             if column.type == "int" and array.type != pa.int64():
                 array = array.cast(pa.int64())
         except _MISFITS as error:

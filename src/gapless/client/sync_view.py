@@ -20,6 +20,7 @@ from gapless.client.table import Change, State
 from gapless.client.view import Horizon
 from gapless.client.view import View as AsyncView
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.python_values import rows_of
 from gapless.model.ticks import Tick
 from gapless.views.registry import Definition
 
@@ -51,7 +52,7 @@ class View:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows, in the view's order if it has one, or sorted by its columns from left to right."""
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        rows: list[dict[str, Any]] = rows_of(self.to_arrow())
         return rows
 
     def to_arrow(self) -> pa.Table:

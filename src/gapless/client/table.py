@@ -24,6 +24,7 @@ from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
 from gapless.content.rows import Rows
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.python_values import rows_of
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
 from gapless.views.registry import AS_OF, KEY, KIND, MARKER, OWN_COLUMNS, SHOWN, STAMP, parsed_as_of
@@ -75,8 +76,8 @@ class Change:
     def rows(self) -> list[tuple[int, dict[str, Any]]]:
         """Each row with its weight: first -1 for removed rows, then +1 for added ones."""
         return [
-            *((-1, row) for row in self.removed.to_pylist()),
-            *((+1, row) for row in self.added.to_pylist()),
+            *((-1, row) for row in rows_of(self.removed)),
+            *((+1, row) for row in rows_of(self.added)),
         ]
 
 

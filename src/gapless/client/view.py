@@ -37,6 +37,7 @@ from gapless.content.language import parse_condition
 from gapless.content.normal import either
 from gapless.errors import UsageError, ViewError
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.python_values import rows_of
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.views.registry import KIND, OWN_COLUMNS, SHOWN, Definition
@@ -118,7 +119,7 @@ class View:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows, in the view's order if it has one, or sorted by its columns from left to right."""
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        rows: list[dict[str, Any]] = rows_of(self.to_arrow())
         return rows
 
     def to_arrow(self) -> pa.Table:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gapless.content.condition import AnyOf, Atom, Condition, Conjunction, Matches
 from gapless.content.evaluate import mask_atom, mask_within
 from gapless.content.printing import print_domain
@@ -19,6 +21,7 @@ from gapless.content.values import Value, literal
 from gapless.content.xml.document import parse_document
 from gapless.content.xml.explain import explain_pattern
 from gapless.errors import ContentError
+from gapless.model.python_values import time_text, values_of
 
 #: A longer value is cut in the middle of an explanation.
 VALUE_CHARACTERS_MAX = 60
@@ -122,7 +125,7 @@ def _explained_document(atom: Matches, one: Rows) -> str:
 
 def _value_of(term: Term, one: Rows) -> str:
     if isinstance(term, Column):
-        value = one.column(term)[0].as_py()
+        [value] = values_of(one.column(term).slice(0, 1))
         return f"{term} is {_shown(value)}"
     numbers = one.numbers(term)
     known = numbers.valid is None or bool(numbers.valid[0])
@@ -134,7 +137,10 @@ def _value_of(term: Term, one: Rows) -> str:
 def _shown(value: Value | None) -> str:
     if value is None:
         return "null"
-    text = repr(value) if isinstance(value, float) else literal(value)
+    if isinstance(value, np.datetime64):
+        text = f"TIMESTAMP '{time_text(value)}'"
+    else:
+        text = repr(value) if isinstance(value, float) else literal(value)
     if len(text) <= VALUE_CHARACTERS_MAX:
         return text
     half = VALUE_CHARACTERS_MAX // 2 - 2

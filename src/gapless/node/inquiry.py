@@ -15,10 +15,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gapless.errors import StoreError, UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import epoch_text
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.python_values import rows_of, time_text
 from gapless.model.ticks import Tick, TickRange
 from gapless.node.logs import event_log
 from gapless.protocol.inquiry import Sight, WayDown, sight, stand
@@ -215,7 +218,7 @@ def _plain_epochs(epochs: Mapping[BrokerId, int]) -> dict[str, int]:
 
 def _row(batch: EventBatch) -> dict[str, object]:
     """The values of one event as JSON has them: times and decimals as texts, bytes in base64."""
-    return {name: _value(value) for name, value in batch.columns.slice(0, 1).to_pylist()[0].items()}
+    return {name: _value(value) for name, value in rows_of(batch.columns.slice(0, 1))[0].items()}
 
 
 def _value(value: Any) -> object:
@@ -224,8 +227,8 @@ def _value(value: Any) -> object:
             return base64.b64encode(value).decode()[:VALUE_CHARACTERS_MAX]
         case str():
             return value[:VALUE_CHARACTERS_MAX]
-        case datetime():
-            return value.isoformat()
+        case datetime() | np.datetime64():
+            return time_text(value)
         case Decimal():
             return str(value)
         case float() if not math.isfinite(value):

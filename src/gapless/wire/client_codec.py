@@ -356,7 +356,7 @@ class ClientDecoder:
                 if is_packed:
                     rows = known[1].unpacked(frame)
                 else:
-                    rows, encoded = known[0].decode_kept(frame.parts[0])
+                    rows, encoded = known[0].decode_new(frame.parts[0])
             except PeerError as error:
                 # The head is sound: the rows are refused by their numbers, and the connection goes on.
                 damage = error.with_traceback(None)

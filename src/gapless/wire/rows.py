@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from types import GenericAlias
 from typing import Annotated, Any, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
+from gapless.model.python_values import LEAST_DECIMAL, time_of
 from gapless.model.schema import Schema
 from gapless.wire.codec import unreadable
 from gapless.wire.frames import Frame, Part
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 #: Decimals have 38 digits, 9 of them behind the point.
 _DECIMAL_STOP = Decimal(10) ** 29
 _DECIMAL_EXPONENT_MIN = -9
@@ -119,7 +116,7 @@ class RowFormat:
         for at, kind in self._special:
             value = made[at]
             if isinstance(value, int):
-                made[at] = _time(value)
+                made[at] = time_of(value)
             elif isinstance(value, Decimal) and not _is_ours(value):
                 raise ValueError(f"column '{self.schema.columns[at].name}' cannot be {kind} {value}")
         return tuple(made)
@@ -130,17 +127,11 @@ def encode_packed(rows: PackedRows) -> list[Part]:
     return [struct.pack(f"<{len(rows.rows)}I", *map(len, rows.rows)), b"".join(rows.rows)]
 
 
-def _time(microseconds: int) -> datetime | np.datetime64:
-    """The time so long after 1970. What is beyond the years of Python's calendar is a NumPy time."""
-    try:
-        return _EPOCH + microseconds * _MICROSECOND
-    except OverflowError:
-        return np.datetime64(microseconds, "us")
-
-
 def _is_ours(value: Decimal) -> bool:
-    """Whether a decimal column can have this value."""
+    """Whether a decimal column can have this value, or could in the past."""
     exponent = value.as_tuple().exponent
     if not isinstance(exponent, int):
         return False
-    return exponent >= _DECIMAL_EXPONENT_MIN and value.copy_abs() < _DECIMAL_STOP
+    if exponent < _DECIMAL_EXPONENT_MIN:
+        return False
+    return value.copy_abs() < _DECIMAL_STOP or value == LEAST_DECIMAL
