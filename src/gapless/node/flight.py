@@ -2,8 +2,9 @@
 
 Every call runs in a thread of the Flight library, beside the event loop. It touches two things that others
 write: numbers of a pubend, which only grow and are read one at a time, and logs, which allow reads beside
-the writer. How many reads run at once is bounded; whoever comes later waits a little, and is then asked to
-come again. Whoever takes nothing on for long makes room for others (`gapless.node.idle`).
+the writer. How many reads run at once is bounded, also for one principal; whoever comes later waits a little or
+is refused at once, before any work, and comes again. Rows become columns with Python's lock held: many threads
+at that would keep the event loop waiting, so few work at a time. Whoever takes nothing on for long makes room for others (`gapless.node.idle`).
 
 What goes wrong is told in the words of everything else here: the error of a call carries the code and the
 text as JSON, and no call is answered with a traceback. Where files are is told to callers on the same machine
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -29,10 +31,10 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick, TickRange
 from gapless.node.crowd import Crowd
 from gapless.node.descriptors import limit
-from gapless.node.idle import IDLE_SECONDS, Reads
+from gapless.node.idle import IDLE_SECONDS, Read, Reads
 from gapless.node.logs import event_log
 from gapless.node.peers import hang_up, is_loopback
-from gapless.node.security import EVERYTHING, ClientCertificates, Rights, Tls, Tokens
+from gapless.node.security import ANONYMOUS, EVERYTHING, ClientCertificates, Rights, Tls, Tokens
 from gapless.store.history import History, Wanted
 from gapless.wire.address import Address
 from gapless.wire.bulk import (
@@ -57,6 +59,10 @@ log = event_log("gapless.bulk")
 
 #: So many reads may run at once; another one waits for so long, and is then refused (E199).
 READS_MAX = 16
+#: One principal may have this many, those that wait included; one without a token has them for each connection.
+READS_OF_ONE_MAX = 12
+#: So many threads may read from the logs and make columns at once; the others wait for the network or for them.
+WORKERS_MAX = 2
 WAIT_SECONDS_MAX = 10.0
 #: About so many bytes are handed over at once. Whoever takes 35 kB/s takes them before it counts as idle.
 PIECE_BYTES = 2**20
@@ -106,9 +112,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         self.door = _Door(tokens)
         super().__init__(f"{scheme}://{listen}", middleware={"rights": self.door}, **files)
         self._source = source
-        #: Conditions are read one at a time: many threads that compute would keep the event loop waiting.
-        self._parsing = threading.Lock()
-        self.reads = Reads(READS_MAX, lambda peer: hang_up(peer, self.port), IDLE_SECONDS)
+        #: Whoever computes takes part in it.
+        self._working = threading.Semaphore(WORKERS_MAX)
+        self.reads = Reads(
+            READS_MAX, lambda peer: hang_up(peer, self.port), IDLE_SECONDS, owner_max=READS_OF_ONE_MAX
+        )
         self._stopping = threading.Event()
         watch = threading.Thread(
             target=self.reads.watch, args=[self._stopping], name="gapless-bulk-idle", daemon=True
@@ -143,26 +151,51 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         """A read."""
         with _telling(context):
             asked = decode_request(ticket.ticket, ReadTicket)
-            _rights(context).check_subscribe(TopicId(asked.topic))
+            rights = _rights(context)
+            rights.check_subscribe(TopicId(asked.topic))
             history = self._source.one(asked.topic, asked.pubend)
-            known = self._source.horizon(history.pubend).known
-            ticks = TickRange(asked.start, known if asked.stop is None else asked.stop)
-            if ticks.stop > known:
-                raise UsageError(
-                    "E198",
-                    f"pubend '{asked.pubend}' is known up to {known}, and {ticks.stop} is asked for: "
-                    "ask again later",
-                )
-            with self._parsing:
-                condition = parse_condition(asked.where, history.schema)
-            wanted = Wanted(
-                condition=None if condition == ALL_EVENTS else condition,
-                columns=asked.columns,
-                history=asked.history,
+            read = self._begun(context, rights)
+            try:
+                return self._streamed(context, asked, history, read)
+            except BaseException:
+                self.reads.end(read)
+                raise
+
+    def _begun(self, context: Any, rights: Rights) -> Read:
+        """A slot for a read. Raises UsageError when there is none."""
+        owner = None if rights.principal == ANONYMOUS else rights.principal
+        read = self.reads.begin(context.peer(), owner, wait_s=WAIT_SECONDS_MAX)
+        if read is None:
+            text = (
+                f"too many bulk reads at this node, at most {READS_MAX} run, and {READS_OF_ONE_MAX} of one "
+                "principal: try again"
             )
-            schema = history.arrow(asked.columns)
-            batches = history.read(ticks, wanted, gone=asked.gone)
-            return flight.GeneratorStream(schema, self._bounded(context, batches))
+            raise UsageError("E199", text, retry=True)
+        return read
+
+    def _streamed(self, context: Any, asked: ReadTicket, history: History, read: Read) -> Any:
+        """The rows of a read that has a slot; it gives the slot back when it ends, or is dropped."""
+        known = self._source.horizon(history.pubend).known
+        ticks = TickRange(asked.start, known if asked.stop is None else asked.stop)
+        if ticks.stop > known:
+            raise UsageError(
+                "E198",
+                f"pubend '{asked.pubend}' is known up to {known}, and {ticks.stop} is asked for: "
+                "ask again later",
+            )
+        with self._working:
+            condition = parse_condition(asked.where, history.schema)
+        wanted = Wanted(
+            condition=None if condition == ALL_EVENTS else condition,
+            columns=asked.columns,
+            history=asked.history,
+        )
+        schema = history.arrow(asked.columns)
+        batches = history.read(ticks, wanted, gone=asked.gone)
+        rows = self._bounded(context, batches, read)
+        # A caller may leave before the first row is asked for.
+        weakref.finalize(rows, self.reads.end, read).atexit = False
+        return flight.GeneratorStream(schema, rows)
 
     def _answered(self, context: Any, kind: str, body: bytes) -> Any:
         rights = _rights(context)
@@ -179,7 +212,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                 wish = decode_request(body, AskPlan)
                 rights.check_subscribe(TopicId(wish.topic))
                 history = self._source.one(wish.topic, wish.pubend)
-                parts = history.plan(TickRange(wish.start, wish.stop), wish.rows, wish.rows_max)
+                with self._working:
+                    parts = history.plan(TickRange(wish.start, wish.stop), wish.rows, wish.rows_max)
                 return Plan(parts=tuple(Part(*each) for each in parts))
             case _:
                 raise UsageError(
@@ -210,15 +244,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         schema = next(iter(found.values())).schema
         return Described(topic=topic, columns=column_texts(schema), pubends=tuple(pasts))
 
-    def _bounded(self, context: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows; not too many reads at once, none that nobody takes, and none after the end."""
+    def _bounded(
+        self, context: Any, batches: Iterator[pa.RecordBatch], read: Read
+    ) -> Iterator[pa.RecordBatch]:
+        """The same rows; few are computed at once, none that nobody takes, and none after the end."""
         with _telling(context):
-            read = self.reads.begin(context.peer(), wait_s=WAIT_SECONDS_MAX)
-            if read is None:
-                text = f"{READS_MAX} bulk reads are under way at this node: try again"
-                raise UsageError("E199", text, retry=True)
             try:
-                for piece in (each for batch in batches for each in pieces(batch)):
+                for piece in self._worked(each for batch in batches for each in pieces(batch)):
                     if self._stopping.is_set():
                         raise UsageError("E188", "node shutting down; reconnect elsewhere", retry=True)
                     read.handed = time.monotonic()
@@ -233,6 +265,15 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                         )
             finally:
                 self.reads.end(read)
+
+    def _worked(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same, and only a few threads look for the next one at a time."""
+        while True:
+            with self._working:
+                piece = next(parts, None)
+            if piece is None:
+                return
+            yield piece
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,9 @@ after as long again is hung up on, so that the thread and the rows that wait for
 cannot end one call from this side, so it is the connection that ends. Programs that have other reads on the
 same connection connect again.
 
+A call that waits for a slot holds a thread of gRPC. So few may wait, and one principal may neither wait with many
+calls nor take all slots: whoever comes beyond that is refused at once.
+
 Nothing here looks at a clock but `Reads.watch`, which is the thread that looks.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from gapless.node.logs import event_log
@@ -30,11 +34,13 @@ IDLE_SECONDS = 30.0
 class Read:
     """One read that is under way."""
 
-    __slots__ = ("handed", "is_cut", "peer")
+    __slots__ = ("handed", "is_cut", "owner", "peer")
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, owner: str) -> None:
         #: Who reads, as gRPC writes it: `ipv4:127.0.0.1:40312`.
         self.peer = peer
+        #: The principal that the read counts for.
+        self.owner = owner
         #: Since when rows wait to be taken, in seconds; None while it is our turn.
         self.handed: float | None = None
         #: Whether it has lost its slot.
@@ -44,9 +50,20 @@ class Read:
 class Reads:
     """All reads that are under way, and a bounded number of slots for them. Any thread may call."""
 
-    def __init__(self, slots: int, hang_up: Callable[[str], None], idle_s: float = IDLE_SECONDS) -> None:
-        """`hang_up` ends the connection of a peer."""
+    def __init__(
+        self,
+        slots: int,
+        hang_up: Callable[[str], None],
+        idle_s: float = IDLE_SECONDS,
+        *,
+        owner_max: int | None = None,
+    ) -> None:
+        """`hang_up` ends the connection of a peer; `owner_max` bounds the reads of one principal."""
         self._slots = threading.Semaphore(slots)
+        #: How many may have a slot or wait for one, of all principals and of one.
+        self._admitted_max = 2 * slots
+        self._owner_max = slots if owner_max is None else owner_max
+        self._admitted: Counter[str] = Counter()
         self._hang_up = hang_up
         self.idle_s = idle_s
         self._lock = threading.Lock()
@@ -61,19 +78,36 @@ class Reads:
         with self._lock:
             return {read.peer for read in self._under_way}
 
-    def begin(self, peer: str, *, wait_s: float) -> Read | None:
-        """A slot for a read; None when there is none for so long."""
+    def begin(self, peer: str, owner: str | None = None, *, wait_s: float) -> Read | None:
+        """A slot for a read; None when there is none for so long, or at once when too many wait.
+
+        The read counts for `owner`, or else for the peer.
+        """
+        read = Read(peer, peer if owner is None else owner)
+        with self._lock:
+            if self._admitted.total() >= self._admitted_max or self._admitted[read.owner] >= self._owner_max:
+                return None
+            self._admitted[read.owner] += 1
         if not self._slots.acquire(timeout=wait_s):
+            with self._lock:
+                self._leave(read)
             return None
-        read = Read(peer)
         with self._lock:
             self._under_way.add(read)
         return read
 
+    def _leave(self, read: Read) -> None:
+        self._admitted[read.owner] -= 1
+        if not self._admitted[read.owner]:
+            del self._admitted[read.owner]
+
     def end(self, read: Read) -> None:
-        """It is over, in whatever way."""
+        """It is over, in whatever way. Repeating it is harmless."""
         with self._lock:
+            if read not in self._under_way:
+                return
             self._under_way.discard(read)
+            self._leave(read)
             if not read.is_cut:
                 self._slots.release()
 

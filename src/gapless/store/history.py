@@ -35,7 +35,7 @@ from gapless.store.log import Log
 
 #: So many rows are read at once, and so many bytes.
 BATCH_ROWS: Final = 65_536
-BATCH_BYTES: Final = 16 * 2**20
+BATCH_BYTES: Final = 4 * 2**20
 #: A plan has no more parts than this; the last one takes the rest.
 PARTS_MAX: Final = 100_000
 #: The columns that a read and an archive add; one of the topic with such a name gets a `_` behind it.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 from gapless.node.idle import Read, Reads
 from gapless.node.peers import address_of, hang_up, is_loopback
 
 OPEN_FILES = Path("/dev/fd")
+#: More seconds than a lock can wait for: whoever waits fails.
+NEVER = 1e30
 
 
 class Watched:
@@ -104,3 +107,43 @@ def test_peers_are_known_by_how_grpc_writes_them() -> None:
     assert is_loopback("ipv6:%5B::ffff:127.0.0.1%5D:7")
     for peer in ("ipv4:192.168.1.4:7", "ipv6:%5Bfe80::1%25eth0%5D:7", "unix:/tmp/x", ""):
         assert not is_loopback(peer)
+
+
+def test_one_principal_has_no_more_than_its_share_of_the_slots() -> None:
+    reads = Reads(4, [].append, owner_max=2)
+    first = reads.begin("ipv4:10.0.0.1:1", "token one", wait_s=0)
+    assert first is not None
+    assert reads.begin("ipv4:10.0.0.2:1", "token one", wait_s=0) is not None
+    assert reads.begin("ipv4:10.0.0.3:1", "token one", wait_s=NEVER) is None, "whatever its connection"
+    assert reads.begin("ipv4:10.0.0.1:1", "token other", wait_s=0) is not None
+    reads.end(first)
+    reads.end(first)
+    assert reads.begin("ipv4:10.0.0.1:1", "token one", wait_s=0) is not None
+    assert reads.begin("ipv4:10.0.0.1:1", "token one", wait_s=NEVER) is None, "an end counts once"
+
+
+def test_beyond_the_few_that_wait_a_read_is_refused_at_once() -> None:
+    reads = Reads(1, [].append)
+    running = reads.begin("ipv4:10.0.0.1:1", wait_s=0)
+    assert running is not None
+    begun: list[Read | None] = []
+    waiting = threading.Thread(target=lambda: begun.append(reads.begin("ipv4:10.0.0.2:1", wait_s=60)))
+    waiting.start()
+    while reads._admitted.total() < 2:
+        waiting.join(0.001)
+    assert reads.begin("ipv4:10.0.0.3:1", wait_s=NEVER) is None
+    reads.end(running)
+    waiting.join()
+    assert begun[0] is not None
+    reads.end(begun[0])
+    assert reads._admitted == {}
+
+
+def test_a_read_that_got_no_slot_in_time_counts_no_longer() -> None:
+    reads = Reads(1, [].append)
+    running = reads.begin("ipv4:10.0.0.1:1", wait_s=0)
+    assert running is not None
+    for port in range(10):
+        assert reads.begin(f"ipv4:10.0.0.2:{port}", wait_s=0) is None
+    reads.end(running)
+    assert reads.begin("ipv4:10.0.0.3:1", wait_s=0) is not None
