@@ -1,4 +1,4 @@
-"""Many bulk reads at once: few of one principal run, few are computed at a time, and the others are refused."""
+"""Many bulk reads at once: few of one principal run, few are computed at a time, the others are refused."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 Every call runs in a thread of the Flight library, beside the event loop. It touches two things that others
 write: numbers of a pubend, which only grow and are read one at a time, and logs, which allow reads beside
-the writer. How many reads run at once is bounded, also for one principal; whoever comes later waits a little or
-is refused at once, before any work, and comes again. Rows become columns with Python's lock held: many threads
-at that would keep the event loop waiting, so few work at a time. Whoever takes nothing on for long makes room for others (`gapless.node.idle`).
+the writer. How many reads run at once is bounded, also for one principal; whoever comes later waits a little
+or is refused at once, before any work, and comes again. Rows become columns with Python's lock held: many
+threads at that would keep the event loop waiting, so few work at a time. Whoever takes nothing on for long
+makes room for others (`gapless.node.idle`). Whoever sends too much is hung up on (`gapless.node.inbound`).
 
 What goes wrong is told in the words of everything else here: the error of a call carries the code and the
 text as JSON, and no call is answered with a traceback. Where files are is told to callers on the same machine
@@ -32,6 +33,7 @@ from gapless.model.ticks import Tick, TickRange
 from gapless.node.crowd import Crowd
 from gapless.node.descriptors import limit
 from gapless.node.idle import IDLE_SECONDS, Read, Reads
+from gapless.node.inbound import Inbound, can_watch, resident_bytes, traffic_of
 from gapless.node.logs import event_log
 from gapless.node.peers import hang_up, is_loopback
 from gapless.node.security import ANONYMOUS, EVERYTHING, ClientCertificates, Rights, Tls, Tokens
@@ -59,11 +61,11 @@ log = event_log("gapless.bulk")
 
 #: So many reads may run at once; another one waits for so long, and is then refused (E199).
 READS_MAX = 16
-#: One principal may have this many, those that wait included; one without a token has them for each connection.
-READS_OF_ONE_MAX = 12
-#: So many threads may read from the logs and make columns at once; the others wait for the network or for them.
-WORKERS_MAX = 2
 WAIT_SECONDS_MAX = 10.0
+#: One principal may have this many, those that wait included; without a token, each connection may.
+READS_OF_ONE_MAX = 12
+#: So many threads may read from the logs and make columns at once.
+WORKERS_MAX = 2
 #: About so many bytes are handed over at once. Whoever takes 35 kB/s takes them before it counts as idle.
 PIECE_BYTES = 2**20
 #: The calls of Flight that are answered.
@@ -126,6 +128,15 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         threading.Thread(
             target=crowd.watch, args=[self._stopping], name="gapless-bulk-crowd", daemon=True
         ).start()
+        self._inbound = Inbound(
+            resident_bytes if can_watch() else lambda: 0,
+            lambda: traffic_of(self.port),
+            lambda peer: hang_up(peer, self.port),
+        )
+        if can_watch():
+            threading.Thread(
+                target=self._inbound.watch, args=[self._stopping], name="gapless-bulk-inbound", daemon=True
+            ).start()
 
     def stop(self) -> None:
         """Refuse what is new, end what is under way after its next batch, and let go. Blocks."""
@@ -136,6 +147,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """`horizons`, `describe` and `plan`."""
+        self._inbound.let_in(context.peer())
         with _telling(context):
             return iter([encode(self._answered(context, action.type, action.body.to_pybytes()))])
 
@@ -149,6 +161,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """A read."""
+        self._inbound.let_in(context.peer())
         with _telling(context):
             asked = decode_request(ticket.ticket, ReadTicket)
             rights = _rights(context)

@@ -8,8 +8,8 @@ after as long again is hung up on, so that the thread and the rows that wait for
 cannot end one call from this side, so it is the connection that ends. Programs that have other reads on the
 same connection connect again.
 
-A call that waits for a slot holds a thread of gRPC. So few may wait, and one principal may neither wait with many
-calls nor take all slots: whoever comes beyond that is refused at once.
+A call that waits for a slot holds a thread of gRPC. So few may wait, and one principal may neither wait with
+many calls nor take all slots: whoever comes beyond that is refused at once.
 
 Nothing here looks at a clock but `Reads.watch`, which is the thread that looks.
 """

@@ -6,16 +6,20 @@ import contextlib
 import os
 import resource
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import unquote
+
+#: A host and a port.
+Place: TypeAlias = tuple[str, int]
 
 #: Where this process has its open files, on every system that we know.
 _OPEN_FILES = Path("/dev/fd")
 
 
-def address_of(peer: str) -> tuple[str, int] | None:
+def address_of(peer: str) -> Place | None:
     """The host and the port of a peer; None when it has none.
 
     >>> address_of("ipv4:127.0.0.1:40312"), address_of("ipv6:%5B::1%5D:40312"), address_of("unix:")
@@ -38,30 +42,38 @@ def is_loopback(peer: str) -> bool:
     return address is not None and ip_address(address[0]).is_loopback
 
 
-def hang_up(peer: str, port: int) -> None:
+def hang_up(peer: str | Place, port: int) -> None:
     """End the connection that a peer has to a port of this process; whoever owns the socket sees it end.
 
     The socket is another library's. It is not closed, which would give its number to somebody else while it
     is in use: it is only shut, and its owner closes it.
     """
-    address = address_of(peer)
-    for number in _open_numbers():
-        with contextlib.suppress(OSError), _copied(number) as found:
-            if _ends(found) == (port, address):
-                found.shutdown(socket.SHUT_RDWR)
+    address = address_of(peer) if isinstance(peer, str) else peer
+    for connection, place in connections(port):
+        if place == address:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def hang_up_others(peers: Collection[str], port: int) -> int:
     """End all connections to a port of this process but those of some peers; gives how many there were."""
     kept = {address_of(peer) for peer in peers}
     count = 0
+    for connection, place in connections(port):
+        if place not in kept:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
+
+
+def connections(port: int) -> Iterator[tuple[socket.socket, Place]]:
+    """All connections to a port of this process, each with its peer; the socket is a copy, for the moment."""
     for number in _open_numbers():
         with contextlib.suppress(OSError), _copied(number) as found:
             ends = _ends(found)
-            if ends is not None and ends[0] == port and ends[1] not in kept:
-                found.shutdown(socket.SHUT_RDWR)
-                count += 1
-    return count
+            if ends is not None and ends[0] == port:
+                yield found, ends[1]
 
 
 def _open_numbers() -> list[int]:
@@ -86,7 +98,7 @@ def _copied(number: int) -> socket.socket:
         raise
 
 
-def _ends(connection: socket.socket) -> tuple[int, tuple[str, int]] | None:
+def _ends(connection: socket.socket) -> tuple[int, Place] | None:
     """The port at this end, and the address of the other one. Raises OSError."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return None
