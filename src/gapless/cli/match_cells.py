@@ -204,7 +204,7 @@ def row_text(row: Any) -> str:
     """
     text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
     # JSON lets some of these pass, and a terminal obeys them.
-    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def bytes_text(value: bytes) -> str:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: What a terminal obeys instead of showing it, and what turns the direction of a text.
-CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+#: What a terminal obeys instead of showing it, and what cannot be seen: the Unicode categories Cc, Cf, Cs, Zl
+#: and Zp.
+CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u2064\u2066-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
+)
 
 
 def tame(text: str) -> str:
