@@ -130,6 +130,12 @@ def test_nobody_displaces_a_link_without_the_proof(edge: Victim) -> None:
         assert link_ups(edge) == 1
 
 
+def test_somebody_who_is_no_neighbour_gets_no_challenge(edge: Victim) -> None:
+    """So nobody learns what the node proves to a broker of another name."""
+    assert refusal(Raw(edge.port), broker_hello(name="p2")) == "E221"
+    assert refusal(Raw(edge.port), broker_hello(name="s1")) == "E221"
+
+
 def test_whoever_proves_it_displaces_its_own_dead_link(edge: Victim) -> None:
     first, _ = linked(edge)
     second, _ = linked(edge)

@@ -1,5 +1,6 @@
 """What a named subscription costs its owner is counted whenever it changes hands, condition or node."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from gapless.content.language import parse_condition
 from gapless.errors import UsageError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.node import principals
+from gapless.node import principals, sessions
 from gapless.node.security import token_hash
+from gapless.wire.client_messages import ListTopics, RequestRefused, Topics
 from tests.integration.files import run, running, until
+from tests.integration.nodes import ONE_NODE, Cluster
 
 NODE = """
 cells = {all = ["n1"]}
@@ -69,6 +72,24 @@ def test_a_name_that_comes_back_with_another_condition_pays_for_it(tmp_path: Pat
             async with client.subscribe("trades", "name LIKE '%b%'"):
                 assert not await is_refused(client, "c"), "it is paid for"
                 assert await is_refused(client, "d")
+
+    run(story())
+
+
+def test_a_filter_that_changes_pays_for_the_new_condition(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(limited(principal_matching_cost_max=COST), tmp_path, "n1") as network,
+            connect(network.address("n1")) as client,
+            client.subscribe("trades", "price > 1") as events,
+        ):
+            await events.change("name LIKE '%a%'")
+            with pytest.raises(UsageError, match=r"^E125 the conditions of anonymous would cost"):
+                await events.change("name LIKE '%b%'")
+            await events.change("price > 2")
+            anonymous = network.nodes["n1"].sessions.principals.of("anonymous")
+            await until(lambda: anonymous.matching_cost == 0)
+            await events.change("name LIKE '%b%'")
 
     run(story())
 
@@ -149,5 +170,36 @@ heir = {{ sha256 = "{token_hash("heir's secret")}", subscribe = ["*"], adopt = [
                     await visit(heir, "a")
                 await own.forget()
             await visit(heir, "a")
+
+    run(story())
+
+
+def test_requests_that_wait_are_bounded_for_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "REQUESTS_MAX", 2)
+
+    async def story() -> None:
+        opened = asyncio.Event()
+
+        async def slowly() -> str:
+            await opened.wait()
+            return "grpc://nowhere:1"
+
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as client:
+            monkeypatch.setattr(cluster.nodes["n1"].bulk, "opened", slowly)
+            for request in (1, 2, 3):
+                client.say(ListTopics(request=request, bulk=True))
+            refused = await client.hear()
+            assert isinstance(refused, RequestRefused)
+            assert (refused.request, refused.code, refused.retry) == (3, "E108", True)
+            # What needs no waiting is answered all the same.
+            client.say(ListTopics(request=4))
+            answered = [await client.hear()]
+            opened.set()
+            answered += [await client.hear(), await client.hear()]
+            client.say(ListTopics(request=5, bulk=True))
+            answered.append(await client.hear())
+            assert [each.request for each in answered if isinstance(each, Topics)] == [4, 1, 2, 5]
 
     run(story())

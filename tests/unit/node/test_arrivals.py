@@ -14,6 +14,7 @@ from gapless.node.arrivals import Arrivals
 from gapless.node.connection import Connection
 from gapless.node.descriptors import Descriptors
 from gapless.node.guard import Guard
+from gapless.node.http import REQUESTS_MAX
 from gapless.wire.address import Address
 from gapless.wire.frames import FROM_STRANGER, Frame
 from tests.integration.files import LOOPS, Loop, run, until
@@ -133,6 +134,14 @@ def test_logs_that_are_created_take_from_clients() -> None:
     before = found.free
     logs = 100
     assert found.free == before - 200
+
+
+def test_a_node_keeps_descriptors_for_all_http_requests_that_it_answers_at_once() -> None:
+    without, with_http = (
+        Descriptors(limit=1_024, links=0, logs=lambda: 0, has_http=has_http) for has_http in (False, True)
+    )
+    # One more is accepted before it is sent away.
+    assert without.free - with_http.free > REQUESTS_MAX
 
 
 def test_a_limit_that_leaves_nothing_is_refused() -> None:

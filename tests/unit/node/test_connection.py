@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from gapless.node.connection import WRITE_BYTES_HIGH, Connection
+from gapless.node.connection import QUIET_SECONDS, WRITE_BYTES_HIGH, Connection
 from gapless.wire.frames import FROM_STRANGER, Frame
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -75,6 +75,33 @@ def test_a_single_frame_is_written_at_once(run: Callable[[Coroutine[Any, Any, No
             connection.close("done")
 
     run(test())
+
+
+def test_after_a_quiet_while_frames_do_not_wait_for_the_end_of_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("gapless.node.connection.perf_counter", lambda: now)
+
+    async def test() -> None:
+        nonlocal now
+        connection, _, far = await connected()
+        with far:
+            connection.send([b"first"])
+            assert far.recv(100) == b"first", "nothing was written for long"
+            now += QUIET_SECONDS
+            connection.send([b"second, "])
+            connection.send([b"third"])
+            with pytest.raises(BlockingIOError):
+                far.recv(100)
+            assert await read(far, 13) == b"second, third", "written together when the turn is over"
+            now += 2 * QUIET_SECONDS
+            connection.send([b"fourth"])
+            assert far.recv(100) == b"fourth"
+            connection.close("done")
+
+    # uvloop writes at the end of a turn, whenever it is asked to.
+    asyncio.run(test())
 
 
 def test_frames_arrive_in_the_order_in_which_they_were_sent(

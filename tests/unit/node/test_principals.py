@@ -17,7 +17,7 @@ from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.node import principals
 from gapless.node.config import Limits
-from gapless.node.connection import ANSWERS_BYTES_MAX, Connection
+from gapless.node.connection import ANSWERS_BYTES_MAX, LARGE_BYTES, Connection
 from gapless.node.principals import Principals, Share, Turns
 from gapless.node.security import ANONYMOUS, KNOWN_MAX, NOBODY, Rights, Tokens, is_gone, token_hash
 from gapless.wire.frames import FROM_CLIENT, Frame, Kind, encode_frame
@@ -268,6 +268,66 @@ def test_what_conditions_cost_with_every_event_has_a_quota() -> None:
         assert (one.matching_cost, len(one.matched)) == (0, 0)
 
     asyncio.run(story())
+
+
+def test_everybody_without_a_token_may_cost_as_much_as_fifty_others_together() -> None:
+    schema = Schema.parse(TopicId("t"), {"note": "string"})
+    conditions = [parse_condition(f"note LIKE '%{at:03}%'", schema) for at in range(51)]
+
+    async def story() -> None:
+        known = Principals(Limits(principal_matching_cost_max=max(map(matching_cost, conditions))))
+        everybody = known.of(ANONYMOUS)
+        for condition in conditions[:-1]:
+            known.check_matching(everybody, TopicId("t"), condition)
+            everybody.match((TopicId("t"), condition), 1)
+        with pytest.raises(UsageError, match="E125"):
+            known.check_matching(everybody, TopicId("t"), conditions[-1])
+
+    asyncio.run(story())
+
+
+class Charged(Share):
+    """A share that remembers what it was charged."""
+
+    __slots__ = ("charges",)
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(2**30, turns)
+        self.charges: list[float] = []
+
+    def spent(self, seconds: float, now: float) -> None:
+        self.charges.append(seconds)
+        super().spent(seconds, now)
+
+
+def test_a_large_frame_is_charged_by_its_bytes_while_others_are_active(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gapless.node.connection.BYTE_SECONDS", 1.0)
+    monkeypatch.setattr(principals, "AMONG_OTHERS_SECONDS", 3_600.0)
+    large, small = (
+        b"".join(map(bytes, encode_frame(Kind.PUBLISH, b"head", [bytes(size)])))
+        for size in (LARGE_BYTES + 1, LARGE_BYTES)
+    )
+
+    async def charged(data: bytes, *, among_others: bool) -> float:
+        turns = Turns()
+        share = Charged(turns)
+        owner, far = await answering(share, 1)
+        if among_others:
+            Share(2**30, turns).heard(perf_counter())
+        with far:
+            await asyncio.get_running_loop().sock_sendall(far, data)
+            await owner.until(1)
+            owner._connection.abort("done")
+        return max(share.charges)
+
+    async def story() -> None:
+        assert await charged(large, among_others=True) > LARGE_BYTES
+        assert await charged(small, among_others=True) < LARGE_BYTES
+        assert await charged(large, among_others=False) < LARGE_BYTES
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
 
 
 async def waited(spent_s: float, *, is_alone: bool = False) -> float:

@@ -345,3 +345,28 @@ def test_an_identity_without_anything_stored_does_not_stop_writing_in_parts() ->
     publishers.release("new")
     publishers.take(5)
     assert not publishers.unwritten
+
+
+def test_whoever_was_forgotten_and_came_anew_is_forgotten_first_when_written_in_parts() -> None:
+    """Were it forgotten in a later part, its new position would be lost with the old one."""
+    names = [f"publisher {at}" for at in range(8)]
+    for returning in names:
+        publishers = Publishers(P)
+        written: dict[str, int] = {}
+        for at, name in enumerate(names):
+            publish(publishers, name, 0, 0, at)
+        write(publishers, written, 100)
+        for name in names:
+            publishers.forget(publishers._known[name])
+        publish(publishers, returning, 5, 5, 100)
+        while publishers.unwritten:
+            write(publishers, written, 1)
+        assert written == {returning: 5}
+
+
+def write(publishers: Publishers, written: dict[str, int], most: int) -> None:
+    """Write a part down, as the database does: first who was forgotten."""
+    forgotten, changed = publishers.take(most)
+    for name in forgotten:
+        written.pop(name, None)
+    written.update((each.publisher, each.catenation) for each in changed)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from gapless.errors import PeerError
+from gapless.errors import PeerError, UsageError
 from gapless.model.budget import EVENT_BYTES_MAX
 from gapless.model.ids import PubendId, TopicId
 from gapless.node import publishing as publishing_module
@@ -136,6 +136,35 @@ def test_pieces_behind_one_that_failed_are_refused() -> None:
     refused = [each for each in client.heard if isinstance(each, PublishRefused)]
     numbers = [(each.first_catenation, each.last_catenation) for each in refused]
     assert numbers == [(at * TOGETHER_ROWS_MAX, (at + 1) * TOGETHER_ROWS_MAX - 1) for at in range(3)]
+
+
+def test_what_came_behind_a_request_that_fails_when_it_makes_room_is_refused() -> None:
+    """The second needs room: the first is handed over, and fails. The second must not be stored without it."""
+    client = _Client()
+    publishers = Publishers(MINE)
+    stored: list[Event] = []
+    disk = iter([UsageError("E182", "the disk is full", retry=True)])
+
+    def feed(event: Event) -> None:
+        error = next(disk, None)
+        if error is not None:
+            raise error
+        stored.append(event)
+
+    async def story() -> None:
+        publishing = Publishing(NETWORK, {MINE: publishers}, feed, {})
+        publishing.publish(client, published(0, "first"))
+        publishing.publish(client, replace(published(1, "second"), nbytes=2**40))
+        publishing.hand_over()
+
+    asyncio.run(story())
+    assert stored == []
+    assert publishers.accepted("me") == -1
+    refused = [each for each in client.heard if isinstance(each, PublishRefused)]
+    assert [(each.first_catenation, each.last_catenation, each.retry) for each in refused] == [
+        (0, 0, True),
+        (1, 1, True),
+    ]
 
 
 def caused(seconds: float) -> tuple[float, float]:

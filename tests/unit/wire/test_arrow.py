@@ -98,6 +98,16 @@ def test_a_null_count_that_cannot_be_is_refused(nulls: int) -> None:
     refused(message(PLAIN._replace(nodes=[(2, 0), (2, nulls)])), "null")
 
 
+def test_a_negative_null_count_is_refused_beside_a_bitmap_too() -> None:
+    """For Arrow -1 means that nobody has counted."""
+    plain = laid_out(2, [[b"", longs(7, 8)], [b"\3", ints(0, 2, 3), b"abc"]], nulls=[0, -1])
+    refused(message(plain), "null")
+    ours = pa.RecordBatch.from_pylist([{"a": 7, "s": "ab"}, {"a": 8, "s": None}], schema=PAIR.arrow())
+    data = ours.serialize().to_pybytes()
+    assert data.count(longs(2, 1)) == 1
+    refused(data.replace(longs(2, 1), longs(2, -1)), "null")
+
+
 def test_nulls_without_a_bitmap_and_null_counts_that_lie_are_refused() -> None:
     refused(message(PLAIN._replace(nodes=[(2, 0), (2, 1)])), "1 bytes are needed")
     texts = [ints(0, 2, 3), b"abc"]
