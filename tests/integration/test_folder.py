@@ -76,6 +76,22 @@ def test_a_log_cut_in_half_after_an_orderly_stop_is_an_error(tmp_path: Path) -> 
     assert "--accept-loss trades-1" in error.message
 
 
+def test_a_loss_that_was_accepted_and_did_not_happen_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with Cluster.running(ONE_NODE, tmp_path) as cluster:
+            async with client_of(cluster, "n1") as client:
+                await publish(client, 1)
+            await cluster.stop("n1")
+            assert "nothing_lost" not in caplog.text
+            await cluster.start("n1", "trades-1")
+            assert "nothing_lost" in caplog.text
+            assert "loss_accepted" not in caplog.text
+
+    run(story())
+
+
 def test_a_log_without_its_promises_is_an_error_although_all_events_are_there(tmp_path: Path) -> None:
     def cut_the_last_record(folder: Path) -> None:
         path = newest_segment(folder)

@@ -78,6 +78,8 @@ class Folder:
         self.path = path
         self._broker = broker
         self._accepted = frozenset(accept_loss)
+        #: The accepted ones that had in fact lost something.
+        self._lost: set[str] = set()
         #: How often the node was started, this time included.
         self.starts = 1
         #: The last incarnation that this folder knew of.
@@ -100,6 +102,7 @@ class Folder:
         if not found:
             return
         if self.database_accepted:
+            self._lost.add(DATABASE_NAME)
             log.warning("loss_accepted", file=str(database), reason="started without the database")
             return
         raise StoreError(
@@ -190,9 +193,19 @@ class Folder:
         with database.transaction():
             database.put_meta(f"lost_before:{pubend}", b"%d" % floor)
             self.remember(database, disk)
+        self._lost.add(pubend)
         log.warning(
             "loss_accepted", file=str(disk.folder), pubend=pubend, first_tick=floor, reason=trouble[0]
         )
+
+    def report_needless(self) -> None:
+        """Warn of losses that were accepted and did not happen: the next one would be accepted unseen."""
+        for name in sorted(self._accepted - self._lost):
+            log.warning(
+                "nothing_lost",
+                accepted=name,
+                way_out=f"nothing was lost: start without --accept-loss {name} from now on",
+            )
 
     def remember(self, database: RecoveryDatabase, disk: Log) -> None:
         """Write down how far a log has come: it is durable up to there already."""
@@ -219,6 +232,7 @@ class Folder:
         path = self.path / LOGS_NAME / IDENTITY_NAME
         if (found.node, found.broker) != (node.decode(), self._broker):
             if self.database_accepted:
+                self._lost.add(DATABASE_NAME)
                 return
             raise StoreError(
                 "E310",
@@ -227,6 +241,7 @@ class Folder:
             )
         starts = int(database.meta("starts") or b"0")
         if found.starts > starts and self.database_accepted:
+            self._lost.add(DATABASE_NAME)
             log.warning("loss_accepted", file=str(database.path), reason="started with an older copy")
         elif found.starts > starts:
             raise StoreError(

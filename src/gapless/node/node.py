@@ -494,6 +494,8 @@ class Node:
             floors = {pubend: each.recover().floor for pubend, each in logs.items()}
             check_ahead(floors, time.time_ns() // 1_000, config.network.parameters.ticks_ahead_ms)
             self._remember_ends(logs)
+            if self._folder is not None:
+                self._folder.report_needless()
         except BaseException:
             for each in logs.values():
                 each.close()
