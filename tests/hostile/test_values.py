@@ -13,8 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gapless.cli.match_cells import row_text
+from gapless.cli.tables import cell
 from gapless.client import connect
-from gapless.model.python_values import LEAST_DECIMAL
+from gapless.content.explain import explain
+from gapless.content.language import parse_condition
+from gapless.content.rows import Rows
+from gapless.model.batch import EventBatch
+from gapless.model.ids import TopicId
+from gapless.model.python_values import LEAST_DECIMAL, rows_of
+from gapless.model.schema import Schema
+from gapless.node.inquiry import _row
 from gapless.wire.codec import ColumnsFormat
 from tests.hostile.arrow import laid_out, message
 from tests.hostile.raw import Raw, publish, publish_rows
@@ -152,3 +161,14 @@ def printed(address: str, where: str, limit: int) -> list[Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_far_times_are_explained_inspected_and_printed_alike() -> None:
+    schema = Schema.parse(TopicId("times"), TIMES)
+    rows = ColumnsFormat(schema).decode(memoryview(times([FAR])))
+    text = "294247-01-10T04:00:54.775807+00:00"
+    assert row_text(rows_of(rows)[0]) == f'{{"sent": "{text}", "number": 0}}'
+    assert cell(rows_of(rows)[0]["sent"]) == text
+    assert _row(EventBatch(np.array([1]), rows)) == {"sent": text, "number": 0}
+    condition = parse_condition("sent > TIMESTAMP '2026-01-31 12:00:00'", schema)
+    assert text in str(explain(condition, Rows(rows), 0))

@@ -134,7 +134,7 @@ def _value_of(term: Term, one: Rows) -> str:
     return ", ".join(read)
 
 
-def _shown(value: Value | None) -> str:
+def _shown(value: Value | np.datetime64 | None) -> str:
     if value is None:
         return "null"
     if isinstance(value, np.datetime64):
