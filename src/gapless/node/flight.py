@@ -33,7 +33,7 @@ from gapless.model.ticks import Tick, TickRange
 from gapless.node.crowd import Crowd
 from gapless.node.descriptors import limit
 from gapless.node.idle import IDLE_SECONDS, Read, Reads
-from gapless.node.inbound import Inbound, can_watch, resident_bytes, traffic_of
+from gapless.node.inbound import Inbound, Resident, can_watch, traffic_of
 from gapless.node.logs import event_log
 from gapless.node.peers import hang_up, is_loopback
 from gapless.node.security import ANONYMOUS, EVERYTHING, ClientCertificates, Rights, Tls, Tokens
@@ -128,14 +128,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         threading.Thread(
             target=crowd.watch, args=[self._stopping], name="gapless-bulk-crowd", daemon=True
         ).start()
+        size = Resident() if can_watch() else None
         self._inbound = Inbound(
-            resident_bytes if can_watch() else lambda: 0,
-            lambda: traffic_of(self.port),
-            lambda peer: hang_up(peer, self.port),
+            size or (lambda: 0), lambda: traffic_of(self.port), lambda peer: hang_up(peer, self.port)
         )
-        if can_watch():
+        if size is not None:
             threading.Thread(
-                target=self._inbound.watch, args=[self._stopping], name="gapless-bulk-inbound", daemon=True
+                target=self._inbound.watch,
+                args=[self._stopping, size.close],
+                name="gapless-bulk-inbound",
+                daemon=True,
             ).start()
 
     def stop(self) -> None:

@@ -79,10 +79,11 @@ class Inbound:
             with self._lock:
                 self._let_in.add(place)
 
-    def watch(self, stopping: threading.Event) -> None:
-        """Look now and then, until it stops. Blocks."""
+    def watch(self, stopping: threading.Event, end: Callable[[], None]) -> None:
+        """Look now and then, until it stops; call `end` then. Blocks."""
         while not stopping.wait(LOOK_SECONDS):
             self.look()
+        end()
 
     def look(self) -> None:
         """Look at the connections if the process has grown."""
@@ -123,9 +124,20 @@ def can_watch() -> bool:
     return _TCP_INFO is not None and _SIZE.exists()
 
 
-def resident_bytes() -> int:
-    """The memory of this process."""
-    return int(_SIZE.read_bytes().split()[1]) * _PAGE_BYTES
+class Resident:
+    """The memory of this process. Its file stays open: there may be no descriptor left when it matters."""
+
+    def __init__(self) -> None:
+        self._file = _SIZE.open("rb", buffering=0)
+
+    def __call__(self) -> int:
+        """In bytes."""
+        self._file.seek(0)
+        return int(self._file.read(256).split()[1]) * _PAGE_BYTES
+
+    def close(self) -> None:
+        """Nobody asks again."""
+        self._file.close()
 
 
 def traffic_of(port: int) -> Iterator[Traffic]:

@@ -110,4 +110,13 @@ def test_the_system_counts_what_a_connection_has_received() -> None:
                 [found] = inbound.traffic_of(port)
                 assert found.peer == client.getsockname()
                 assert found.received == 1_000
-    assert inbound.resident_bytes() > 2**20
+
+
+@pytest.mark.skipif(not inbound.can_watch(), reason="this system does not tell how large a process is")
+def test_the_size_of_the_process_is_known_without_another_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = inbound.Resident()
+    monkeypatch.setattr(inbound, "_SIZE", None)
+    assert size() > 2**20
+    held = bytearray(b"x") * 2**26
+    assert size() > len(held)
+    size.close()
