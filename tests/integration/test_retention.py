@@ -134,7 +134,7 @@ def test_on_a_disk_with_too_little_room_nothing_is_published(tmp_path: Path) -> 
             running(f'{NODE}limits.free_bytes_min = "1000000TB"\n', tmp_path, "n1") as network,
             connect(network.address("n1"), options=Options(retries_max=1)) as client,
         ):
-            with pytest.raises(GaplessError, match=r"E182 E302 the disk of .* bytes left") as caught:
+            with pytest.raises(GaplessError, match=r"E182 E302 the disk of .* bytes free") as caught:
                 await client.publish("trades", {"price": 1.0, "note": ""})
             assert caught.value.retry
             assert network.nodes["n1"].counters.events_refused == 2
