@@ -444,8 +444,8 @@ class Log:
             return group
         full = StoreError(
             "E302",
-            f"the disk of {self.folder} has {free:,} bytes free, less than limits.free_bytes_min "
-            f"({self.options.free_bytes_min:,}): free some space, then publish again",
+            f"the disk of {self.folder} has {free:,} bytes free, and limits.free_bytes_min "
+            f"reserves {self.options.free_bytes_min:,}: free some space, then publish again",
             retry=True,
         )
         batches = [entry for entry in group.entries if isinstance(entry.record, BatchRecord)]

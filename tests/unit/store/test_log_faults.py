@@ -276,7 +276,7 @@ def test_a_release_goes_through_when_events_do_not() -> None:
     done = log.flush()
     assert (done.token, done.failed) == (102, (101, 103))
     assert str(done.error).startswith(
-        "E302 the disk of /log has 4,000 bytes free, less than limits.free_bytes_min (4,000)"
+        "E302 the disk of /log has 4,000 bytes free, and limits.free_bytes_min reserves 4,000"
     )
     assert restarted(files).recover().released == 5
 
