@@ -42,8 +42,8 @@ UNREAD_SECONDS_MAX = 30.0
 #: How often a client that is not heard is looked at.
 UNREAD_LOOK_SECONDS = 0.25
 
-#: A frame is written with the others of its turn, unless nothing was written for this long: then at once, as
-#: the turn may be a long one.
+#: A frame is written with the others of its turn. While several principals are active, the turn may be a long
+#: one: then the first frame after this long without any is written at once.
 QUIET_SECONDS = 0.005
 
 #: How much is read at once, unless it is the rest of a large frame.
@@ -227,13 +227,14 @@ class Connection(asyncio.BufferedProtocol):
     def _flush_soon(self) -> None:
         if self._flushing:
             return
-        now = perf_counter()
-        if now - self._flushed_at > QUIET_SECONDS:
-            self._flushed_at = now
-            self._flush()
-        else:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        if self.share is not None and self.share.is_shared:
+            now = perf_counter()
+            if now - self._flushed_at > QUIET_SECONDS:
+                self._flushed_at = now
+                self._flush()
+                return
+        self._flushing = True
+        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -3,12 +3,14 @@
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import uvloop
 
 from gapless.node.connection import QUIET_SECONDS, WRITE_BYTES_HIGH, Connection
+from gapless.node.principals import Share
 from gapless.wire.frames import FROM_STRANGER, Frame
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -87,6 +89,12 @@ def test_after_a_quiet_while_frames_do_not_wait_for_the_end_of_the_turn(
         nonlocal now
         connection, _, far = await connected()
         with far:
+            connection.share = cast(Share, SimpleNamespace(is_shared=False, held_bytes=0))
+            connection.send([b"alone"])
+            with pytest.raises(BlockingIOError):
+                far.recv(100)
+            assert await read(far, 5) == b"alone", "nobody else makes turns long"
+            connection.share = cast(Share, SimpleNamespace(is_shared=True, held_bytes=0))
             connection.send([b"first"])
             assert far.recv(100) == b"first", "nothing was written for long"
             now += QUIET_SECONDS
