@@ -3,9 +3,10 @@
 Every call runs in a thread of the Flight library, beside the event loop. It touches two things that others
 write: numbers of a pubend, which only grow and are read one at a time, and logs, which allow reads beside
 the writer. How many reads run at once is bounded, also for one principal; whoever comes later waits a little
-or is refused at once, before any work, and comes again. Rows become columns with Python's lock held: many
-threads at that would keep the event loop waiting, so few work at a time. Whoever takes nothing on for long
-makes room for others (`gapless.node.idle`). Whoever sends too much is hung up on (`gapless.node.inbound`).
+or is refused at once, before any work, and comes again. Converting rows to columns holds the interpreter
+lock, and many threads doing so would starve the event loop, so few compute at a time. A reader that takes
+nothing for long loses its slot (`gapless.node.idle`). One that sends too much is disconnected
+(`gapless.node.inbound`).
 
 What goes wrong is told in the words of everything else here: the error of a call carries the code and the
 text as JSON, and no call is answered with a traceback. Where files are is told to callers on the same machine
@@ -64,7 +65,7 @@ READS_MAX = 16
 WAIT_SECONDS_MAX = 10.0
 #: One principal may have this many, those that wait included; without a token, each connection may.
 READS_OF_ONE_MAX = 12
-#: So many threads may read from the logs and make columns at once.
+#: Maximum number of threads that read logs and build columns at the same time.
 WORKERS_MAX = 2
 #: About so many bytes are handed over at once. Whoever takes 35 kB/s takes them before it counts as idle.
 PIECE_BYTES = 2**20
@@ -114,7 +115,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         self.door = _Door(tokens)
         super().__init__(f"{scheme}://{listen}", middleware={"rights": self.door}, **files)
         self._source = source
-        #: Whoever computes takes part in it.
+        #: Held while a thread computes: parsing, planning, reading rows.
         self._working = threading.Semaphore(WORKERS_MAX)
         self.reads = Reads(
             READS_MAX, lambda peer: hang_up(peer, self.port), IDLE_SECONDS, owner_max=READS_OF_ONE_MAX
@@ -209,7 +210,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
         batches = history.read(ticks, wanted, gone=asked.gone)
         rows = self._bounded(context, batches, read)
         # A caller may leave before the first row is asked for.
-        weakref.finalize(rows, self.reads.end, read).atexit = False
+        weakref.finalize(rows, self.reads.abandon, read).atexit = False
         return flight.GeneratorStream(schema, rows)
 
     def _answered(self, context: Any, kind: str, body: bytes) -> Any:
@@ -282,7 +283,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                 self.reads.end(read)
 
     def _worked(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same, and only a few threads look for the next one at a time."""
+        """The same parts; few threads compute the next one at a time."""
         while True:
             with self._working:
                 piece = next(parts, None)

@@ -20,6 +20,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from gapless.node.logs import event_log
 
@@ -68,9 +70,12 @@ class Reads:
         self.idle_s = idle_s
         self._lock = threading.Lock()
         self._under_way: set[Read] = set()
+        #: Reads that nobody refers to any more; they end at the next opportunity.
+        self._abandoned: SimpleQueue[Read] = SimpleQueue()
 
     def __len__(self) -> int:
         """How many there are, those without a slot too."""
+        self._end_abandoned()
         return len(self._under_way)
 
     def peers(self) -> set[str]:
@@ -83,6 +88,7 @@ class Reads:
 
         The read counts for `owner`, or else for the peer.
         """
+        self._end_abandoned()
         read = Read(peer, peer if owner is None else owner)
         with self._lock:
             if self._admitted.total() >= self._admitted_max or self._admitted[read.owner] >= self._owner_max:
@@ -111,8 +117,18 @@ class Reads:
             if not read.is_cut:
                 self._slots.release()
 
+    def abandon(self, read: Read) -> None:
+        """End a read soon. The garbage collector may call this at any point, so it takes no lock."""
+        self._abandoned.put(read)
+
+    def _end_abandoned(self) -> None:
+        with suppress(Empty):
+            while True:
+                self.end(self._abandoned.get_nowait())
+
     def look(self, now: float) -> None:
         """Cut off who is idle, and hang up on who still is after as long again."""
+        self._end_abandoned()
         gone: set[str] = set()
         with self._lock:
             for read in self._under_way:

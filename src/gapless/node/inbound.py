@@ -1,11 +1,11 @@
 """Who sends too much to the bulk-read port? Connections whose bytes belong to no call that was let in.
 
-Arrow Flight sets no limit for the size of a message and lets nobody else set one, and gRPC puts a message
-together before anybody can look at the token that came with it. So a stranger could fill a node's memory.
-The operating system counts what each connection has received: a thread looks at that whenever the process has
-grown, and ends connections that have sent more than any request has since the last one that was let in.
+Arrow Flight sets no limit for the size of a message and offers no option for one, and gRPC assembles a
+message before its token can be checked. So a stranger could fill a node's memory. The operating system counts
+the bytes that each connection has received. A thread checks these counts whenever the process has grown, and
+ends connections that have sent more than any request needs since their last admitted call.
 
-Where the system does not count (it does on Linux), nobody looks.
+Only Linux counts these bytes: elsewhere nothing is checked.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ CONNECTION_BYTES_MAX: Final = 8 * 2**20
 TOGETHER_BYTES_MAX: Final = 64 * 2**20
 #: For this many bytes that it was sent, a connection may send one more: it tells how much it has taken.
 SENT_PER_RECEIVED: Final = 64
-#: Somebody looks at the connections when the process has grown by this much, and at its size this often.
+#: Connections are checked when the process has grown by this much; its size is checked this often.
 GROWTH_BYTES: Final = 16 * 2**20
 LOOK_SECONDS: Final = 0.05
-#: Somebody also looks when this many connections were let in.
+#: Connections are also checked after this many peers were admitted.
 LET_IN_MAX: Final = 10_000
 
 _SIZE = Path("/proc/self/statm")
@@ -67,9 +67,9 @@ class Inbound:
         self._hang_up = hang_up
         self._size_before = size()
         self._lock = threading.Lock()
-        #: Peers of which a call was let in since somebody looked.
+        #: Peers with an admitted call since the last check.
         self._let_in: set[Place] = set()
-        #: What each peer had sent when the last call of it was let in.
+        #: What each peer had sent at its last admitted call.
         self._excused: dict[Place, int] = {}
 
     def let_in(self, peer: str) -> None:
@@ -80,13 +80,13 @@ class Inbound:
                 self._let_in.add(place)
 
     def watch(self, stopping: threading.Event, end: Callable[[], None]) -> None:
-        """Look now and then, until it stops; call `end` then. Blocks."""
+        """Check periodically until stopped, then call `end`. Blocks."""
         while not stopping.wait(LOOK_SECONDS):
             self.look()
         end()
 
     def look(self) -> None:
-        """Look at the connections if the process has grown."""
+        """Check the connections if the process has grown."""
         size = self._size()
         self._size_before = min(self._size_before, size)
         if size < self._size_before + GROWTH_BYTES and len(self._let_in) < LET_IN_MAX:
@@ -136,7 +136,7 @@ class Resident:
         return int(self._file.read(256).split()[1]) * _PAGE_BYTES
 
     def close(self) -> None:
-        """Nobody asks again."""
+        """Close the file."""
         self._file.close()
 
 

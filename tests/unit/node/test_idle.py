@@ -147,3 +147,16 @@ def test_a_read_that_got_no_slot_in_time_counts_no_longer() -> None:
         assert reads.begin(f"ipv4:10.0.0.2:{port}", wait_s=0) is None
     reads.end(running)
     assert reads.begin("ipv4:10.0.0.3:1", wait_s=0) is not None
+
+
+def test_an_abandoned_read_gives_its_slot_back_and_takes_no_lock() -> None:
+    """The garbage collector may find it while the same thread holds the lock."""
+    reads = Reads(1, lambda _: None)
+    first = reads.begin("ipv4:127.0.0.1:1", wait_s=0)
+    assert first is not None
+    assert reads.begin("ipv4:127.0.0.1:2", wait_s=0) is None
+    with reads._lock:
+        reads.abandon(first)
+    assert reads.begin("ipv4:127.0.0.1:2", wait_s=0) is not None
+    reads.end(first)
+    assert len(reads) == 1
