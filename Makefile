@@ -9,8 +9,10 @@ BIN := .venv/bin
 # The stamp is named after the folder, so that a copied or moved tree is set up again.
 STAMP := .venv/.setup-$(shell pwd -P | cksum | cut -d ' ' -f 1)
 
-# Two workers; the tests of one file share a worker, and so its fixtures.
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+# Four workers on two processors: tests of whole nodes mostly wait for a timer, a disk or another process.
+# Who gets which files, and in what order, is in tests/scheduling.py.
+WORKERS ?= 4
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## List the targets
@@ -30,12 +32,21 @@ demo: setup ## Watch real processes lose a router, then Spark, and nobody lose a
 	@$(BIN)/gapless demo
 
 .PHONY: test
-test: lint types ## Everything that must pass: lint, types and all tests
-	@$(PYTEST)
+test: lint ## Lint, types and every test, with a part of each campaign: below 8 minutes
+	@# Mypy takes a minute of one processor, so it runs beside the tests. What it finds comes after their output.
+	@found=$$(mktemp); trap 'rm -f $$found' EXIT; \
+	$(BIN)/mypy --no-error-summary >$$found 2>&1 & types=$$!; \
+	status=0; $(PYTEST) -m "not long" || status=$$?; \
+	wait $$types || { cat $$found; exit 1; }; \
+	exit $$status
+
+.PHONY: test-long
+test-long: setup ## The campaigns: all seeds, all examples, long random runs
+	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long
 
 .PHONY: check
 check: lint types ## The fast part of `make test`: lint, types and the tests that are not slow
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not long and not slow"
 
 .PHONY: test-cluster
 test-cluster: setup ## Views on a Spark master with two workers, which lose processes

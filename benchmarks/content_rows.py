@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from gapless.content.condition import Condition
+from gapless.content.covering.forest import Forest
 from gapless.content.evaluate import mask
-from gapless.content.forest import Forest
 from gapless.content.index.index import Index
 from gapless.content.language import parse_condition
 from gapless.content.rows import Rows

@@ -33,7 +33,7 @@ from rich.table import Table
 
 from gapless.content.condition import EVERYTHING, Condition
 from gapless.content.normal import compare
-from gapless.content.terms import Column, constant
+from gapless.content.terms import ColumnTerm, constant
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.protocol.broker import Broker
 from gapless.protocol.effects import AppendRecord, Deliver, SendMessage, StartTimer
@@ -122,7 +122,7 @@ def build() -> Hops:
         path.feed(one, LinkUp(neighbour=other))
         path.feed(other, LinkUp(neighbour=one))
     path.drain()
-    group = Column("group", "int", nullable=False)
+    group = ColumnTerm("group", "int", nullable=False)
     wanted: list[tuple[str, Condition]] = [
         ("edge", compare(group, "=", constant(each))) for each in range(SUBSCRIPTIONS)
     ]

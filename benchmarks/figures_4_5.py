@@ -26,7 +26,7 @@ from rich.console import Console
 from benchmarks import ours
 from benchmarks.machine import Process, Window, load_client, raise_limits, wait_until_quiet, workspace
 from benchmarks.report import Asked, console_for, median, new_figure, options, save, show, tell
-from gapless.cli.fleet import Fleet
+from gapless.fleet import Fleet
 
 NETWORK = f"""
 cells = {{p = ["p1"], s = ["s1"]}}

@@ -27,11 +27,11 @@ import msgspec
 from benchmarks.gates import Gate
 from benchmarks.machine import Window, workspace
 from benchmarks.report import OUT, Asked, console_for, options, percentile, show, tell
-from gapless.cli.fleet import Fleet
-from gapless.cli.sim_figures import draw
-from gapless.cli.sim_measures import as_json, rows
 from gapless.client import connect
 from gapless.client.connection import Client
+from gapless.figures.failures import draw
+from gapless.figures.measures import as_json, rows
+from gapless.fleet import Fleet
 from gapless.sim.paper import PAPER_PARAMETERS, Latency, Nack, PaperResult
 from gapless.sim.topologies import COLUMNS, FIGURE3_PUBENDS, figure3
 from gapless.wire.frames import Frame, Kind

@@ -27,8 +27,8 @@ from collections import defaultdict
 from benchmarks.machine import raise_limits
 from benchmarks.report import percentile
 from gapless.client.options import DEFAULTS
-from gapless.client.subscription import ACK_SHARE_MIN, FIRST_ACK_SHARE_MIN
 from gapless.model.ids import PubendId, TopicId
+from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, FIRST_ACK_SHARE_MIN
 from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.client_messages import (
     Acknowledge,

@@ -1,7 +1,7 @@
 """Conditions for tests, written as subscribers write them."""
 
 from gapless.content.condition import Condition
-from gapless.content.sql import parse_sql
+from gapless.content.sql.parse import parse_sql
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gapless.cli import sim_demo
 from gapless.cli.main import app
+from gapless.demo import simulated as sim_demo
 from gapless.node.config import Limits, load_network
 from gapless.protocol.network import Network
 from gapless.protocol.parameters import Parameters
@@ -213,7 +213,7 @@ def test_console_examples_use_programs_that_exist() -> None:
 
 @pytest.mark.slow
 def test_the_demonstration_ends_as_the_readme_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = [each for each in of_language("text") if each.lead.endswith("among others:")]
+    (block,) = [each for each in of_language("text") if each.lead.endswith("Its output includes:")]
     monkeypatch.setattr(sim_demo, "SEEDS", range(5, 6))
     result = CliRunner().invoke(app, ["sim", "--demo", "--jobs", "1"])
     printed = _trimmed(result.output)

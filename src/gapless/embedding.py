@@ -9,7 +9,8 @@ async with gapless.embedded("data") as client:
 It is the very node that `gapless up` starts, in all roles, on the event loop of the program. The client
 speaks with it over the loopback interface, at a port that nobody knows, with a token that nobody else has:
 whatever works here works with a network of many nodes. The folder is that of `gapless up --data`, so the
-same data may be served to others later. One process at a time can have it open.
+same data may be served to others later. One process at a time can have it open. Spark is started when the
+first view is created, as `gapless up` does.
 """
 
 from __future__ import annotations
@@ -24,16 +25,27 @@ from typing import Self
 from gapless.client.connection import Client
 from gapless.client.options import DEFAULTS, Options
 from gapless.errors import StoreError
-from gapless.node.config import SOLE_BROKER, SOLE_RETENTION, NodeConfig, parse_retention, sole_network
+from gapless.node.config import (
+    SOLE_BROKER,
+    SOLE_RETENTION,
+    NodeConfig,
+    Spark,
+    parse_retention,
+    sole_network,
+)
 from gapless.node.node import Node
 from gapless.node.security import Rights, Tokens, new_token, token_hash
+from gapless.node.spark.supervisor import supervised_pipeline
 from gapless.wire.address import Address
 
 
-def embedded(path: str | PathLike[str] | None = None, *, options: Options = DEFAULTS) -> EmbeddedClient:
+def embedded(
+    path: str | PathLike[str] | None = None, *, spark: bool = True, options: Options = DEFAULTS
+) -> EmbeddedClient:
     """A client of a node inside this process that keeps its data in `path`; use it with `async with`.
 
-    Without a path everything is kept in memory, and is gone in the end.
+    Without a path everything is kept in memory, and is gone in the end. Spark is started, as a process of its
+    own, while there are views; with `spark=False` somebody else has to compute them.
 
     >>> async def story() -> str:
     ...     async with embedded() as client:
@@ -48,13 +60,13 @@ def embedded(path: str | PathLike[str] | None = None, *, options: Options = DEFA
 
     Entering it raises StoreError when the folder cannot be used: E304 when another process has it open.
     """
-    return EmbeddedClient(None if path is None else Path(path), options)
+    return EmbeddedClient(None if path is None else Path(path), options, spark=spark)
 
 
 class EmbeddedClient(Client):
     """A client with a node of its own. Made by `embedded`."""
 
-    def __init__(self, folder: Path | None, options: Options) -> None:
+    def __init__(self, folder: Path | None, options: Options, *, spark: bool) -> None:
         token = new_token()
         # Where the node listens is known when it does.
         super().__init__("gapless://127.0.0.1", token=token, name="embedded", options=options)
@@ -67,35 +79,27 @@ class EmbeddedClient(Client):
             software="embedded",
             tokens=Tokens.of({token_hash(token): everything}),
             retention_else=parse_retention(SOLE_RETENTION),
+            spark=Spark(broker=SOLE_BROKER, token=token) if spark else None,
         )
-        self._node: Node | None = None
-        self._watch: asyncio.Task[None] | None = None
+        #: The node, what starts Spark for it, and the task that watches the node.
+        self._running = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        node = Node(self._config)
-        await node.__aenter__()
-        self._node = node
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            node = await stack.enter_async_context(Node(self._config))
+            await stack.enter_async_context(supervised_pipeline(node, self._config))
             self._addresses = (node.address,)
             await super().__aenter__()
-        except BaseException:
-            await node.__aexit__(None, None, None)
-            raise
-        self._watch = asyncio.create_task(self._watched(node), name="embedded node")
+            watch = asyncio.create_task(self._watched(node), name="embedded node")
+            stack.push_async_callback(_cancelled, watch)
+            self._running = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._node is not None, "the client was not entered"
-        try:
+        async with self._running:
             await super().__aexit__(kind, error, trace)
-        finally:
-            if self._watch is not None:
-                self._watch.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await self._watch
-            await self._node.__aexit__(None, None, None)
 
     async def _watched(self, node: Node) -> None:
         """A node that cannot trust its disk any more stops; whoever waits for it must hear of it."""
@@ -103,3 +107,9 @@ class EmbeddedClient(Client):
             await node.run()
         except StoreError as error:
             self._entered().give_up(error)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,4 +1,4 @@
-"""What went wrong, and whose mistake was it?
+"""What went wrong, and whose fault is it?
 
 ```
 GaplessError                        everything Gapless raises on purpose
@@ -9,19 +9,20 @@ GaplessError                        everything Gapless raises on purpose
 │   ├── NetworkDescriptionError     a description of nodes, links and topics that cannot be run
 │   └── ParameterError              one argument or option outside its allowed values
 ├── PeerError                 E2xx  a peer broke the protocol; close that link, serve the others
-├── StoreError                E3xx  a disk, or what is on it, is not as it should be
-├── LinkError                 E4xx  a client cannot reach a node, or not any more
-└── PipelineError             E5xx  Spark, or what it computes, is not as it should be; the views say so
+├── StoreError                E3xx  a disk failed, is full, or has unexpected contents
+├── LinkError                 E4xx  a client cannot reach a node, or lost it
+└── PipelineError             E5xx  Spark, or a view that it computes, failed; the views say so
 ```
 
-A mistake of our own is neither: it is a failed `assert`, and is not to be caught.
+Our own bugs are none of these: they are failed `assert`s, and must not be caught.
 
-Every error carries a code such as `E101`. A code means the same for ever: programs may compare it, people
-may look it up in `docs/operating.md`. The text after it may be reworded at any time. It says what is wrong,
-where, and the way out.
+Every error carries a code such as `E101`. The meaning of a code never changes: programs may compare it,
+people may look it up in `docs/operating.md`. The text after it may be reworded at any time. It says what is
+wrong, where, and how to fix it.
 """
 
 import re
+from collections.abc import Iterable
 
 __all__ = [
     "ContentError",
@@ -49,14 +50,14 @@ class GaplessError(Exception):
     code_pattern = re.compile(r"E[1-9][0-9]{2}")
 
     def __init__(self, code: str, message: str, *, retry: bool = False) -> None:
-        """`retry` says whether the very same request may succeed later."""
+        """`retry` says whether the same request may succeed later."""
         assert self.code_pattern.fullmatch(code), f"{type(self).__name__} cannot have the code {code!r}"
         super().__init__(code, message)
-        #: Stable for ever: `E` and three digits, the first of which names the branch of the tree.
+        #: Never changes: `E` and three digits, the first of which names the branch of the tree.
         self.code = code
-        #: What is wrong, where, and the way out. For people; may be reworded.
+        #: What is wrong, where, and how to fix it. For people; may be reworded.
         self.message = message
-        #: Whether the very same request may succeed later.
+        #: Whether the same request may succeed later.
         self.retry = retry
 
     def __str__(self) -> str:
@@ -64,13 +65,13 @@ class GaplessError(Exception):
 
 
 class UsageError(GaplessError):
-    """The caller broke the contract. Nothing has changed; mend the call and make it again."""
+    """The caller broke the contract. Nothing has changed; fix the call and repeat it."""
 
     code_pattern = re.compile(r"E1[0-9]{2}")
 
 
 class SchemaError(UsageError):
-    """A schema that cannot be, or a value that does not fit its schema."""
+    """An invalid schema, or a value that does not fit its schema."""
 
 
 class ContentError(UsageError):
@@ -85,16 +86,16 @@ class ContentError(UsageError):
     """
 
     def __init__(self, code: str, message: str, *, text: str = "", at: int | None = None) -> None:
-        """`at` is the position in `text`, counted from 0, where the trouble begins."""
+        """`at` is the position of the problem in `text`, counted from 0."""
         where = "" if at is None else f"{_place(text, at)}: "
         super().__init__(code, f"{where}{message}")
         #: What was read.
         self.text = text
-        #: Where in `text` the trouble begins, counted from 0; None when no place is to blame.
+        #: The position of the problem in `text`, counted from 0; None when there is none.
         self.at = at
 
     def pointer(self) -> str:
-        """The line of the text that is to blame, and below it a caret; empty when no place is."""
+        """The offending line of the text, and a caret below it; empty when no position is known."""
         if self.at is None or not self.text:
             return ""
         start = self.text.rfind("\n", 0, self.at) + 1
@@ -103,7 +104,7 @@ class ContentError(UsageError):
 
 
 def _place(text: str, at: int) -> str:
-    """A place as an editor counts it.
+    """A position as an editor counts it.
 
     >>> _place("a > 1", 4), _place("a\\n > 1", 5)
     ('at 5', 'at line 2 column 4')
@@ -132,32 +133,50 @@ class PeerError(GaplessError):
 
 
 class StoreError(GaplessError):
-    """A disk failed, is full, or holds what it should not. What was acknowledged is never given up for it."""
+    """A disk failed, is full, or has unexpected contents. Acknowledged events are never sacrificed to it."""
 
     code_pattern = re.compile(r"E3[0-9]{2}")
 
 
 class SupersededError(StoreError):
-    """Others have seen a later life of this broker: its folder is an older copy, or its clock was ahead."""
+    """Others have seen more of this broker than its folder has: that is empty, or an older copy.
 
-    def __init__(self, broker: str, ours: int, seen: int) -> None:
+    The host starts the broker again, in a life above `incarnation`. If `older_copy` names a pubend, others
+    have seen more of its log than there is: the log begins anew, at the tick `began`, under another id.
+    """
+
+    def __init__(
+        self, broker: str, ours: int, seen: int, *, older_copy: str | None = None, began: int = 0
+    ) -> None:
         """`ours` and `seen` are incarnations."""
-        super().__init__(
-            "E311",
-            f"others have seen life {seen} of '{broker}', and this is life {ours}: start it again, "
-            "and it begins above that",
-            retry=True,
-        )
+        text = f"others have seen life {seen} of '{broker}', and this is life {ours}: starting above that"
+        if older_copy is not None:
+            text = (
+                f"the log of '{older_copy}' at '{broker}' is an older copy: starting again, and what is "
+                "missing becomes a gap that subscribers are told of"
+            )
+        super().__init__("E311", text, retry=True)
         self.incarnation = seen
+        self.older_copy = older_copy
+        self.began = began
 
 
 class LinkError(GaplessError):
-    """A client cannot reach a node, or not any more. What has no receipt may or may not have been stored."""
+    """A client cannot reach a node, or lost it. Without a receipt an event may or may not be stored."""
 
     code_pattern = re.compile(r"E4[0-9]{2}")
 
 
 class PipelineError(GaplessError):
-    """What computes the views failed, or was given more than it may keep. The log has it all: begin again."""
+    """The pipeline failed, or exceeded a limit. The log has everything: it can start over."""
 
     code_pattern = re.compile(r"E5[0-9]{2}")
+
+
+def no_topic(topic: str, known: Iterable[str]) -> UsageError:
+    """The error for a topic that is not among the known ones.
+
+    >>> str(no_topic("trade", ["trades", "quotes"]))
+    "E141 there is no topic 'trade': there is quotes, trades"
+    """
+    return UsageError("E141", f"there is no topic '{topic}': there is {', '.join(sorted(known)) or 'none'}")

@@ -35,10 +35,13 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-def embedded(path: str | PathLike[str] | None = None, *, options: Options = DEFAULTS) -> Client:
+def embedded(
+    path: str | PathLike[str] | None = None, *, spark: bool = True, options: Options = DEFAULTS
+) -> Client:
     """A client of a node that runs inside this process and keeps its data in `path`; use it with `with`.
 
     Without a path the data is kept in memory and is lost at the end. The node runs in its own thread.
+    Spark is started while there are views; with `spark=False` somebody else has to compute them.
     Entering raises StoreError if the folder cannot be used: E304 if another process has it open.
     """
-    return Client(_embedded(path, options=options))
+    return Client(_embedded(path, spark=spark, options=options))

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gapless.protocol.network import Network
-from gapless.sim.checkers import Checkers, Plan, Violation
+from gapless.sim.checkers import Checkers, Violation
 from gapless.sim.observer import Wish
+from gapless.sim.plan import Plan
 from tests.chaos.history import Gap, History, Published, Stretch, Subscribed, digest
 from tests.chaos.wishes import InTurn
 

@@ -26,7 +26,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gapless.cli.fleet import Fleet
+from gapless.fleet import Fleet
 from gapless.sim.conditions import Everything
 from tests.chaos.clients import PublisherSpec, Spec, SubscriberSpec
 from tests.chaos.disk import SmallDisk

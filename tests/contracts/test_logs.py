@@ -115,7 +115,7 @@ def test_a_new_log_recovers_nothing(make: Maker) -> None:
     assert log.flush() == Flushed()
 
 
-def test_what_was_flushed_is_there_and_after_a_restart_too(make: Maker) -> None:
+def test_flushed_records_survive_a_restart(make: Maker) -> None:
     store = make()
     store.keep(batch(10, 11, 12), batch(20))
     store.keep(batch(30, 35))
@@ -124,7 +124,7 @@ def test_what_was_flushed_is_there_and_after_a_restart_too(make: Maker) -> None:
     assert store.log.recover().next_tick == 36
 
 
-def test_what_was_not_flushed_cannot_be_read_and_is_lost(make: Maker) -> None:
+def test_unflushed_records_cannot_be_read_and_are_lost(make: Maker) -> None:
     store = make()
     store.keep(batch(10))
     store.append(batch(20), ReserveRecord(before=50))
@@ -134,7 +134,7 @@ def test_what_was_not_flushed_cannot_be_read_and_is_lost(make: Maker) -> None:
     assert store.log.recover() == Recovered(next_tick=11)
 
 
-def test_what_is_taken_back_is_never_stored_and_promises_are(make: Maker) -> None:
+def test_batches_taken_back_are_never_stored_and_promises_are(make: Maker) -> None:
     store = make()
     store.keep(batch(1, 2))
     first, promise, second = store.append(batch(5), ReserveRecord(before=50), batch(7))
@@ -145,7 +145,7 @@ def test_what_is_taken_back_is_never_stored_and_promises_are(make: Maker) -> Non
     assert ticks_in(store.restart()) == [1, 2, 9]
 
 
-def test_a_log_goes_on_after_a_restart(make: Maker) -> None:
+def test_a_log_continues_after_a_restart(make: Maker) -> None:
     store = make()
     for tick in range(0, 200, 10):
         store.keep(batch(tick, tick + 3))
@@ -154,7 +154,7 @@ def test_a_log_goes_on_after_a_restart(make: Maker) -> None:
     assert ticks_in(store.log) == [tick + more for tick in range(0, 200, 10) for more in (0, 3)]
 
 
-def test_promises_come_back_as_the_broker_wants_them(make: Maker) -> None:
+def test_promises_are_recovered(make: Maker) -> None:
     store = make()
     starts = (start("e1", 5, 11), start("e2", 7, 3, wanted=3))
     store.keep(batch(10), ReserveRecord(before=90), starts[0], ReserveRecord(before=80))
@@ -206,7 +206,7 @@ def test_a_read_is_bounded_in_bytes(make: Maker) -> None:
     assert (covered, rows and rows.ticks.tolist()) == (TickRange(0, 2), [0, 1])
 
 
-def test_released_events_are_not_given_but_history_may_have_them(make: Maker) -> None:
+def test_released_events_are_visible_only_to_history(make: Maker) -> None:
     store = make(Retention(keep=Keep.FOREVER))
     for tick in range(0, 200, 10):
         store.keep(batch(tick, tick + 5))
@@ -226,7 +226,7 @@ def test_a_release_binds_the_next_start_even_without_a_trim(make: Maker) -> None
     assert ticks_in(store.restart()) == [20]
 
 
-def test_acknowledged_events_make_room(make: Maker) -> None:
+def test_acknowledged_events_are_deleted(make: Maker) -> None:
     store = make()
     for tick in range(0, 1_000, 10):
         store.keep(batch(tick, tick + 5))
@@ -239,7 +239,7 @@ def test_acknowledged_events_make_room(make: Maker) -> None:
     assert len(left) < 60, "only whole files are deleted, but those are"
 
 
-def test_retention_by_time_keeps_what_is_young(make: Maker) -> None:
+def test_retention_by_time_keeps_young_events(make: Maker) -> None:
     store = make(Retention(keep=Keep.TIME, keep_ms=100))
     for tick in range(0, 400_000, 10_000):
         store.keep(batch(tick))
@@ -276,7 +276,7 @@ def test_retention_by_size_keeps_what_fits(make: Maker) -> None:
     ],
     ids=str,
 )
-def test_a_log_says_from_which_tick_on_it_keeps_what_everybody_has(
+def test_a_log_reports_the_tick_from_which_it_keeps_acknowledged_events(
     retention: Retention, kept_from: int, make: Maker
 ) -> None:
     log = make(retention).log
@@ -362,14 +362,14 @@ def test_a_note_without_a_batch_is_a_bug(make: Maker) -> None:
         make().log.append(1, ReserveRecord(before=4), b"note")
 
 
-def test_a_trim_of_what_is_not_released_is_a_bug(make: Maker) -> None:
+def test_trimming_unreleased_events_is_a_bug(make: Maker) -> None:
     store = make()
     store.keep(batch(10))
     with pytest.raises(AssertionError, match="trim to 11"):
         store.log.trim(11, now=0)
 
 
-def test_readers_beside_a_flush_and_a_trim_see_every_event_they_may_ask_for(make: Maker) -> None:
+def test_concurrent_readers_see_every_unreleased_event(make: Maker) -> None:
     store = make()
     failures: list[BaseException] = []
     horizon = [0, 0]  # the events between these are durable and not released

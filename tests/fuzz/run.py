@@ -440,7 +440,7 @@ async def attack(
     background = [
         asyncio.create_task(watched.watch(look)),
         asyncio.create_task(readers.go_on()),
-        asyncio.create_task(_progress(tally, say)),
+        asyncio.create_task(_progress(tally, look, say)),
     ]
     wrong: str | None = None
     try:
@@ -488,7 +488,7 @@ def _leaves(errors: BaseExceptionGroup[Exception]) -> list[Exception]:
     return found
 
 
-async def _progress(tally: Tally, say: Callable[[str], None]) -> None:
+async def _progress(tally: Tally, look: Callable[[], int], say: Callable[[str], None]) -> None:
     began = before_at = time.monotonic()
     before = 0
     while True:
@@ -498,4 +498,4 @@ async def _progress(tally: Tally, say: Callable[[str], None]) -> None:
         before, before_at = tally.inputs, now
         left = (tally.wanted - tally.inputs) / max(1.0, tally.inputs / (now - began))
         told = f"{tally.inputs:,} inputs, {rate:,.0f}/s, {tally.connections:,} connections"
-        say(f"{told}, {left / 60:.1f} min left")
+        say(f"{told}, {look() >> 20} MB, {left / 60:.1f} min left")

@@ -29,6 +29,8 @@ COLUMNS = {"n": "int"}
 PERIOD_SECONDS = 0.020
 #: How many events it has the node for itself, before and after the attack.
 ALONE_EVENTS = 100
+#: An event that takes longer is reported at once.
+TOLD_SECONDS = 0.1
 #: How long the last events may take to come.
 PATIENCE_SECONDS = 30.0
 _SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -168,6 +170,17 @@ class Witness:
         self.came[number] = now
         self.order.append(number)
         self._tick = tick
+        if now - self.sent[number] > TOLD_SECONDS:
+            self._tell_slow(number, now)
+
+    def _tell_slow(self, number: int, now: float) -> None:
+        """Say at once that an event was slow: a long attack may be ended before its account is made."""
+        for waits in self._waits:
+            waits.look(now)
+        sent = self.sent[number]
+        machine = max(waits.between(sent, now) for waits in self._waits)
+        text = f"event {number:,} took {1_000 * (now - sent):.0f} ms, {1_000 * machine:.0f} of the machine"
+        sys.stderr.write(f"          witness: {text}\n")
 
     def account(self) -> dict[str, Any]:
         """What was seen."""

@@ -130,13 +130,13 @@ def test_nobody_displaces_a_link_without_the_proof(edge: Victim) -> None:
         assert link_ups(edge) == 1
 
 
-def test_somebody_who_is_no_neighbour_gets_no_challenge(edge: Victim) -> None:
+def test_a_peer_that_is_not_a_neighbour_gets_no_challenge(edge: Victim) -> None:
     """So nobody learns what the node proves to a broker of another name."""
     assert refusal(Raw(edge.port), broker_hello(name="p2")) == "E221"
     assert refusal(Raw(edge.port), broker_hello(name="s1")) == "E221"
 
 
-def test_whoever_proves_it_displaces_its_own_dead_link(edge: Victim) -> None:
+def test_a_broker_that_proves_itself_replaces_its_own_dead_link(edge: Victim) -> None:
     first, _ = linked(edge)
     second, _ = linked(edge)
     with first, second:
@@ -146,7 +146,7 @@ def test_whoever_proves_it_displaces_its_own_dead_link(edge: Victim) -> None:
         assert link_ups(edge) == 2
 
 
-def test_a_client_does_not_hear_what_brokers_know_each_other_by(edge: Victim) -> None:
+def test_a_client_does_not_get_the_network_fingerprint(edge: Victim) -> None:
     with Raw(edge.port) as raw:
         welcome = raw.ask(hello(token="desk's token"))
         assert welcome is not None
@@ -154,7 +154,7 @@ def test_a_client_does_not_hear_what_brokers_know_each_other_by(edge: Victim) ->
 
 
 @pytest.mark.parametrize("answer", ["welcome", "wrong proof", "reflected", "knowledge"])
-def test_a_node_believes_nobody_whom_it_dials_without_the_proof(answer: str, tmp_path: Path) -> None:
+def test_a_dialled_broker_must_prove_itself(answer: str, tmp_path: Path) -> None:
     dialler = victim(tmp_path, "p1")
     with socket.create_server(("127.0.0.1", dialler.ports["s1"])) as listening, dialler:
         with Raw.accepted(listening) as raw:
@@ -178,7 +178,7 @@ def test_a_node_believes_nobody_whom_it_dials_without_the_proof(answer: str, tmp
         assert link_ups(dialler) == 0
 
 
-def test_tokens_with_links_that_anybody_may_claim_are_refused_at_start(tmp_path: Path) -> None:
+def test_tokens_with_unauthenticated_links_are_refused_at_start(tmp_path: Path) -> None:
     open_links = Victim(
         tmp_path,
         PAIR.replace('secret = {file = "network.secret"}\n', ""),
@@ -190,7 +190,7 @@ def test_tokens_with_links_that_anybody_may_claim_are_refused_at_start(tmp_path:
     assert open_links.stop() == 2
 
 
-def test_why_a_challenged_broker_hangs_up_is_in_the_log_of_whoever_challenged_it(edge: Victim) -> None:
+def test_the_challenger_logs_why_the_other_broker_hung_up(edge: Victim) -> None:
     raw, _ = challenged(edge)
     reason = {"code": "E228", "message": "'s1' does not know the network's secret", "retry": False}
     with raw:

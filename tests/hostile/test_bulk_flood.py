@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
-from gapless.node.inbound import can_watch
+from gapless.node.bulk_reads.inbound import can_watch
 from tests.hostile.raw import frame
 from tests.hostile.victim import TWO_TOPICS, Victim
 

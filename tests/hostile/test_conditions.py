@@ -72,7 +72,7 @@ def asked() -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", ["one node", "two nodes"])
-def test_a_subscriber_gets_its_events_while_another_asks_for_the_worst(nodes: str, tmp_path: Path) -> None:
+def test_a_subscriber_is_served_despite_expensive_conditions_of_another(nodes: str, tmp_path: Path) -> None:
     """The requests are sent at once; events go through between them, and every request has an answer."""
     texts = asked()
     is_one = nodes == "one node"
@@ -125,7 +125,7 @@ def test_the_requests_of_one_client_are_answered_in_order_though_one_is_read_in_
         assert mallory.hear_kind("REQUEST_REFUSED").head[:2] == [9, "E161"]
 
 
-def test_clients_that_leave_while_their_conditions_are_read_leave_nothing_behind(tmp_path: Path) -> None:
+def test_clients_that_leave_while_their_conditions_are_parsed_leak_nothing(tmp_path: Path) -> None:
     with Victim(tmp_path, ONE_NODE) as node:
         with node.dial("bystander") as reader, node.dial("bystander") as writer:
             bystander = Bystander(reader, writer)

@@ -69,7 +69,7 @@ def test_more_silent_connections_than_descriptors_hurt_nobody(tmp_path: Path) ->
         assert victim.stop() == 0
 
 
-def test_silent_connections_for_bulk_reads_make_room_too(tmp_path: Path) -> None:
+def test_silent_bulk_read_connections_are_closed_too(tmp_path: Path) -> None:
     with Victim(tmp_path, prefix=LIMITED) as victim, victim.dial("w") as writer:
         writer.send(frame("LIST_TOPICS", [1, True]))
         port = int(writer.hear_kind("TOPICS").head[5].rpartition(":")[2])
@@ -84,7 +84,7 @@ def test_silent_connections_for_bulk_reads_make_room_too(tmp_path: Path) -> None
         assert victim.stop() == 0
 
 
-def test_clients_get_no_descriptor_that_the_node_needs(tmp_path: Path) -> None:
+def test_clients_cannot_use_the_nodes_own_descriptors(tmp_path: Path) -> None:
     with Victim(tmp_path, prefix=LIMITED) as victim, ExitStack() as stack:
         codes = []
         for at in range(FILES_MAX):
@@ -116,7 +116,7 @@ def _fingerprint(victim: Victim) -> str:
     return network_fingerprint(load_network(victim.file.read_text(), "network.toml").network)
 
 
-def test_connections_that_never_finish_tls_make_room_too(tmp_path: Path) -> None:
+def test_connections_that_never_finish_tls_are_closed_too(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("n1")
     tls = '[tls]\ncertificate = "{broker}.pem"\nkey = "{broker}.key"\nauthority = "ca.pem"\n'
@@ -132,7 +132,7 @@ def test_connections_that_never_finish_tls_make_room_too(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("count", [64])
-def test_a_node_with_too_few_descriptors_says_so_and_does_not_start(count: int, tmp_path: Path) -> None:
+def test_a_node_with_too_few_descriptors_does_not_start(count: int, tmp_path: Path) -> None:
     victim = Victim(tmp_path, prefix=("prlimit", f"--nofile={count}"))
     with pytest.raises(AssertionError, match="E183 this process may open 64 files, and the node needs"):
         victim.start()

@@ -64,7 +64,7 @@ def test_documents_above_a_quota_are_refused_and_those_at_it_are_delivered(tmp_p
         assert victim.is_alive
 
 
-def test_documents_do_not_get_past_the_quotas_as_packed_rows(tmp_path: Path) -> None:
+def test_packed_rows_do_not_bypass_the_document_quotas(tmp_path: Path) -> None:
     with Victim(tmp_path, NETWORK) as victim, victim.dial() as writer:
         writer.send(publish_rows("news", COLUMNS, [[1, of_parts(PARTS_MAX + 1)]]))
         assert writer.hear_kind("RECEIPT", "PUBLISH_REFUSED", "REFUSE").head[3] == "E215"

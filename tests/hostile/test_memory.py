@@ -27,7 +27,7 @@ def answered(raw: Raw) -> None:
     raw.hear_kind("RECEIPT")
 
 
-def test_a_client_that_does_not_read_its_answers_is_not_heard_until_it_does(tmp_path: Path) -> None:
+def test_nothing_is_read_from_a_client_that_does_not_read_its_answers(tmp_path: Path) -> None:
     with Victim(tmp_path) as victim, victim.dial("bystander") as bystander, victim.dial() as mallory:
         each = widened(bystander, 10)
         before = victim.resident_bytes
@@ -71,7 +71,7 @@ def subscribed(raw: Raw, *, name: str | None = None, where: str = "") -> str:
     return "confirmed" if heard.kind == "CONFIRMED" else str(heard.head[1])
 
 
-def test_every_quota_is_refused_with_a_code_and_what_ends_makes_room(tmp_path: Path) -> None:
+def test_every_quota_has_a_code_and_ending_something_frees_it(tmp_path: Path) -> None:
     with Victim(tmp_path, LIMITED) as victim, victim.dial() as first, victim.dial() as second:
         assert [subscribed(first) for _ in range(5)] == ["confirmed"] * 4 + ["E106"]
         assert [subscribed(second, name=name) for name in "abc"] == ["confirmed"] * 2 + ["E106"]

@@ -122,7 +122,7 @@ def test_an_acknowledgement_of_the_future_loses_nothing(tmp_path: Path) -> None:
             assert prices(raw, 3) == [2.0, 3.0, 4.0]
 
 
-def test_a_position_outside_all_time_stops_no_node_and_its_name_stays_its_owners(tmp_path: Path) -> None:
+def test_an_invalid_position_stops_no_node_and_its_name_keeps_its_owner(tmp_path: Path) -> None:
     with Victim(tmp_path, GUARDED) as victim:
         with victim.dial("owner", token=SECRETS["owner"]) as raw:
             raw.send(desk(1), desk(2, name="poisoned"))
@@ -150,7 +150,7 @@ def test_a_position_outside_all_time_stops_no_node_and_its_name_stays_its_owners
             assert prices(owner, 1) == [0.0], "it is made anew"
 
 
-def test_a_hold_cannot_let_go_of_the_future(tmp_path: Path) -> None:
+def test_a_hold_cannot_release_the_future(tmp_path: Path) -> None:
     with Victim(tmp_path) as victim, victim.dial() as raw:
         raw.send(desk(1, mode="holding"))
         number = confirmed(raw)
@@ -164,7 +164,7 @@ def test_a_hold_cannot_let_go_of_the_future(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["publisher", "total"])
-def test_starts_outside_of_all_time_harm_nobody_else(order: str, tmp_path: Path) -> None:
+def test_invalid_starts_harm_nobody_else(order: str, tmp_path: Path) -> None:
     with Victim(tmp_path) as victim, victim.dial("reader") as reader, victim.dial() as mallory:
         reader.send(subscribe(1, "mine", "", None, order, "now", "guaranteed", None))
         confirmed(reader)
@@ -185,7 +185,7 @@ def test_starts_outside_of_all_time_harm_nobody_else(order: str, tmp_path: Path)
         assert victim.stop() == 0
 
 
-def test_names_from_before_there_were_tokens_are_adopted_by_whom_the_operator_names(tmp_path: Path) -> None:
+def test_names_without_owners_are_adopted_by_the_tokens_that_may(tmp_path: Path) -> None:
     with Victim(tmp_path) as victim:
         with victim.dial() as raw:
             raw.send(desk(1), rows(2, 0))
@@ -221,7 +221,7 @@ def test_names_from_before_there_were_tokens_are_adopted_by_whom_the_operator_na
         assert owners == {"desk-3": "token heir", "other": "token boss"}
 
 
-def test_a_name_that_is_asked_for_again_and_again_while_a_pubend_is_away_stays_one_or_two(
+def test_repeated_requests_for_a_name_do_not_pile_up_while_a_pubend_is_away(
     tmp_path: Path,
 ) -> None:
     apart = """
@@ -241,7 +241,7 @@ pubends.mine-1 = {topic = "mine", broker = "p1"}
         assert msgspec.json.decode(page)["subscriptions"]["count"] <= 2
 
 
-def test_a_client_that_calls_itself_like_somebodys_subscription_is_no_danger_to_it(tmp_path: Path) -> None:
+def test_a_client_named_like_a_subscription_cannot_touch_it(tmp_path: Path) -> None:
     with Victim(tmp_path, GUARDED) as victim, victim.dial("owner", token=SECRETS["owner"]) as owner:
         owner.send(desk(1, name="worker#3"))
         confirmed(owner)

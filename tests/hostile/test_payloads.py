@@ -28,7 +28,7 @@ def of_document(document: bytes) -> bytes:
     return message(laid_out(1, [[b"", struct.pack("<ii", 0, len(document)), document]]))
 
 
-def test_a_node_with_filters_of_every_type_lives_through_such_payloads(
+def test_a_node_with_filters_of_every_type_survives_hostile_payloads(
     tmp_path: Path,
 ) -> None:
     random = Random(1)
@@ -77,7 +77,7 @@ def test_a_node_with_filters_of_every_type_lives_through_such_payloads(
         assert victim.stop() == 0
 
 
-def test_damaged_rows_are_refused_by_their_numbers_and_the_connection_goes_on(tmp_path: Path) -> None:
+def test_damaged_rows_are_refused_by_number_and_the_connection_stays(tmp_path: Path) -> None:
     random = Random(2)
     mutator = Mutator(random)
     rows = random_rows(random, 9)

@@ -66,7 +66,7 @@ def test_a_hole_is_refused_and_a_number_that_was_given_up_never_gets_a_receipt(t
             victim.start()
 
 
-def test_a_number_before_that_is_not_before_ends_the_connection(tmp_path: Path) -> None:
+def test_a_previous_number_that_is_not_lower_ends_the_connection(tmp_path: Path) -> None:
     with Victim(tmp_path) as victim, victim.dial() as ann:
         ann.send(publish_rows("mine", COLUMNS, [[1.0, None]], first=3, more=[None, None, 3]))
         assert ann.hear_kind("REFUSE").head["code"] == "E215"

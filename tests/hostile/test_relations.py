@@ -180,7 +180,7 @@ def test_a_topic_with_other_columns_or_a_retention_that_does_not_fit_is_refused(
         assert admin.hear_kind("DONE", "REQUEST_REFUSED").kind == "REQUEST_REFUSED"
 
 
-def test_a_question_about_an_event_and_a_subscription_of_different_topics_has_no_stand(
+def test_a_question_about_different_topics_has_no_stand(
     victim: Victim,
 ) -> None:
     with dial(victim, "root") as admin:

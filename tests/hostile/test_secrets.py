@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_errors_name_only_topics_that_a_client_may_see(tmp_path: Path) -> None:
             assert "theirs" not in repr(heard.head)
 
 
-def test_other_users_of_the_machine_can_read_nothing_of_a_node(tmp_path: Path) -> None:
+def test_other_users_of_the_machine_cannot_read_a_nodes_files(tmp_path: Path) -> None:
     network = f"{TWO_TOPICS}\narchive.mine = true\nretention.mine = '200kB'\n"
     with Victim(tmp_path, network) as node, node.dial() as raw:
         for at in range(20):
@@ -110,7 +111,7 @@ def hang_up_and_wait(node: Victim, name: str) -> None:
         assert node.page("/healthz") == (200, "alive\n")
 
 
-def test_a_hangup_brings_new_tokens_and_takes_old_ones_away(tmp_path: Path) -> None:
+def test_sighup_adds_new_tokens_and_removes_old_ones(tmp_path: Path) -> None:
     with victim(tmp_path) as node, node.dial(token="mine") as old, node.dial(token="boss") as boss:
         fresh = f'new = {{ sha256 = "{token_hash("new")}", admin = true }}\n'
         (tmp_path / "tokens.toml").write_text(ENTRIES.splitlines()[2] + "\n" + fresh)
@@ -134,7 +135,7 @@ def test_a_hangup_brings_new_tokens_and_takes_old_ones_away(tmp_path: Path) -> N
         assert node.stop() == 0
 
 
-def test_a_hangup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+def test_sighup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
     with victim(tmp_path) as node, node.dial(token="boss") as boss:
         (tmp_path / "tokens.toml").write_text("boss = ")
         hang_up_and_wait(node, "reload_failed")
@@ -146,7 +147,7 @@ def test_a_hangup_with_a_broken_file_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;owned\x07", "a\nb", "\u202egnp.exe"])
-def test_the_name_of_a_client_commands_no_terminal(name: str, tmp_path: Path) -> None:
+def test_control_characters_in_client_names_are_escaped(name: str, tmp_path: Path) -> None:
     with Victim(tmp_path) as node:
         with Raw(node.port) as raw:
             heard = raw.ask(hello(name, role="broker"))
@@ -160,22 +161,29 @@ def test_the_name_of_a_client_commands_no_terminal(name: str, tmp_path: Path) ->
         assert name in line["reason"]
 
 
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    """A node at which people look while clients with odd names come and go."""
+    with Victim(tmp_path_factory.mktemp("watched")) as node:
+        yield node
+
+
 @pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;owned\x07", "[/red]", "[link=x]y"])
 @pytest.mark.parametrize("command", [["status"], ["top", "--once"]])
-def test_names_and_conditions_of_clients_command_no_terminal_of_who_looks(
-    name: str, command: list[str], tmp_path: Path
+def test_control_characters_are_escaped_in_status_and_why(
+    name: str, command: list[str], watched: Victim
 ) -> None:
-    with Victim(tmp_path) as node, node.dial(name) as raw:
+    with watched.dial(name) as raw:
         where = f"note = '{name}'"
         raw.send(frame("SUBSCRIBE", [1, "mine", where, None, "publisher", "now", "guaranteed", 1]))
         raw.hear_kind("CONFIRMED")
-        shown = gapless(*command, "--to", f"gapless://127.0.0.1:{node.port}")
+        shown = gapless(*command, "--to", f"gapless://127.0.0.1:{watched.port}")
         assert shown.returncode == 0, shown.stderr
         assert "mine" in shown.stdout
         assert is_tame(shown)
 
 
-def test_what_a_node_says_commands_no_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_messages_of_a_node_are_escaped(tmp_path: Path) -> None:
     refusal = {"code": "E188", "message": "\x1b[2Jgone\nerror: E000 forged", "retry": False}
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

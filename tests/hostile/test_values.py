@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapless.cli.match_cells import row_text
-from gapless.cli.tables import cell
+from gapless.cli.files.cells import row_text
+from gapless.cli.output.tables import cell
 from gapless.client import connect
 from gapless.content.explain import explain
 from gapless.content.language import parse_condition

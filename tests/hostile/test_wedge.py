@@ -109,7 +109,7 @@ def test_a_flush_that_fails_in_an_unknown_way_stops_the_node(error: str, tmp_pat
     ],
     ids=["task", "timer", "callback", "thread"],
 )
-def test_a_mistake_anywhere_stops_the_node_loudly(rig: str, tmp_path: Path) -> None:
+def test_a_bug_anywhere_stops_the_node_loudly(rig: str, tmp_path: Path) -> None:
     with Rigged(tmp_path, rig) as victim:
         assert victim.ended() != 0
         assert victim.events().count("mistake") == 1
@@ -142,7 +142,7 @@ def test_a_task_of_the_links_that_ends_makes_the_node_unready(tmp_path: Path) ->
     asyncio.run(story())
 
 
-def test_a_thread_that_is_stuck_says_so_until_it_goes_on() -> None:
+def test_a_stuck_thread_is_reported_until_it_recovers() -> None:
     async def story() -> None:
         go, began = threading.Event(), threading.Event()
         done = asyncio.Event()
@@ -171,7 +171,7 @@ def test_a_thread_that_is_stuck_says_so_until_it_goes_on() -> None:
     asyncio.run(story())
 
 
-def test_what_a_guarded_callback_or_task_raises_is_told() -> None:
+def test_errors_of_guarded_callbacks_and_tasks_are_reported() -> None:
     async def story() -> None:
         told: list[BaseException] = []
         guard = Guard(told.append)
@@ -193,7 +193,7 @@ def test_what_a_guarded_callback_or_task_raises_is_told() -> None:
     asyncio.run(story())
 
 
-def test_the_last_net_stops_for_mistakes_and_not_for_broken_connections(
+def test_the_exception_handler_stops_for_bugs_and_not_for_broken_connections(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
@@ -248,7 +248,7 @@ def test_a_request_that_fails_in_the_middle_stops_the_node(
     async def story() -> None:
         async with running(TWO_TOPICS, tmp_path, "n1") as network:
             node: Node = network.nodes["n1"]
-            monkeypatch.setattr(node.sessions.publishing, "_take", lambda *_: 1 / 0)
+            monkeypatch.setattr(node.sessions.publishing.session, "_take", lambda *_, **__: 1 / 0)
 
             def attack() -> str:
                 with Victim.dial(at(node)) as raw:  # type: ignore[arg-type]

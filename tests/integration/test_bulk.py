@@ -16,8 +16,7 @@ from gapless.client import Client, connect
 from gapless.client.bulk import Bulk, PubendPast, open_bulk
 from gapless.errors import ContentError, GaplessError, LinkError, ParameterError, StoreError, UsageError
 from gapless.model.ids import BrokerId
-from gapless.node import bulk as node_bulk
-from gapless.node import flight as node_flight
+from gapless.node.bulk_reads import opening, server
 from gapless.node.node import Node
 from gapless.node.security import token_hash
 from gapless.wire.bulk import REQUEST_BYTES_MAX, Refusal
@@ -116,7 +115,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
     run(story())
 
 
-def test_whoever_speaks_flight_and_nonsense_hears_one_clear_line(tmp_path: Path) -> None:
+def test_invalid_flight_requests_get_one_clear_line(tmp_path: Path) -> None:
     def speak(address: str) -> None:
         with open_bulk(address, "trades") as bulk:
             door = bulk.place.doors["trades-1"]
@@ -155,7 +154,7 @@ async def filled(network: Network, client: Client, events: int) -> None:
         await desk.do(lambda: None)
 
 
-def test_the_archive_has_what_the_log_has_no_more(tmp_path: Path) -> None:
+def test_the_archive_has_what_the_log_deleted(tmp_path: Path) -> None:
     def read(address: str) -> None:
         with open_bulk(address, "trades") as bulk:
             past = only(bulk)
@@ -184,7 +183,7 @@ def test_the_archive_has_what_the_log_has_no_more(tmp_path: Path) -> None:
     run(story())
 
 
-def test_what_is_gone_is_an_error_unless_the_reader_allows_it(tmp_path: Path) -> None:
+def test_deleted_ticks_are_an_error_unless_the_reader_allows_it(tmp_path: Path) -> None:
     def read(address: str) -> None:
         with open_bulk(address, "trades") as bulk:
             past = only(bulk)
@@ -237,7 +236,7 @@ def test_a_hole_in_the_archive_is_noticed_and_a_damaged_file_named(tmp_path: Pat
     run(story())
 
 
-def test_of_several_repositories_each_is_asked_for_what_it_has(tmp_path: Path) -> None:
+def test_each_repository_is_asked_for_its_own_events(tmp_path: Path) -> None:
     def read(address: str) -> None:
         with open_bulk(address, "trades") as bulk:
             assert bulk.pubends == ("trades-1", "trades-2")
@@ -281,7 +280,7 @@ def test_a_node_that_restarts_in_the_middle_costs_neither_a_row_nor_a_second_one
     run(story())
 
 
-def test_a_node_that_does_not_come_back_is_given_up(tmp_path: Path) -> None:
+def test_a_node_that_does_not_come_back_is_an_error(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network:
             address = network.address("n1")
@@ -296,7 +295,7 @@ def test_a_node_that_does_not_come_back_is_given_up(tmp_path: Path) -> None:
 def test_a_reader_that_takes_nothing_does_not_keep_the_node_from_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_bulk, "CLOSE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(opening, "CLOSE_SECONDS_MAX", 0.2)
 
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network:
@@ -316,11 +315,11 @@ def test_a_reader_that_takes_nothing_does_not_keep_the_node_from_stopping(
     run(story())
 
 
-def test_too_many_reads_at_once_are_asked_to_come_again(
+def test_too_many_simultaneous_reads_are_asked_to_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_flight, "READS_MAX", 1)
-    monkeypatch.setattr(node_flight, "WAIT_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(server, "READS_MAX", 1)
+    monkeypatch.setattr(server, "WAIT_SECONDS_MAX", 0.01)
 
     def read(address: str) -> None:
         with open_bulk(address, "trades", patience_s=0.1) as one, open_bulk(address, "trades") as other:
@@ -344,7 +343,7 @@ def test_too_many_reads_at_once_are_asked_to_come_again(
     run(story())
 
 
-def test_tokens_open_what_they_open_for_subscribers(tmp_path: Path) -> None:
+def test_tokens_give_readers_the_rights_of_subscribers(tmp_path: Path) -> None:
     tokens = f"""
 [tokens]
 feed = {{ sha256 = "{token_hash("feed's secret")}", publish = ["trades"] }}

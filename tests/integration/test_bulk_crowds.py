@@ -14,7 +14,7 @@ import pytest
 from pyarrow import flight
 
 from gapless.client import connect
-from gapless.node import flight as node_flight
+from gapless.node.bulk_reads import server
 from gapless.store.history import History
 from gapless.wire.bulk import ReadTicket, encode
 from tests.integration.files import run, running
@@ -35,7 +35,7 @@ def options(name: str) -> flight.FlightCallOptions:
 def test_reads_of_one_principal_are_bounded_and_others_still_come_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_flight, "READS_OF_ONE_MAX", 2)
+    monkeypatch.setattr(server, "READS_OF_ONE_MAX", 2)
     opened: list[int] = []
     read = History.read
     monkeypatch.setattr(History, "read", lambda *a, **k: opened.append(1) or read(*a, **k))
@@ -92,7 +92,7 @@ def test_few_reads_are_computed_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
                 await client.publish_batch("trades", {"price": [1.0] * 100, "note": [""] * 100})
             door = await network.nodes["n1"].bulk.opened()
             await asyncio.to_thread(attack, door)
-        assert busy.most == node_flight.WORKERS_MAX
+        assert busy.most == server.WORKERS_MAX
 
     run(story())
 
@@ -111,7 +111,7 @@ class Busy:
                 self._inside += 1
                 self.most = max(self.most, self._inside)
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._inside > node_flight.WORKERS_MAX, 0.1)
+                self._changed.wait_for(lambda: self._inside > server.WORKERS_MAX, 0.1)
             batch = next(batches, None)
             with self._changed:
                 self._inside -= 1

@@ -13,8 +13,7 @@ from pyarrow import flight
 
 from gapless.client import connect
 from gapless.client.bulk import Bulk, open_bulk
-from gapless.node import flight as node_flight
-from gapless.node import idle
+from gapless.node.bulk_reads import server, slots
 from gapless.wire.bulk import ReadTicket, Refusal, encode
 from tests.integration.files import Network, run, running
 from tests.integration.test_bulk import NODE, filled, only, prices, publish
@@ -31,15 +30,15 @@ async def many(network: Network) -> None:
 
 @pytest.fixture
 def one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_flight, "READS_MAX", 1)
-    monkeypatch.setattr(node_flight, "WAIT_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(server, "READS_MAX", 1)
+    monkeypatch.setattr(server, "WAIT_SECONDS_MAX", 0.01)
 
 
 @pytest.mark.usefixtures("one_slot")
-def test_a_reader_that_takes_nothing_on_gives_its_slot_to_others_and_may_come_back(
+def test_an_idle_reader_loses_its_slot_and_may_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_flight, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.3)
 
     def read(address: str) -> None:
         with open_bulk(address, "trades") as one, open_bulk(address, "trades") as other:
@@ -57,7 +56,7 @@ def test_a_reader_that_takes_nothing_on_gives_its_slot_to_others_and_may_come_ba
 
 
 @pytest.mark.usefixtures("one_slot")
-def test_whoever_comes_back_too_late_hears_why_in_one_line(
+def test_a_reader_that_returns_too_late_gets_one_line_of_explanation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(place: Bulk) -> None:
@@ -69,7 +68,7 @@ def test_whoever_comes_back_too_late_hears_why_in_one_line(
             [under_way] = service.reads._under_way
             while not under_way.is_cut:
                 # As if it had waited for half a minute, as soon as it waits.
-                service.reads.look(time.monotonic() + idle.IDLE_SECONDS)
+                service.reads.look(time.monotonic() + slots.IDLE_SECONDS)
             with pytest.raises(
                 flight.FlightUnavailableError, match=r"^E412 .* took nothing for 30 s"
             ) as told:
@@ -82,19 +81,19 @@ def test_whoever_comes_back_too_late_hears_why_in_one_line(
             reader.read_chunk()
             # Nobody takes anything, and yet nothing waits any more in the end.
             while len(service.reads):
-                service.reads.look(time.monotonic() + idle.IDLE_SECONDS)
-                service.reads.look(time.monotonic() + 2 * idle.IDLE_SECONDS)
+                service.reads.look(time.monotonic() + slots.IDLE_SECONDS)
+                service.reads.look(time.monotonic() + 2 * slots.IDLE_SECONDS)
             with pytest.raises(flight.FlightUnavailableError):
                 reader.read_all()
 
-    made: list[node_flight.Service] = []
-    start = node_flight.Service.__init__
+    made: list[server.Service] = []
+    start = server.Service.__init__
 
-    def kept(service: node_flight.Service, *arguments: object) -> None:
+    def kept(service: server.Service, *arguments: object) -> None:
         made.append(service)
         start(service, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(node_flight.Service, "__init__", kept)
+    monkeypatch.setattr(server.Service, "__init__", kept)
 
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network:
@@ -108,14 +107,14 @@ def test_whoever_comes_back_too_late_hears_why_in_one_line(
 
 def test_large_batches_travel_in_pieces_that_a_slow_reader_can_take_in_time() -> None:
     batch = pa.RecordBatch.from_pydict({"tick": list(range(4_000)), "note": ["x" * 1_000] * 4_000})
-    pieces = list(node_flight.pieces(batch))
+    pieces = list(server.pieces(batch))
     assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([batch]))
     assert len(pieces) == 4
-    assert all(piece.nbytes <= 2 * node_flight.PIECE_BYTES for piece in pieces)
+    assert all(piece.nbytes <= 2 * server.PIECE_BYTES for piece in pieces)
     small = batch.slice(0, 10)
-    assert list(node_flight.pieces(small)) == [small]
+    assert list(server.pieces(small)) == [small]
     empty = batch.slice(0, 0)
-    assert list(node_flight.pieces(empty)) == [empty]
+    assert list(server.pieces(empty)) == [empty]
 
 
 def test_calls_that_are_not_for_this_door_get_one_clear_line(tmp_path: Path) -> None:
@@ -167,11 +166,11 @@ def test_calls_that_are_not_for_this_door_get_one_clear_line(tmp_path: Path) -> 
     run(story())
 
 
-def test_a_trouble_of_ours_is_one_line_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a secret of the node")
 
-    monkeypatch.setattr(node_flight.Source, "horizon", broken)
+    monkeypatch.setattr(server.BulkSource, "horizon", broken)
 
     def speak(address: str) -> None:
         with open_bulk(address, "trades") as bulk:
@@ -194,11 +193,11 @@ def test_a_trouble_of_ours_is_one_line_and_no_more(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_where_files_are_is_told_only_on_the_machine_that_has_them(
+def test_file_locations_are_revealed_only_on_the_same_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     if not here:
-        monkeypatch.setattr(node_flight, "is_loopback", lambda _: False)
+        monkeypatch.setattr(server, "is_loopback", lambda _: False)
 
     def read(address: str, folder: Path) -> None:
         with open_bulk(address, "trades") as bulk:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gapless.cli.fleet import Fleet
 from gapless.client import Client, Event, Subscription, connect
 from gapless.errors import ContentError
+from gapless.fleet import Fleet
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
 from gapless.wire.client_messages import ChangeFilter, Confirmed, RequestRefused, RowsDelivery
@@ -118,7 +118,7 @@ def test_a_filter_changes_at_the_tick_it_is_said_to(tmp_path: Path, name: str | 
     run(story())
 
 
-@pytest.mark.parametrize("victim", ["b1", "s1"])
+@pytest.mark.parametrize("victim", [pytest.param("b1", marks=pytest.mark.long), "s1"])
 def test_a_filter_changes_exactly_while_nodes_are_killed(tmp_path: Path, victim: str) -> None:
     async def story() -> None:
         async with (

@@ -11,7 +11,7 @@ from gapless.client import Client, Options, connect
 from gapless.client.publisher import Publisher
 from gapless.client.rows import PIECE_ROWS_MAX
 from gapless.errors import ContentError, LinkError, SchemaError, UsageError
-from gapless.node.publishing import TOGETHER_ROWS_MAX
+from gapless.protocol.sessions.edge_publishing import TOGETHER_ROWS_MAX
 from gapless.wire.client_messages import Receipt
 from gapless.wire.codec import ROWS_MAX
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
@@ -33,7 +33,7 @@ async def prices(subscription, count: int) -> list[object]:  # type: ignore[no-u
     return [(await anext(subscription))["price"] for _ in range(count)]
 
 
-def test_what_is_published_has_a_place_and_is_delivered(tmp_path: Path) -> None:
+def test_a_published_event_has_a_tick_and_is_delivered(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
             assert list(await client.topics()) == ["trades"]
@@ -120,7 +120,7 @@ def test_a_publisher_outlives_its_node(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_subscriber_goes_on_at_another_edge(tmp_path: Path) -> None:
+def test_a_subscriber_continues_at_another_edge(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             Cluster.running(FIVE_NODES, tmp_path) as cluster,

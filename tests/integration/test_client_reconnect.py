@@ -23,7 +23,7 @@ def trade(price: float) -> dict[str, object]:
     return {"name": f"event {price}", "price": price}
 
 
-def test_what_is_published_is_delivered_to_those_who_want_it(tmp_path: Path) -> None:
+def test_published_events_are_delivered_to_those_who_want_them(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             Cluster.running(ONE_NODE, tmp_path) as cluster,

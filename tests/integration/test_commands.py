@@ -1,6 +1,5 @@
 """The command line against a real node in a process of its own."""
 
-import io
 import json
 import re
 import signal
@@ -8,14 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from gapless.cli.exits import EXIT_INTERRUPTED
-from gapless.cli.main import main
+from tests.integration.said import Said
 
 COMMAND = [sys.executable, "-m", "gapless"]
 TOPICS = ("trades:sym=string,price=float,sent=timestamp?", "news:id=int,doc=xml", "notes:text=string?")
@@ -35,28 +33,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         node.terminate()
         assert node.wait(timeout=30) == 0, "a node that is asked to stop stops in order"
         node.stdout.close()
-
-
-class Said(NamedTuple):
-    """What a command said, and how it ended."""
-
-    status: object
-    out: str
-    err: str
-
-
-@pytest.fixture
-def gapless(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """Runs a command in this process: starting one takes much longer than most of them do."""
-
-    def run(*arguments: str, stdin: str = "") -> Said:
-        monkeypatch.setattr(sys, "argv", ["gapless", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Said(ended.value.code, *capsys.readouterr())
-
-    return run
 
 
 class Reader:
@@ -205,7 +181,7 @@ def test_ctrl_c_and_a_reader_that_leaves_end_a_subscription_well(address: str, r
     left.process.stdout = None
 
 
-def test_a_named_subscription_goes_on_where_its_output_ended(
+def test_a_named_subscription_resumes_after_the_printed_events(
     gapless: Callable[..., Said], address: str, readers: list[Reader]
 ) -> None:
     named = ("notes", "--name", "audit")
@@ -225,7 +201,7 @@ def test_a_named_subscription_goes_on_where_its_output_ended(
     assert not [each for each in listed if each["name"] == "audit"]
 
 
-def test_a_reader_that_leaves_is_no_mistake_of_match(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error_of_match(tmp_path: Path) -> None:
     file = tmp_path / "many.jsonl"
     file.write_text("".join(f'{{"n": {at}}}\n' for at in range(100_000)))
     command = [*COMMAND, "match", "--where", "n >= 0", str(file)]
@@ -256,12 +232,12 @@ def test_events_are_shown_as_a_table(
 #: What a person may get wrong, and how the answer begins.
 MISTAKES = {
     "pub news2 {}": "error: E141 there is no topic 'news2': there is ",
-    "pub trades {": "error: E158 the event is not JSON: ",
-    "pub trades [3]": "error: E158 the event is not a JSON object",
+    "pub trades {": "error: E158 the event: not JSON: ",
+    "pub trades [3]": "error: E158 the event: not an object",
     'pub trades {"prise":3}': "error: E111 the event: topic 'trades' has no column 'prise': it has sym,",
     'pub trades {"sym":"A","price":"x"}': "error: E158 the event: column 'price' (float): \"x\" is not a n",
     'pub trades {"price":1}': "error: E112 the event: column 'sym' is missing",
-    'pub trades {"sym":"\udcff","price":1}': "error: E158 the event is not JSON: ",
+    'pub trades {"sym":"\udcff","price":1}': "error: E158 the event: not JSON: ",
     "pub trades --file nothing.jsonl": "error: E156 nothing.jsonl: cannot be read: ",
     "pub trades --file README.md": "error: E157 README.md: what kind of file is this?",
     "pub trades --file pyproject.toml --format parquet": "error: E156 pyproject.toml: not a Parquet file",
@@ -343,7 +319,7 @@ def test_the_environment_says_where_to_ask(
 
 
 @pytest.mark.parametrize("command", ["status --json", "sub trades --from earliest --limit 1", "topic list"])
-def test_output_that_finds_no_room_is_told(address: str, command: str) -> None:
+def test_output_to_a_full_disk_is_reported(address: str, command: str) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         said = subprocess.run(
             [*COMMAND, *command.split(), "--to", address], stdout=full, stderr=subprocess.PIPE, text=True,
@@ -351,11 +327,11 @@ def test_output_that_finds_no_room_is_told(address: str, command: str) -> None:
         )  # fmt: skip
     assert said.returncode == 2
     assert said.stderr.splitlines()[-1] == (
-        "error: E154 standard output cannot be written: No space left on device: make room, and try again"
+        "error: E154 standard output cannot be written: No space left on device: make room, and retry"
     )
 
 
-def test_ctrl_c_ends_publishing_from_a_pipe_and_tells_what_is_durable(
+def test_ctrl_c_ends_publishing_from_a_pipe_and_reports_durable_events(
     address: str, readers: list[Reader]
 ) -> None:
     readers.append(Reader(address, "notes"))
@@ -372,14 +348,14 @@ def test_ctrl_c_ends_publishing_from_a_pipe_and_tells_what_is_durable(
         assert re.fullmatch(r"stopped: published 1 event, durable, .* s\n", publisher.stderr.read())
 
 
-def test_closed_standard_input_is_told(address: str) -> None:
+def test_closed_standard_input_is_reported(address: str) -> None:
     line = f"{sys.executable} -m gapless pub trades --to {address} <&-"
     said = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=60)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr == "error: E156 standard input is closed: name events or a file\n"
 
 
-def test_the_status_of_several_nodes_is_told(address: str, gapless: Callable[..., Said]) -> None:
+def test_the_status_of_several_nodes_is_printed(address: str, gapless: Callable[..., Said]) -> None:
     told = gapless("status", "--to", address, "--to", "gapless://127.0.0.1:1")
     assert told.status == 0
     assert told.err.startswith("gapless://127.0.0.1:1 does not answer: E401 ")
@@ -448,7 +424,7 @@ def test_a_node_is_measured(gapless: Callable[..., Said], tmp_path: Path) -> Non
     assert plot.read_text().startswith("<?xml")
 
 
-def test_both_parts_of_a_measurement_are_told(address: str, gapless: Callable[..., Said]) -> None:
+def test_both_parts_of_a_measurement_are_reported(address: str, gapless: Callable[..., Said]) -> None:
     said = gapless("bench", "--to", address, "--events", "2000", "--batch", "100", "--json")
     assert said.status == 0, said.err
     throughput = json.loads(said.out)["throughput"]

@@ -13,6 +13,7 @@ from gapless.cli.main import main
 COMMAND = [sys.executable, "-m", "gapless", "demo"]
 
 
+@pytest.mark.long
 def test_a_short_demo_keeps_every_promise(tmp_path: Path) -> None:
     arguments = ["--seconds", "4", "--rate", "400", "--json", "--keep", "kept"]
     # Spark takes seconds to start, twice; and minutes where others need the processors, too.

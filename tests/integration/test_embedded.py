@@ -9,6 +9,8 @@ import pytest
 
 import gapless
 from gapless.errors import LinkError, StoreError
+from gapless.node.spark import supervisor
+from tests.integration.files import until
 from tests.integration.nodes import PATIENCE_SECONDS
 
 TRADES = {"sym": "string", "price": "float"}
@@ -107,12 +109,37 @@ def test_an_error_of_the_program_passes_and_the_node_is_stopped(tmp_path: Path) 
     run(story())
 
 
+def is_running(process: str) -> bool:
+    return Path("/proc", process).exists()
+
+
+def test_the_first_view_starts_a_pipeline_that_stops_before_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "node" / "pipeline.log"
+    # In place of Spark: says whether it has a token and which process it is, and waits for its input to end.
+    stand_in = ["/bin/sh", "-c", "echo ${GAPLESS_TOKEN:+token} $$; exec cat"]
+    monkeypatch.setattr(supervisor, "command", lambda *_, **__: stand_in)
+
+    async def story() -> None:
+        async with gapless.embedded(tmp_path) as client:
+            await client.create_topic("trades", TRADES)
+            assert not output.exists()
+            await client.create_view("highs", "SELECT sym, max(price) AS high FROM trades GROUP BY sym")
+            await until(lambda: output.exists() and output.read_text().endswith("\n"))
+            token, process = output.read_text().split()
+            assert (token, is_running(process)) == ("token", True)
+        assert not is_running(process)
+
+    run(story())
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
 
     async def story() -> None:
-        with pytest.raises(StoreError, match=rf"^E303 .*{place}.*: check the disk and the rights"):
+        with pytest.raises(StoreError, match=rf"^E303 .*{place}.*: check the disk and the permissions"):
             async with gapless.embedded(tmp_path / place):
                 pass
 

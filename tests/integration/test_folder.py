@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gapless.client import Client, connect
-from gapless.client.subscription import Gap
 from gapless.errors import ParameterError, StoreError, SupersededError
 from gapless.model.ids import BrokerId
 from gapless.node import node as node_module
 from gapless.node.named import NamedBook
+from gapless.protocol.sessions.gaps import Gap
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
 
 
@@ -192,7 +192,7 @@ def test_an_older_copy_of_the_database_is_an_error(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_loss_that_is_accepted_is_a_gap_that_subscribers_are_told_of(tmp_path: Path) -> None:
+def test_an_accepted_loss_is_reported_to_subscribers_as_a_gap(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(ONE_NODE, tmp_path) as cluster:
             async with (
@@ -242,7 +242,7 @@ def harmed(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["trades-1", "node.sqlite"])
-def test_what_is_damaged_and_has_no_copy_can_be_given_up_as_the_error_says(tmp_path: Path, name: str) -> None:
+def test_damaged_files_without_a_copy_can_be_abandoned_as_the_error_says(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "n1"
     moved = folder / "log" / name if name == "trades-1" else folder / name
 
@@ -266,7 +266,7 @@ def test_what_is_damaged_and_has_no_copy_can_be_given_up_as_the_error_says(tmp_p
     run(story())
 
 
-def test_a_database_that_was_given_up_begins_anew(tmp_path: Path) -> None:
+def test_an_abandoned_database_is_recreated(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(ONE_NODE, tmp_path) as cluster:
             async with client_of(cluster, "n1") as client:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from gapless.client import connect
 from tests.hostile.victim import Victim
 
-ROUNDS = 6
 
-
-def test_a_killed_node_always_starts_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(6, marks=pytest.mark.long)])
+def test_a_killed_node_always_starts_again(rounds: int, tmp_path: Path) -> None:
     async def publish(port: int, rows: int) -> None:
         async with (
             connect(f"gapless://127.0.0.1:{port}") as client,
@@ -23,7 +24,7 @@ def test_a_killed_node_always_starts_again(tmp_path: Path) -> None:
             assert mine.gaps == []
 
     with Victim(tmp_path) as victim:
-        for round_number in range(ROUNDS):
+        for round_number in range(rounds):
             asyncio.run(publish(victim.port, 1 + 10 * round_number))
             victim.kill()
             victim.start()

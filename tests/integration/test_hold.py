@@ -94,7 +94,7 @@ def test_what_is_held_stays_until_it_is_acknowledged(text: str, edge: str, home:
     run(story())
 
 
-def test_a_hold_that_was_left_holds_on_also_over_a_restart(tmp_path: Path) -> None:
+def test_a_hold_survives_its_client_and_a_restart(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network, connect(network.address("n1")) as client:
             start = await publish(client, 0.0)

@@ -129,14 +129,14 @@ def test_a_thousand_times_the_same_garbage_is_one_line_and_a_count(
     assert {fields["code"] for fields in told} == {"E210"}
 
 
-def test_there_is_room_for_so_many_clients_and_no_more(tmp_path: Path) -> None:
+def test_the_number_of_clients_is_bounded(tmp_path: Path) -> None:
     async def story() -> None:
         patient = Options(connect_timeout_s=PATIENCE_SECONDS)
         async with running(f"{NODE}limits.clients_max = 2\n", tmp_path, "n1") as network:
             address = network.address("n1")
             async with connect(address):
                 async with connect(address):
-                    with pytest.raises(GaplessError, match="E197 this node has 2 clients already"):
+                    with pytest.raises(GaplessError, match="E197 this node already has 2 clients"):
                         await connect(address, options=Options(connect_timeout_s=0.1)).__aenter__()
                 # It is a refusal for the time being: who waits gets the place of who leaves.
                 async with connect(address, options=patient) as late:
@@ -145,7 +145,7 @@ def test_there_is_room_for_so_many_clients_and_no_more(tmp_path: Path) -> None:
     run(story())
 
 
-def test_the_oldest_stranger_makes_room_for_whoever_says_who_it_is(
+def test_the_oldest_unidentified_connection_is_closed_for_an_identified_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(descriptors_module, "STRANGERS_MAX", 5)

@@ -80,11 +80,11 @@ def test_a_past_does_not_pile_up_when_its_reader_does_not_read(loop: Loop, tmp_p
             await wire.subscribe(name="desk")
             assert wire.connection._transport is not None
             wire.connection._transport.pause_reading()
-            delivery = cluster.nodes["n1"].sessions.delivery
-            while not delivery._congested:
+            delivery = cluster.nodes["n1"].sessions.delivery.session
+            while not delivery.congested:
                 await client.status()
             assert delivery.rows < 40_000
-            [connection] = delivery._congested
+            [connection] = delivery.congested
             assert connection.backlog_bytes < 10 * 2**20
             wire.connection._transport.resume_reading()
             got = await wire.prices(40_000, acknowledge=False)

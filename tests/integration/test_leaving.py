@@ -55,7 +55,7 @@ def test_subscriptions_are_parked_and_ended_in_small_parts(
                     session.connection.abort("lost")
                     # It must not come back meanwhile.
                     client._session._fail(ConnectionError("the test is over"))  # type: ignore[arg-type]
-                    while any(each.session is session for each in held.held()) or (
+                    while any(each.client is session for each in held.held()) or (
                         len(held) > 1 and not named
                     ):
                         await asyncio.sleep(0)

@@ -11,10 +11,10 @@ import pytest
 from gapless.client import Client, Options, Subscription, connect
 from gapless.errors import StoreError, UsageError
 from gapless.model.ids import BrokerId, PubendId
-from gapless.node import subscriptions
 from gapless.node.config import NodeConfig
 from gapless.node.node import Node
 from gapless.protocol.network import Network
+from gapless.protocol.sessions import subscribing
 from gapless.wire.client_messages import (
     Acknowledge,
     ChangeFilter,
@@ -70,7 +70,7 @@ async def acked(subscription: Subscription, count: int) -> list[int]:
     return found
 
 
-def test_a_client_without_memory_goes_on_after_what_it_acknowledged(tmp_path: Path) -> None:
+def test_a_client_without_memory_resumes_after_what_it_acknowledged(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(FIVE_NODES, tmp_path) as cluster, client_of(cluster, "p1") as publisher:
             async with (
@@ -239,7 +239,7 @@ def test_the_newer_of_two_clients_takes_over_and_the_older_is_told(tmp_path: Pat
     run(story())
 
 
-def test_what_is_forgotten_begins_anew(tmp_path: Path) -> None:
+def test_a_forgotten_name_starts_over(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(ONE_NODE, tmp_path) as cluster:
             async with client_of(cluster, "n1") as client:
@@ -425,7 +425,7 @@ def reach_and_position(cluster: Cluster, name: str) -> tuple[int, int]:
     node = cluster.nodes["n1"]
     listed = json.loads(node.status())["subscriptions"]["list"]
     [position] = [each["positions"]["trades-1"] for each in listed if each["name"] == name]
-    return node.sessions.subscriptions._reach(PubendId("trades-1")), position
+    return node.sessions.subscriptions.session._reach(PubendId("trades-1")), position
 
 
 @pytest.mark.parametrize("mode", ["guaranteed", "holding"])
@@ -503,9 +503,9 @@ def test_a_name_that_the_disk_refuses_is_refused_to_the_client(
     run(story())
 
 
-def test_a_node_keeps_so_many_names_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_names_at_a_node_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr(subscriptions, "NAMED_MAX", 2)
+        monkeypatch.setattr(subscribing, "NAMED_MAX", 2)
         async with Cluster.running(ONE_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
             for name in ("one", "two", "one"):
                 async with client.subscribe("trades", name=name):

@@ -33,7 +33,7 @@ async def newest(client: Client, topic: str) -> list[dict[str, object]]:
     return found
 
 
-def test_whoever_comes_late_gets_the_newest_of_each_key_and_who_is_there_gets_all(tmp_path: Path) -> None:
+def test_late_subscribers_get_the_newest_of_each_key_and_present_ones_get_all(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             running(NODE, tmp_path, "n1") as network,

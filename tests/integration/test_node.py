@@ -121,7 +121,7 @@ def test_garbage_is_cut_off_and_nobody_else_notices(garbage: bytes, tmp_path: Pa
     run(story())
 
 
-def test_a_mistake_in_a_condition_is_told_to_who_made_it(tmp_path: Path) -> None:
+def test_a_mistake_in_a_condition_is_reported_to_its_client(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as client:
             client.say(Subscribe(request=7, topic=TOPIC, where="prise > 3"))

@@ -26,7 +26,7 @@ authority = "ca.pem"
 """
 
 
-def test_the_name_of_one_certificate_is_refused_to_another_and_to_whoever_shows_none(tmp_path: Path) -> None:
+def test_a_name_is_refused_to_other_certificates_and_to_none(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("n1")
     ann, bob = authority.context(authority.issue("ann")), authority.context(authority.issue("bob"))
@@ -87,7 +87,7 @@ def test_pongs_receipts_and_refusals_count_as_answers_and_deliveries_do_not(tmp_
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_client_over_tls_that_does_not_read_is_not_heard_until_it_does(loop: Loop, tmp_path: Path) -> None:
+def test_nothing_is_read_from_a_tls_client_that_does_not_read(loop: Loop, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("n1")
     wide = {f"{'column' * 40}{at}": "int" for at in range(200)}

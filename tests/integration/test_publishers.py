@@ -140,7 +140,7 @@ def test_an_identity_belongs_to_the_token_that_made_it_and_can_be_released(tmp_p
     run(story())
 
 
-def test_who_had_no_token_goes_on_with_one_when_a_network_gets_tokens(tmp_path: Path) -> None:
+def test_clients_continue_when_a_network_gets_tokens(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network, client_of(network) as client:
             await client.publisher("trades", identity="me").publish({"price": 0.0})

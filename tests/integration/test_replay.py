@@ -95,7 +95,10 @@ def test_a_subscriber_that_is_stopped_in_the_past_begins_again(tmp_path: Path) -
 def test_options_that_do_not_go_together_are_refused() -> None:
     for arguments, text in (
         (["--history"], "error: E151 --history goes with --from"),
-        (["--history", "--from", "0", "--order", "total"], "error: E151 --history gives pubend after pubend"),
+        (
+            ["--history", "--from", "0", "--order", "total"],
+            "error: E151 --history reads one pubend after",
+        ),
         (["--history", "--from", "0", "--name", "a", "--limit", "3"], "error: E151 --history and --name go"),
     ):
         command = [sys.executable, "-m", "gapless", "sub", "trades", *arguments]

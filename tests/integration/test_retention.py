@@ -42,7 +42,7 @@ async def all_kept(client: Client, count: int) -> list[float]:
 
 
 @pytest.mark.parametrize("rule", ["forever", "1d", "100MB"])
-def test_what_is_kept_can_be_had_from_the_beginning_also_after_a_restart(rule: str, tmp_path: Path) -> None:
+def test_kept_events_can_be_read_from_the_beginning_after_a_restart(rule: str, tmp_path: Path) -> None:
     async def story() -> None:
         text = f'{NODE}retention.trades = "{rule}"\n'
         async with (
@@ -61,7 +61,7 @@ def test_what_is_kept_can_be_had_from_the_beginning_also_after_a_restart(rule: s
     run(story())
 
 
-def test_what_everybody_has_is_gone_when_nothing_else_was_said(tmp_path: Path) -> None:
+def test_by_default_acknowledged_events_are_deleted(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             running(NODE, tmp_path, "n1") as network,
@@ -76,7 +76,7 @@ def test_what_everybody_has_is_gone_when_nothing_else_was_said(tmp_path: Path) -
     run(story())
 
 
-def test_time_passes_and_what_was_kept_for_so_long_is_let_go(tmp_path: Path) -> None:
+def test_events_are_deleted_when_their_retention_ends(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             running(f'{NODE}retention.trades = "1h"\n', tmp_path, "n1") as network,

@@ -75,7 +75,7 @@ def test_commands_come_in_with_an_authority_and_a_token(node: subprocess.Popen[s
             run("status"),
             "error: E404 the node's certificate is not accepted: its CA is not trusted: ",
         ),
-        (run("status", *authority, token="guess"), "error: E185 the token is none of this network's"),
+        (run("status", *authority, token="guess"), "error: E185 this network does not know the token"),
     ]:
         assert refused.returncode == 2, refused
         assert refused.stderr.startswith(reason), refused.stderr

@@ -119,7 +119,7 @@ def test_a_new_publisher_uses_a_repository_that_is_up(tmp_path: Path) -> None:
     run(story())
 
 
-def test_what_a_full_repository_says_is_told_with_its_own_code(tmp_path: Path) -> None:
+def test_a_full_repository_is_reported_with_its_own_code(tmp_path: Path) -> None:
     brief = Options(connect_timeout_s=0.05, give_up_s=0.05, backoff_min_s=0.001, backoff_max_s=0.01)
 
     async def story() -> None:

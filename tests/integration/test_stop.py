@@ -38,7 +38,7 @@ def configs(text: str, folder: Path, *names: str) -> dict[str, NodeConfig]:
     return {name: file.node(BrokerId(name), folder / name, "gapless test") for name in names}
 
 
-def test_a_publisher_goes_on_where_it_was_after_an_orderly_restart(tmp_path: Path) -> None:
+def test_a_publisher_continues_after_a_clean_restart(tmp_path: Path) -> None:
     async def story() -> None:
         config = configs(NODE, tmp_path, "n1")["n1"]
         first = await Node(config).__aenter__()

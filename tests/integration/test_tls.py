@@ -75,7 +75,7 @@ def test_events_cross_tls_from_a_client_over_two_brokers_to_a_client(loop: Loop,
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_what_is_wrong_with_tls_is_said_in_one_line(loop: Loop, tmp_path: Path) -> None:
+def test_tls_errors_are_one_line(loop: Loop, tmp_path: Path) -> None:
     issuer = Authority(tmp_path)
     issuer.issue("n1")
     other = Authority(tmp_path / "other", "other")
@@ -215,7 +215,7 @@ def test_a_broker_with_the_certificate_of_another_is_refused(tmp_path: Path) -> 
     run_story(story())
 
 
-def test_a_node_does_not_introduce_itself_to_whoever_answers_with_another_certificate(tmp_path: Path) -> None:
+def test_a_node_does_not_send_hello_to_a_peer_with_another_certificate(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("p1")
     path = authority.issue("mallory")
@@ -257,7 +257,7 @@ def test_a_node_asks_clients_for_certificates_when_it_is_told_to(tmp_path: Path)
             async with connect(address, tls=authority.context(own)) as client:
                 assert "trades" in await client.topics()
             assert (await refusal(address, tls=authority.path)).startswith(
-                "E196 this node takes only clients"
+                "E196 this node requires a client certificate"
             )
             # The node hangs up within the handshake of TLS; whether its reason arrives depends on the loop.
             assert "certificate" in await refusal(address, tls=authority.context(foreign))

@@ -64,7 +64,7 @@ def test_a_token_gives_the_rights_that_stand_beside_it_and_no_others(tmp_path: P
 
 
 @pytest.mark.parametrize("token", [None, "guessed"])
-def test_nobody_comes_in_without_a_token_of_the_network(token: str | None, tmp_path: Path) -> None:
+def test_clients_without_a_valid_token_are_refused(token: str | None, tmp_path: Path) -> None:
     async def story() -> None:
         async with running(NODE, tmp_path, "n1") as network:
             assert await code(connect(network.address("n1"), token=token).__aenter__()) == "E185"
@@ -88,7 +88,7 @@ def test_tokens_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("host", "told"), [("127.0.0.1", 0), ("0.0.0.0", 1)])
-def test_a_node_that_anybody_may_reach_says_so(
+def test_an_openly_reachable_node_logs_a_warning(
     host: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = load_network(NODE.partition("[tokens]")[0], "network.toml")

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from gapless.sync import connect
+from tests.integration.said import Said
 
 COMMAND = [sys.executable, "-m", "gapless"]
 
@@ -27,35 +28,31 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         node.stdout.close()
 
 
-def gapless(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_a_newcomer_needs_no_description(address: str) -> None:
+def test_a_newcomer_needs_no_description(gapless: Callable[..., Said], address: str) -> None:
     empty = gapless("topic", "list", "--to", address)
-    assert (empty.returncode, empty.stdout) == (0, "")
-    assert "topic create" in empty.stderr
+    assert (empty.status, empty.out) == (0, "")
+    assert "topic create" in empty.err
     made = gapless("topic", "create", "trades", "sym=string", "price=float?", "--to", address)
-    assert made.stdout == "created trades (sym=string price=float?) at node\n"
+    assert made.out == "created trades (sym=string price=float?) at node\n"
     again = gapless("topic", "create", "trades", "sym=string", "price=float?", "--json", "--to", address)
-    assert json.loads(again.stdout) == {
+    assert json.loads(again.out) == {
         "topic": "trades",
         "columns": {"sym": "string", "price": "float?"},
         "pubends": [{"pubend": "trades-node", "broker": "node"}],
         "created": False,
     }
     published = gapless("pub", "trades", '{"sym": "IBM", "price": 3.5}', "--to", address)
-    assert published.returncode == 0, published.stderr
-    listed = gapless("topic", "list", "--to", address).stdout.splitlines()
+    assert published.status == 0, published.err
+    listed = gapless("topic", "list", "--to", address).out.splitlines()
     assert [line.split() for line in listed] == [
         ["TOPIC", "AT", "COLUMNS"],
         ["trades", "node", "sym=string", "price=float?"],
     ]
-    shown = json.loads(gapless("topic", "show", "trades", "--json", "--to", address).stdout)
+    shown = json.loads(gapless("topic", "show", "trades", "--json", "--to", address).out)
     [pubend] = shown["pubends"]
     assert pubend["pubend"] == "trades-node"
     assert pubend["last_time"] > "2020"
-    table = gapless("topic", "show", "trades", "--to", address).stdout
+    table = gapless("topic", "show", "trades", "--to", address).out
     assert "price   float?" in table
     assert "trades-node  node" in table
 
@@ -72,29 +69,33 @@ def test_a_newcomer_needs_no_description(address: str) -> None:
         (("show", "nothing"), "E141"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(address: str, arguments: tuple[str, ...], code: str) -> None:
+def test_mistakes_are_one_line_and_exit_code_2(
+    gapless: Callable[..., Said], address: str, arguments: tuple[str, ...], code: str
+) -> None:
     refused = gapless("topic", *arguments, "--to", address)
-    assert refused.returncode == 2
-    assert refused.stdout == ""
-    [line] = refused.stderr.splitlines()
+    assert refused.status == 2
+    assert refused.out == ""
+    [line] = refused.err.splitlines()
     assert line.startswith(f"error: {code} ")
-    assert "Traceback" not in refused.stderr
+    assert "Traceback" not in refused.err
 
 
-def test_another_topic_of_the_same_name_is_refused_with_both(address: str) -> None:
+def test_another_topic_of_the_same_name_is_refused_with_both(
+    gapless: Callable[..., Said], address: str
+) -> None:
     gapless("topic", "create", "quotes", "bid=float", "--to", address)
     refused = gapless("topic", "create", "quotes", "bid=int", "--to", address)
-    assert refused.returncode == 2
-    assert "bid=float" in refused.stderr
-    assert "bid=int" in refused.stderr
+    assert refused.status == 2
+    assert "bid=float" in refused.err
+    assert "bid=int" in refused.err
 
 
-def test_a_publisher_identity_is_released(address: str) -> None:
+def test_a_publisher_identity_is_released(gapless: Callable[..., Said], address: str) -> None:
     with connect(address) as client:
         client.create_topic("released", {"n": "int"})
         client.publisher("released", identity="import-7").publish_batch({"n": [1]})
     done = gapless("topic", "release", "import-7", "--to", address)
-    assert (done.returncode, done.stdout) == (0, "released import-7\n")
+    assert (done.status, done.out) == (0, "released import-7\n")
     unknown = gapless("topic", "release", "import-8", "--to", address)
-    assert unknown.returncode == 2
-    assert unknown.stderr.startswith("error: E103 publisher 'import-8' is not known here")
+    assert unknown.status == 2
+    assert unknown.err.startswith("error: E103 publisher 'import-8' is not known here")

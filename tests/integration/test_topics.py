@@ -56,7 +56,7 @@ def test_a_created_topic_and_its_events_survive_a_restart(tmp_path: Path) -> Non
     run(story())
 
 
-def test_the_same_topic_again_is_no_error_and_another_one_is(tmp_path: Path) -> None:
+def test_creating_the_same_topic_again_is_not_an_error_and_a_different_one_is(tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(EMPTY_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
             await client.create_topic("bonds", BONDS)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,9 @@ import pytest
 import gapless.sync
 from gapless.views.registry import STATUS_TOPIC, Status, status_rows
 from tests.integration.relations import STOCK
+from tests.integration.said import Said
 
 COMMAND = [sys.executable, "-m", "gapless"]
-PATIENCE_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +41,24 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         node.stdout.close()
 
 
-def gapless_view(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "view", *arguments],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+@pytest.fixture
+def gapless_view(gapless: Callable[..., Said]) -> Callable[..., Said]:
+    """Runs `gapless view`."""
+    return lambda *arguments, stdin="": gapless("view", *arguments, stdin=stdin)
 
 
-def test_a_view_from_its_creation_to_its_end(address: str, tmp_path: Path) -> None:
+def test_a_view_from_its_creation_to_its_end(
+    gapless_view: Callable[..., Said], address: str, tmp_path: Path
+) -> None:
     there = ("--to", address)
     empty = gapless_view("list", *there)
-    assert (empty.returncode, empty.stdout) == (0, "")
-    assert "gapless view create" in empty.stderr
-    made = gapless_view("create", "stock", "--file", "-", "--no-wait", *there, text=STOCK)
-    assert (made.returncode, made.stdout) == (0, "created stock\n"), made.stderr
-    again = json.loads(gapless_view("create", "stock", STOCK, "--no-wait", "--json", *there).stdout)
+    assert (empty.status, empty.out) == (0, "")
+    assert "gapless view create" in empty.err
+    made = gapless_view("create", "stock", "--file", "-", "--no-wait", *there, stdin=STOCK)
+    assert (made.status, made.out) == (0, "created stock\n"), made.err
+    again = json.loads(gapless_view("create", "stock", STOCK, "--no-wait", "--json", *there).out)
     assert (again["created"], again["topic"]) == (False, "view.stock")
-    assert gapless_view("list", *there).stdout.splitlines() == [
+    assert gapless_view("list", *there).out.splitlines() == [
         "VIEW   STATE    SQL",
         f"stock  waiting  {STOCK}",
     ]
@@ -75,40 +72,40 @@ def test_a_view_from_its_creation_to_its_end(address: str, tmp_path: Path) -> No
         said = Status("stock", again["topic"], "running", rows=2, as_of='{"sales": {"sales-node": 5}}')
         client.publish_batch(STATUS_TOPIC, status_rows([said]))
     waited = gapless_view("create", "stock", STOCK, *there)
-    assert (waited.returncode, waited.stdout) == (0, "was there already: stock, running, 2 rows\n")
-    [listed] = json.loads(gapless_view("list", "--json", *there).stdout)
+    assert (waited.status, waited.out) == (0, "was there already: stock, running, 2 rows\n")
+    [listed] = json.loads(gapless_view("list", "--json", *there).out)
     assert (listed["state"], listed["rows"], listed["as_of"]) == ("running", 2, {"sales": {"sales-node": 5}})
     shown = gapless_view("show", "stock", *there)
-    assert [line.split() for line in shown.stdout.splitlines() if line.strip(" ─")] == [
+    assert [line.split() for line in shown.out.splitlines() if line.strip(" ─")] == [
         ["item", "total"],
         ["a", "1"],
         ["b", "2"],
     ]
-    assert shown.stderr == "2 of 2 rows, as of 2026-01-31 12:00:00.000\n"
+    assert shown.err == "2 of 2 rows, as of 2026-01-31 12:00:00.000\n"
     low = gapless_view("show", "stock", "--where", "total < 2", "--json", *there)
-    assert [json.loads(line) for line in low.stdout.splitlines()] == [{"item": "a", "total": 1}]
+    assert [json.loads(line) for line in low.out.splitlines()] == [{"item": "a", "total": 1}]
     watched = gapless_view("watch", "stock", "--json", "--limit", "1", *there)
-    assert [json.loads(line) for line in watched.stdout.splitlines()] == [
+    assert [json.loads(line) for line in watched.out.splitlines()] == [
         {"weight": 1, "row": {"item": "b", "total": 2}},
         {"weight": 1, "row": {"item": "a", "total": 1}},
         {"as_of": {"sales": {"sales-node": 1769860800000000}}},
     ]
     picture = tmp_path / "stock.svg"
     explained = gapless_view("explain", "stock", "--svg", str(picture), *there)
-    assert explained.stdout.startswith("view stock\n"), explained.stderr
+    assert explained.out.startswith("view stock\n"), explained.err
     assert picture.read_text().lstrip().startswith("<svg")
-    assert gapless_view("drop", "stock", *there).stdout == "dropped stock\n"
-    assert gapless_view("list", "--json", *there).stdout == "[]\n"
+    assert gapless_view("drop", "stock", *there).out == "dropped stock\n"
+    assert gapless_view("list", "--json", *there).out == "[]\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["show", "nothing"], "error: E173 there is no view 'nothing'"),
-        (["create", "a b", "SELECT item FROM sales"], "error: E173 'a b' is no name for a view"),
+        (["create", "a b", "SELECT item FROM sales"], "error: E173 'a b' is not a valid name for a view"),
         (["create", "v", "SELECT thing FROM sales"], "error: E166 at 8: "),
         (["create", "v", "SELEC item"], "error: E165 at 1: "),
-        (["create", "v"], "error: E151 give the text of the view, or --file"),
+        (["create", "v"], "error: E151 give either the text of the view or --file"),
         (["explain"], "error: E151 name a view, or give its text"),
         (["explain", "--sql", "SELECT item FROM sale"], "error: E166 at 18: "),
         (["create", "v", "--file", "/no/such/file"], "error: E156 /no/such/file: cannot be read"),
@@ -116,33 +113,39 @@ def test_a_view_from_its_creation_to_its_end(address: str, tmp_path: Path) -> No
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
-def test_what_cannot_be_done_is_one_line_and_status_2(address: str, arguments: list[str], line: str) -> None:
+def test_an_error_is_one_line_and_status_2(
+    gapless_view: Callable[..., Said], address: str, arguments: list[str], line: str
+) -> None:
     done = gapless_view(*arguments, "--to", address)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith(line), done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.status == 2
+    assert done.out == ""
+    assert done.err.startswith(line), done.err
+    assert "Traceback" not in done.err
 
 
-def test_a_view_that_nobody_computes_is_not_waited_for_without_end(address: str) -> None:
+def test_a_view_that_nobody_computes_is_not_waited_for_without_end(
+    gapless_view: Callable[..., Said], address: str
+) -> None:
     done = gapless_view("create", "idle", STOCK, "--wait", "0.5", "--to", address)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: E505 view 'idle' was created and does not run after 0.5 seconds")
+    assert done.status == 2
+    assert done.err.startswith("error: E505 view 'idle' was created but does not run after 0.5 seconds")
 
 
-def test_a_view_that_fails_says_why(address: str) -> None:
-    made = json.loads(gapless_view("create", "bad", STOCK, "--no-wait", "--json", "--to", address).stdout)
+def test_a_view_that_fails_says_why(gapless_view: Callable[..., Said], address: str) -> None:
+    made = json.loads(gapless_view("create", "bad", STOCK, "--no-wait", "--json", "--to", address).out)
     with gapless.sync.connect(address) as client:
         said = Status("bad", made["topic"], "failed", message="E502 view 'bad' shows 3 rows, at most 2")
         client.publish_batch(STATUS_TOPIC, status_rows([said]))
     done = gapless_view("create", "bad", STOCK, "--to", address)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: E505 view 'bad' was created and failed: E502 view 'bad' shows 3 rows, at most 2\n"
+    assert done.status == 2
+    assert done.err == (
+        "error: E505 view 'bad' was created but failed: E502 view 'bad' shows 3 rows, at most 2\n"
     )
 
 
-def test_without_java_at_the_node_creating_a_view_says_so_at_once(tmp_path: Path) -> None:
+def test_without_java_at_the_node_creating_a_view_says_so_at_once(
+    gapless_view: Callable[..., Said], tmp_path: Path
+) -> None:
     arguments = ["up", "--topic", "sales:item=string,qty=int", "--listen", "127.0.0.1:0"]
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     with subprocess.Popen(
@@ -156,9 +159,9 @@ def test_without_java_at_the_node_creating_a_view_says_so_at_once(tmp_path: Path
         there = ("--to", json.loads(node.stdout.readline())["listens"], "--wait", "3600")
         for name in ("stock", "again"):
             made = gapless_view("create", name, STOCK, *there)
-            assert (made.returncode, made.stdout) == (2, "")
-            assert made.stderr == (
-                f"error: E174 view '{name}' was created and waits for Spark: at the node, Java is not "
+            assert (made.status, made.out) == (2, "")
+            assert made.err == (
+                f"error: E174 view '{name}' was created but waits for Spark: at the node, Java is not "
                 "installed: Spark needs Java 17 or newer, or JAVA_HOME set to it\n"
             )
         node.terminate()

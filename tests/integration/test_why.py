@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gapless.cli.nodes import Door
+from gapless.cli.nodes import Credentials
 from gapless.cli.reports import Place, Watch
-from gapless.cli.why import _asked, _everybody, parse_question
-from gapless.cli.why_story import Story, told
+from gapless.cli.why.command import _asked, _everybody, parse_question
+from gapless.cli.why.story import Story, told
 from gapless.client import Client, Options, connect
 from gapless.errors import UsageError
 from gapless.model.ids import BrokerId
@@ -32,8 +32,8 @@ class Asker:
 
     async def why(self, tick: int, subscription: str, pubend: str = PUBEND) -> Story:
         question = parse_question(f"{pubend}:{tick}", subscription)
-        async with Watch([Place(self.at("s1"))], Door()) as watch:
-            places = await _everybody(watch, Door())
+        async with Watch([Place(self.at("s1"))], Credentials()) as watch:
+            places = await _everybody(watch, Credentials())
             assert sorted(places) == ["b1", "b2", "p1", "s1", "s2"], "every broker is found from one of them"
             answers = await _asked(watch, places, question)
             edge = next(name for name, each in answers.items() if each is not None and each["subscription"])
@@ -113,8 +113,8 @@ def test_an_event_that_cannot_come_is_followed_to_where_it_waits(tmp_path: Path)
                 assert receipt.tick is not None
                 question = parse_question(f"{PUBEND}:{receipt.tick}", "client reader#1")
                 places = [Place(asker.at(each), each) for each in cluster.addresses]
-                async with Watch(places, Door()) as watch:
-                    answers = await _asked(watch, await _everybody(watch, Door()), question)
+                async with Watch(places, Credentials()) as watch:
+                    answers = await _asked(watch, await _everybody(watch, Credentials()), question)
                     topics = await reader.topics()
                 found = told(question, answers, topics["trades"].schema, "s1")
                 assert found.verdict == "waiting"

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from gapless.content.condition import Condition
 from gapless.content.domain import Domain
-from gapless.content.like import parse_like
 from gapless.content.normal import both, compare, comparison_domain, either, like, matches, within
-from gapless.content.terms import Column, Constant, arithmetic
+from gapless.content.sql.like import parse_like
+from gapless.content.terms import ColumnTerm, Constant, arithmetic
 from gapless.content.values import key_of
 from gapless.content.xml.parse import parse_pattern
 from gapless.model.schema import COLUMN_TYPES
@@ -47,7 +47,7 @@ VALUES: dict[str, list[object]] = {
 }
 KINDS = {"i": "int", "j": "int", "f": "float", "s": "string", "u": "string", "b": "bool", "d": "decimal"}
 KINDS |= {"t": "timestamp", "y": "binary", "x": "xml"}
-COLUMNS = {name: Column(name, kind) for name, kind in KINDS.items()}
+COLUMNS = {name: ColumnTerm(name, kind) for name, kind in KINDS.items()}
 
 
 def random_rows(random: Random, count: int) -> pa.RecordBatch:

@@ -7,25 +7,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gapless.content import forest as forest_module
 from gapless.content.condition import NOTHING, Condition
-from gapless.content.cover import covers, surely_covers
+from gapless.content.covering import forest as forest_module
+from gapless.content.covering.cover import covers, surely_covers
+from gapless.content.covering.forest import Forest
+from gapless.content.covering.verdict import Cover
+from gapless.content.covering.work import UNBOUNDED, Work
 from gapless.content.domain import Domain
 from gapless.content.evaluate import mask
-from gapless.content.forest import Forest
 from gapless.content.language import parse_condition
 from gapless.content.normal import both, within
 from gapless.content.rows import Rows
-from gapless.content.terms import Column
-from gapless.content.verdict import Cover
-from gapless.content.work import UNBOUNDED, Work
+from gapless.content.terms import ColumnTerm
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from tests.properties.drawn import random_condition, random_rows
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_covered_is_accepted(seed: int) -> None:
+def test_covered_events_are_accepted(seed: int) -> None:
     """Every event that the covered one accepts is accepted by the one that covers it."""
     random = Random(seed)
     columns = "".join(random.sample("ijfsubdtx", 3))
@@ -38,7 +38,7 @@ def test_what_is_covered_is_accepted(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_less_work_never_makes_an_answer_of_its_own(seed: int) -> None:
+def test_less_work_only_turns_answers_into_unknown(seed: int) -> None:
     """What is answered with little work is what is answered with much, or UNKNOWN."""
     random = Random(seed)
     columns = "".join(random.sample("ijfsubdtx", 3))
@@ -54,11 +54,11 @@ def test_less_work_never_makes_an_answer_of_its_own(seed: int) -> None:
 #: Every value that a small integer column, a boolean and a text can have in the brute-force check.
 SMALL = {"n": [None, -1, 0, 1, 2, 3], "b": [None, False, True], "s": [None, "", "a", "a\0", "ab", "b"]}
 TYPES = {"n": pa.int64(), "b": pa.bool_(), "s": pa.string()}
-SMALL_COLUMNS = [Column("n", "int"), Column("b", "bool"), Column("s", "string")]
+SMALL_COLUMNS = [ColumnTerm("n", "int"), ColumnTerm("b", "bool"), ColumnTerm("s", "string")]
 EVENTS = list(product(*SMALL.values()))
 
 
-def small_domain(random: Random, column: Column) -> Domain:
+def small_domain(random: Random, column: ColumnTerm) -> Domain:
     """A set whose ends are such that the small values tell any two of them apart."""
     match column.name:
         case "n":
@@ -126,9 +126,7 @@ def test_a_forest_knows_the_maximal_subscriptions(
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_forest_without_enough_work_shows_too_much_and_never_too_little(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forest_without_enough_work_is_never_too_small(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever work is left for each change, and whoever goes on when: all that is wanted is shown."""
     random = Random(seed)
     monkeypatch.setattr(forest_module, "MISSES_MAX", 10**9)
@@ -180,12 +178,12 @@ def test_a_conjunction_that_leaves_a_column_no_value_is_nothing(text: str) -> No
 IMPOSSIBLE = Schema.parse(TopicId("t"), {"n": "int?", "m": "int?", "s": "string?", "x": "xml?"})
 
 
-def test_a_forest_forgets_the_calculations_of_those_that_left() -> None:
+def test_a_forest_forgets_unused_calculations() -> None:
     forest = Forest()
     forest.add(parse_condition("n > 3", IMPOSSIBLE))
     for factor in range(2, 50):
         condition = parse_condition(f"n * {factor} = 8 AND m > 2", IMPOSSIBLE)
         forest.add(condition)
         forest.remove(condition)
-    assert list(forest._roots._all._lows) == [Column("n", "int")]
+    assert list(forest._roots._all._lows) == [ColumnTerm("n", "int")]
     forest.check()

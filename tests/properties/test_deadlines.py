@@ -11,7 +11,7 @@ steps = st.lists(st.tuples(pubends, st.none() | st.integers(0, 50), st.integers(
 
 
 @given(steps)
-def test_the_heap_finds_what_a_search_finds(told: list[tuple[PubendId, int | None, int]]) -> None:
+def test_the_heap_equals_a_linear_search(told: list[tuple[PubendId, int | None, int]]) -> None:
     deadlines, plain = Deadlines(), dict[PubendId, int]()
     for pubend, at_ms, now_ms in told:
         deadlines.put(pubend, at_ms)

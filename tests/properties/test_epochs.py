@@ -124,5 +124,5 @@ def test_stamps_are_printed_for_people() -> None:
     assert repr(Epochs({EDGES[0]: EPOCH_NONE}, 7)) == "Epochs(s1:none others:0.7)"
 
 
-def test_a_stamp_is_not_equal_to_what_is_no_stamp() -> None:
+def test_a_stamp_is_not_equal_to_other_types() -> None:
     assert Epochs({EDGES[0]: 1}) != {EDGES[0]: 1}

@@ -5,14 +5,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from gapless.content.index.features import UNKNOWN_VALUE, Identities
+from gapless.content.index.features import UNKNOWN_VALUE, ValueNumbers
 from gapless.content.rows import NULL_CODE
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_all_at_once_finds_what_one_by_one_finds(seed: int) -> None:
+def test_batch_lookup_equals_single_lookup(seed: int) -> None:
     random = Random(seed)
-    identities = Identities()
+    identities = ValueNumbers()
     asked: list[int] = []
     # The last two have no code.
     values = [*range(random.choice([10, 300])), -(2**63) + 1, 2**63 - 1, 2**63, -(10**30)]
@@ -34,8 +34,8 @@ def test_all_at_once_finds_what_one_by_one_finds(seed: int) -> None:
     assert not len(identities)
 
 
-def test_values_that_came_and_went_are_let_go() -> None:
-    identities = Identities()
+def test_unused_values_are_freed() -> None:
+    identities = ValueNumbers()
     for value in range(5_000):
         identities.acquire(value)
         identities.find_codes(np.asarray([value]))

@@ -70,7 +70,7 @@ def test_an_index_that_lost_everything_holds_nothing() -> None:
     assert index.nbytes <= grown, "churn must not grow the index"
 
 
-def test_churn_leaves_nothing_behind_of_calculations_that_nobody_asks_for() -> None:
+def test_churn_leaks_no_calculations() -> None:
     batch = pa.record_batch({"i": [7, 14], "s": ["a", "b"]})
     schema = Schema.parse(TopicId("t"), {"i": "int", "s": "string"})
     index = Index()

@@ -65,7 +65,7 @@ def test_the_edges_below_a_cell_and_the_ways_to_them_agree(network: Network) -> 
 
 
 @given(networks())
-def test_neighbours_and_connections_tell_the_same(network: Network) -> None:
+def test_neighbours_and_connections_agree(network: Network) -> None:
     pairs = network.connections()
     assert len(set(pairs)) == len(pairs) == len(network.links)
     for one, other in pairs:

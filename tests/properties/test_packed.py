@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.content.condition import EVERYTHING, NOTHING, Condition
-from gapless.content.cover import surely_covers
+from gapless.content.covering.cover import surely_covers
 from gapless.content.domain import Domain
 from gapless.content.evaluate import mask
 from gapless.content.rows import Rows
@@ -77,7 +77,7 @@ def test_any_message_is_refused_or_sound(thing: object) -> None:
 
 
 @given(st.lists(conjunctions, max_size=3))
-def test_what_looks_like_a_condition_is_refused_or_sound(drawn: list[object]) -> None:
+def test_mutated_conditions_are_refused_or_sound(drawn: list[object]) -> None:
     sound(msgspec.msgpack.encode(drawn))
 
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.cli.pub_rows import RowReader
-from gapless.cli.sub import line_printer
-from gapless.cli.sub_history import PastRows
+from gapless.cli.files.formats import LineBlock
+from gapless.cli.pub.rows import RowReader
+from gapless.cli.sub.command import line_printer
+from gapless.cli.sub.history import PastRows
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 
@@ -51,5 +52,5 @@ def test_printed_rows_are_read_back_unchanged(drawn: list[dict[str, object]]) ->
     with contextlib.redirect_stdout(printed):
         line_printer(SCHEMA, names=False)(PastRows(batch, [], []), len(drawn))  # type: ignore[arg-type]
     lines = [line.encode() for line in printed.getvalue().splitlines(keepends=True)]
-    [piece] = RowReader(SCHEMA).lines(lines, 1, "stdin")
+    [piece] = RowReader(SCHEMA).lines(LineBlock.of(lines, 1), "stdin")
     assert piece.rows.equals(batch)

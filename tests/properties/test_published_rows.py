@@ -189,7 +189,7 @@ def test_texts_that_are_no_utf_8_are_refused(text: bytes, place: int) -> None:
     assert decoded(frame_with(b"\x9a" + b"".join(pieces))) is None
 
 
-def test_rows_with_something_behind_them_are_refused() -> None:
+def test_rows_with_trailing_bytes_are_refused() -> None:
     row = msgspec.msgpack.encode((1, 2.0, "x", True, b"y", None, None, None, None, None))
     assert decoded(frame_with(row, row + b"\xc0")) is None
     assert decoded(frame_of(struct.pack("<I", len(row)), row + b"\xc0")) is None

@@ -7,21 +7,20 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.notes import PublisherPosition
 from gapless.model.packed import PackedRows
 from gapless.model.ticks import Tick
 from gapless.node.config import sole_network
-from gapless.node.identities import Identities
-from gapless.node.publishers import HOLES_MAX, Publishers
 from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING, Rights
-from gapless.protocol.effects import AcceptPublish, AppendRecord, BatchRecord, RefusePublish
+from gapless.protocol.effects import AcceptPublish, RefusePublish
 from gapless.protocol.events import Event, PublishRequested
-from gapless.store.recovery import PublisherPosition
+from gapless.protocol.sessions.identities import PublisherIdentities
+from gapless.protocol.sessions.publishers import HOLES_MAX, Publishers
 from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, Receipt
 
 TOPIC, PUBEND = TopicId("t"), PubendId("t")
@@ -64,7 +63,7 @@ class Bench:
             disk,
             disk.positions.values(),
             disk.remembered,
-            Identities(),  # type: ignore[arg-type]
+            PublisherIdentities(),
         )
         self.publishing = Publishing(NETWORK, {PUBEND: self.publishers}, self._feed, {})
         self.under_way: list[tuple[int, list[tuple[str, int]], bytes]] = []
@@ -91,8 +90,7 @@ class Bench:
         assert isinstance(event, PublishRequested)
         columns = event.rows.columns() if isinstance(event.rows, PackedRows) else event.rows
         rows = [(str(row["publisher"]), int(row["number"])) for row in columns.to_pylist()]
-        record = AppendRecord(pubend=PUBEND, token=event.token, record=BatchRecord(batch=None))  # type: ignore[arg-type]
-        self.under_way.append((event.token, rows, self.publishing.note_of(record)))
+        self.under_way.append((event.token, rows, event.note))
 
     def flush(self) -> None:
         """The oldest record that is under way becomes durable."""
@@ -100,7 +98,7 @@ class Bench:
         start = len(self.disk.rows) + 1
         self.disk.rows += rows
         self.disk.kept_notes.append((len(self.disk.rows), note))
-        ticks = np.arange(start, start + len(rows), dtype=np.int64)
+        ticks = range(start, start + len(rows))
         self.publishing.accepted(AcceptPublish(pubend=PUBEND, token=token, ticks=ticks))
 
     def fail(self) -> None:

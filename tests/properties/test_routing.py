@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.content.condition import EVERYTHING, Condition
-from gapless.content.cover import surely_covers
+from gapless.content.covering.cover import surely_covers
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, TopicId
@@ -222,12 +222,14 @@ def play(conditions_max: int, story: list[tuple], work: int = 10_000) -> None:
 
 
 @given(st.sampled_from([1, 2, 3, 512]), st.lists(acts, max_size=60))
-def test_what_covers_the_rest_accepts_what_all_of_it_accepts(conditions_max: int, story: list[tuple]) -> None:
+def test_maximal_conditions_accept_what_all_conditions_accept(
+    conditions_max: int, story: list[tuple]
+) -> None:
     play(conditions_max, story)
 
 
 @given(st.sampled_from([1, 512]), st.sampled_from([1, 5, 20]), st.lists(acts, max_size=60))
-def test_conditions_that_are_compared_later_are_advertised_meanwhile(
+def test_conditions_not_yet_compared_are_advertised(
     conditions_max: int, work: int, story: list[tuple]
 ) -> None:
     play(conditions_max, story, work)

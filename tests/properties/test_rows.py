@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gapless.model.batch import EventBatch
-from gapless.model.stream import Rows
+from gapless.model.stream import StreamRows
 from gapless.model.ticks import TICK_MAX, TICK_MIN
 from tests.properties.strategies import inside, spans, ticks
 
@@ -27,7 +27,7 @@ class RowsTwins(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows = Rows()
+        self.rows = StreamRows()
         self.twin: dict[int, str] = {}
 
     @rule(drawn=st.dictionaries(ticks, st.sampled_from(["a", "b"]), max_size=8))
@@ -81,7 +81,7 @@ TestRowsTwins.settings = settings(stateful_step_count=20)
 
 
 def test_a_span_the_wrong_way_round_drops_nothing() -> None:
-    rows = Rows()
+    rows = StreamRows()
     rows.add(batch_of(dict.fromkeys(range(10), "a")))
     assert rows.drop(7, 3) == 0
     assert rows_of(rows.between(0, 10)) == [(tick, "a") for tick in range(10)]

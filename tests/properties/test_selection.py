@@ -143,7 +143,7 @@ changes = st.lists(asked, min_size=1, max_size=8).flatmap(
 
 
 @given(batches, changes)
-def test_a_selection_that_changes_is_at_all_times_what_a_new_one_would_be(twin, changed) -> None:
+def test_a_changed_selection_equals_a_new_one(twin, changed) -> None:
     selection, there = Selection(), list[Asked]()
     batch = batch_of(twin)
     for question, goes in changed:
@@ -182,7 +182,7 @@ def ints(*values: int | None) -> EventBatch:
     )
 
 
-def test_a_null_beside_them_does_not_blur_large_integers() -> None:
+def test_a_null_does_not_round_large_integers() -> None:
     batch = ints(2**53, 2**53 + 1, None)
     for text in (f"n = {2**53 + 1}", f"n > {2**53} AND n < {2**53 + 2}"):
         assert Selection([where(text, n="int?")]).mask(batch).tolist() == [False, True, False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.content.condition import Condition
@@ -13,6 +13,7 @@ from gapless.content.language import parse_condition
 from gapless.errors import ContentError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
+from tests.budget import examples
 from tests.properties.conditions import Generator, write
 
 SCHEMA = Schema.parse(
@@ -61,13 +62,13 @@ def attempt(text: str, schema: Schema) -> Condition | ContentError:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     read(text)
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 @given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(["", " "]))
 def test_any_words_are_read_or_refused(words: list[str], between: str) -> None:
     read(between.join(words))
@@ -100,7 +101,7 @@ grammar = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(grammar)
 def test_well_formed_texts_of_any_types_are_read_or_refused(text: str) -> None:
     read(text)

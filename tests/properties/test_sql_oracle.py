@@ -17,7 +17,7 @@ import pytest
 from gapless.content import normal
 from gapless.content.evaluate import mask
 from gapless.content.rows import Rows
-from gapless.content.sql import parse_sql
+from gapless.content.sql.parse import parse_sql
 from tests.properties.conditions import Generator, variant, write
 
 SEED = int(os.environ.get("GAPLESS_SQL_SEED", "20260101"))
@@ -83,7 +83,7 @@ def test_a_printed_condition_is_read_as_the_same_condition(seed: int, terms_max:
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + SCHEMAS))
-def test_what_is_said_differently_has_one_identity(seed: int) -> None:
+def test_equivalent_forms_have_one_identity(seed: int) -> None:
     generator = Generator(seed)
     chance = random.Random(seed)
     for _ in range(CONDITIONS):

@@ -71,7 +71,7 @@ class _Story:
 
 
 @given(ACTIONS)
-def test_a_log_is_never_behind_what_was_noted_of_it(actions: list[tuple[str, int]]) -> None:
+def test_a_log_is_never_behind_its_note(actions: list[tuple[str, int]]) -> None:
     story = _Story()
     for action, number in [*actions, ("cut", 7)]:
         try:
@@ -84,7 +84,7 @@ def test_a_log_is_never_behind_what_was_noted_of_it(actions: list[tuple[str, int
 
 
 @given(st.integers(1, 12), st.integers(0, 2_000))
-def test_a_log_that_was_cut_below_what_was_noted_is_behind(events: int, cut: int) -> None:
+def test_a_log_cut_below_its_note_is_behind(events: int, cut: int) -> None:
     files = FaultyFiles()
     log = opened(files)
     for tick in range(events):

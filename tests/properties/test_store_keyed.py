@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.errors import StoreError
@@ -22,6 +22,7 @@ from gapless.store.keyed import KeyedLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
 from gapless.store.retention import Keep, Retention
+from tests.budget import examples, parts
 from tests.contracts.events import start
 from tests.contracts.faulty import FaultyFiles, Killed, failing, killing
 
@@ -158,7 +159,7 @@ steps = st.lists(
 @pytest.mark.parametrize("make", [disk_store, memory_store], ids=["disk", "memory"])
 @pytest.mark.parametrize("retention", [NEWEST, RELATION], ids=str)
 @given(story=steps)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_log_of_the_newest_is_a_dictionary(
     make: Callable[[Retention], Store], retention: Retention, story: list[tuple[object, ...]]
 ) -> None:
@@ -182,7 +183,7 @@ def busy(store: Store, rounds: int = 60) -> None:
 
 
 @pytest.mark.parametrize("retention", [NEWEST, RELATION], ids=str)
-def test_what_is_superseded_makes_room(retention: Retention) -> None:
+def test_superseded_rows_are_deleted(retention: Retention) -> None:
     store = disk_store(retention)
     busy(store)
     before = store.log.log_bytes
@@ -202,7 +203,7 @@ def test_what_is_superseded_makes_room(retention: Retention) -> None:
     store.check()
 
 
-def test_what_is_not_remembered_elsewhere_keeps_its_notes() -> None:
+def test_notes_not_stored_elsewhere_are_kept() -> None:
     store = disk_store(RELATION)
     busy(store)
     notes = list(store.log.notes(0))
@@ -217,7 +218,7 @@ def test_what_is_not_remembered_elsewhere_keeps_its_notes() -> None:
     store.check()
 
 
-def test_promises_outlive_what_is_rewritten() -> None:
+def test_promises_survive_a_rewrite() -> None:
     store = disk_store(RELATION)
     promise: StartRecord = start("edge", 3, 17)
     store.token += 1
@@ -230,8 +231,9 @@ def test_promises_outlive_what_is_rewritten() -> None:
     assert before.starts == (promise,)
 
 
+@pytest.mark.parametrize("part", parts(8))
 @pytest.mark.parametrize("retention", [NEWEST, RELATION], ids=str)
-def test_a_death_at_any_call_while_tidying_loses_nothing(retention: Retention) -> None:
+def test_a_death_at_any_call_while_tidying_loses_nothing(retention: Retention, part: int) -> None:
     files = FaultyFiles()
     store = disk_store(retention, files)
     busy(store, 40)
@@ -239,7 +241,7 @@ def test_a_death_at_any_call_while_tidying_loses_nothing(retention: Retention) -
     store.log.tidy(TICK_MAX)
     calls = files.calls - begun
     assert calls > 8
-    for at in range(1, calls + 1):
+    for at in range(1 + part, calls + 1, 8):
         for power_cut in (False, True):
             files = FaultyFiles()
             store = disk_store(retention, files)
@@ -258,7 +260,7 @@ def test_a_death_at_any_call_while_tidying_loses_nothing(retention: Retention) -
 
 
 @pytest.mark.parametrize("call", ["create", "write", "sync", "rename", "sync_folder", "remove"])
-def test_a_call_that_fails_while_tidying_leaves_a_log_that_goes_on(call: str) -> None:
+def test_a_log_survives_a_failed_call_while_tidying(call: str) -> None:
     for times in (1, 2, 3):
         files = FaultyFiles()
         store = disk_store(RELATION, files)
@@ -314,7 +316,7 @@ def test_a_reader_that_began_before_a_segment_was_rewritten_misses_nothing() -> 
     assert sum(frame.rows for frame in seen) >= len(wanted)
 
 
-def test_what_there_is_no_room_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_tracked_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapless.store.keys.KEYS_MAX", 2)
     monkeypatch.setattr("gapless.store.keys.WAITING_ROWS_MAX", 3)
     for retention in (NEWEST, RELATION):

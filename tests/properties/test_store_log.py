@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from gapless.errors import StoreError
 from gapless.model.ticks import TickRange
@@ -17,6 +17,7 @@ from gapless.store.contract import RecordLog
 from gapless.store.control import Control
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
+from tests.budget import examples
 from tests.contracts.events import PUBEND, SCHEMA, batch, start, ticks_in
 from tests.contracts.faulty import FaultyFiles, Killed
 
@@ -221,13 +222,13 @@ def run(machine: Machine, steps: list[tuple[object, ...]]) -> None:
 
 
 @given(st.lists(st.one_of(CALM), max_size=40))
-@settings(max_examples=100)
+@examples(100)
 def test_a_log_in_memory_is_a_list_of_records(steps: list[tuple[object, ...]]) -> None:
     run(Machine(MemoryLog(), None), steps)
 
 
 @given(st.lists(st.one_of(STORMY), max_size=60))
-@settings(max_examples=800)
-def test_a_log_on_a_failing_disk_keeps_what_it_said_to_keep(steps: list[tuple[object, ...]]) -> None:
+@examples(800)
+def test_a_log_on_a_failing_disk_keeps_its_durable_records(steps: list[tuple[object, ...]]) -> None:
     files = FaultyFiles()
     run(Machine(opened(files), files), steps)

@@ -188,7 +188,7 @@ def test_data_that_only_younger_subscriptions_want_is_found_in_any_order(truth: 
 
 
 @given(true_messages(one_stamp=False), true_messages(one_stamp=False), st.data())
-def test_what_was_said_before_is_no_news(messages, earlier, data) -> None:
+def test_repeated_knowledge_is_not_news(messages, earlier, data) -> None:
     stream = after([*earlier, *messages])
     before = held(stream)
     runs, rows = data.draw(st.sampled_from(messages))
@@ -298,7 +298,7 @@ def test_a_tick_of_a_stream_moves_through_the_lattice(
     assert knowledge_of(stream_that_learned(first, second, third)) is expected
 
 
-def test_a_message_without_the_row_does_not_take_data_away() -> None:
+def test_a_message_without_the_row_does_not_remove_data() -> None:
     """A filter made that silence, for whoever it speaks of; only an ack makes data final."""
     stream = stream_that_learned(Knowledge.DATA)
     stream.accumulate([(0, 10, STAMP)], None)

@@ -49,11 +49,11 @@ class TickMapTwins(RuleBasedStateMachine):
             self.twin.pop(tick, None)
 
     @rule(runs_max=st.integers(0, 6))
-    def drop_lowest(self, runs_max: int) -> None:
+    def drop_highest(self, runs_max: int) -> None:
         runs = list(self.map)
-        if self.map.drop_lowest(runs_max):
+        if self.map.drop_highest(runs_max):
             assert len(runs) > runs_max
-            kept = runs[-max(1, runs_max // 2) :]
+            kept = runs[: max(1, runs_max // 2)]
             self.twin = {tick: value for start, stop, value in kept for tick in range(start, stop)}
         else:
             assert len(runs) <= runs_max
@@ -134,14 +134,14 @@ def test_an_update_that_fails_halfway_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("runs_max", "kept"), [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (7, 3), (8, 4), (9, 9), (20, 9)]
 )
-def test_with_too_many_runs_the_lowest_go_until_half_as_many_as_allowed_are_left(
+def test_with_too_many_runs_the_highest_go_until_half_as_many_as_allowed_are_left(
     runs_max: int, kept: int
 ) -> None:
     ticks: TickMap[str] = TickMap()
     for start in range(0, 90, 10):
         ticks.set_range(start, start + 5, "a")
-    assert ticks.drop_lowest(runs_max) == (runs_max < 9)
-    assert [start for start, _, _ in ticks] == list(range(0, 90, 10))[-kept:]
+    assert ticks.drop_highest(runs_max) == (runs_max < 9)
+    assert [start for start, _, _ in ticks] == list(range(0, 90, 10))[:kept]
 
 
 def test_all_of_time_is_one_run() -> None:

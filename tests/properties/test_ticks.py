@@ -127,7 +127,7 @@ def test_a_range_without_an_end_is_printed_without_one() -> None:
     assert repr(TickSet.between(1, 2)) == "TickSet(1..2)"
 
 
-def test_a_set_is_not_equal_to_what_is_no_set() -> None:
+def test_a_set_is_not_equal_to_other_types() -> None:
     assert TickSet.between(1, 2) != TickRange(1, 2)
 
 

@@ -66,27 +66,27 @@ def node_decoder() -> NodeDecoder:
 
 
 @given(broker_messages)
-def test_messages_of_brokers_come_back_as_they_were(message) -> None:
+def test_messages_of_brokers_survive_encoding(message) -> None:
     assert decoder.decode(only_frame(BrokerEncoder().encode(message))) == message
 
 
 @given(client_messages)
-def test_messages_of_clients_come_back_as_they_were(message) -> None:
+def test_messages_of_clients_survive_encoding(message) -> None:
     assert ClientDecoder(TOPICS).decode(only_frame(encode_client(message))) == message
 
 
 @given(node_messages)
-def test_messages_of_nodes_come_back_as_they_were(message) -> None:
+def test_messages_of_nodes_survive_encoding(message) -> None:
     assert NodeDecoder().decode(only_frame(encode_node(message))) == message
 
 
 @given(link_messages)
-def test_messages_of_the_handshake_come_back_as_they_were(message) -> None:
+def test_messages_of_the_handshake_survive_encoding(message) -> None:
     assert decode_link(only_frame(encode_link(message))) == message
 
 
 @given(batches(), st.data())
-def test_rows_come_back_as_they_were(batch, data) -> None:
+def test_rows_survive_encoding(batch, data) -> None:
     places = st.integers(0, len(batch) - 1)
     pairs = data.draw(st.lists(st.tuples(st.integers(0, 2**32 - 1), places), min_size=1, max_size=9))
     source = data.draw(st.none() | st.lists(st.integers(0, 1), min_size=len(batch), max_size=len(batch)))
@@ -111,7 +111,7 @@ def test_rows_come_back_as_they_were(batch, data) -> None:
 
 
 @given(batches(), st.data())
-def test_columns_come_back_as_they_were(batch, data) -> None:
+def test_columns_survive_encoding(batch, data) -> None:
     places = st.lists(st.integers(0, len(batch) - 1), max_size=5)
     shares = data.draw(st.dictionaries(st.integers(0, 2**32 - 1), st.none() | places, max_size=4))
     source = data.draw(st.none() | st.lists(st.integers(0, 1), min_size=len(batch), max_size=len(batch)))
@@ -277,6 +277,6 @@ def test_frames_do_not_depend_on_how_the_bytes_arrive(pieces: list[bytes], sizes
 
 
 @given(st.sampled_from(Kind), st.binary(max_size=50), st.lists(st.binary(max_size=50), max_size=8))
-def test_frames_come_back_as_they_were(kind: Kind, head: bytes, parts: list[bytes]) -> None:
+def test_frames_survive_encoding(kind: Kind, head: bytes, parts: list[bytes]) -> None:
     frame = only_frame(encode_frame(kind, head, parts))
     assert (frame.kind, bytes(frame.head), [bytes(part) for part in frame.parts]) == (kind, head, parts)

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from gapless.content.verdict import Cover
+from gapless.content.covering.verdict import Cover
 from gapless.content.xml import (
     Pattern,
     PatternIndex,
@@ -25,6 +25,7 @@ from gapless.content.xml import (
     parse_pattern,
 )
 from gapless.errors import ContentError
+from tests.budget import examples
 from tests.properties.xml_cases import random_document, random_pattern
 
 seeds = st.integers(0, 2**32)
@@ -50,7 +51,7 @@ def some_patterns(rng: random.Random, count: int) -> list[tuple[str, Pattern]]:
 
 
 @given(seeds)
-@settings(max_examples=200)
+@examples(200)
 def test_patterns_mean_what_lxml_says_before_and_after_the_normal_form(seed: int) -> None:
     rng = random.Random(seed)
     texts = [random_document(rng) for _ in range(DOCUMENTS)]
@@ -65,7 +66,7 @@ def test_patterns_mean_what_lxml_says_before_and_after_the_normal_form(seed: int
 
 
 @given(seeds)
-@settings(max_examples=60)
+@examples(60)
 def test_the_index_agrees_with_the_evaluator_while_patterns_come_and_go(seed: int) -> None:
     rng = random.Random(seed)
     index = PatternIndex()
@@ -99,7 +100,7 @@ def test_the_index_agrees_with_the_evaluator_while_patterns_come_and_go(seed: in
 
 
 @given(seeds)
-@settings(max_examples=40)
+@examples(40)
 def test_a_covering_pattern_accepts_whatever_the_covered_one_accepts(seed: int) -> None:
     rng = random.Random(seed)
     documents = [parse_document(random_document(rng)) for _ in range(20)]
@@ -114,7 +115,7 @@ def test_a_covering_pattern_accepts_whatever_the_covered_one_accepts(seed: int) 
 
 
 @given(seeds)
-@settings(max_examples=40)
+@examples(40)
 def test_an_explanation_agrees_with_the_evaluator_and_blames_something(seed: int) -> None:
     rng = random.Random(seed)
     documents = [parse_document(random_document(rng)) for _ in range(4)]
@@ -242,7 +243,7 @@ PIECES += [
 
 
 @given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=25).map("".join)))
-@settings(max_examples=1_500)
+@examples(1_500)
 def test_any_text_is_a_pattern_or_a_content_error(text: str) -> None:
     pattern = attempt(parse_pattern, text)
     if isinstance(pattern, ContentError):
@@ -289,7 +290,7 @@ MARKUP += [
 
 
 @given(st.one_of(st.binary(max_size=60), st.lists(st.sampled_from(MARKUP), max_size=15).map(b"".join)))
-@settings(max_examples=1_500)
+@examples(1_500)
 def test_any_bytes_are_a_document_or_a_content_error(data: bytes) -> None:
     index = PatternIndex()
     index.add(1, parse_pattern("//*"))
@@ -304,7 +305,7 @@ def test_any_bytes_are_a_document_or_a_content_error(data: bytes) -> None:
 
 
 @given(st.text(max_size=40).map(lambda text: f"<a p='{text}'>{text}</a>"))
-@settings(max_examples=300)
+@examples(300)
 def test_any_text_is_a_document_or_a_content_error(text: str) -> None:
     document = attempt(parse_document, text)
     assert not isinstance(document, ContentError) or document.code in {"E175", "E176", "E177"}

@@ -13,6 +13,7 @@ from gapless.content.language import parse_condition
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_ALL, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange
 from gapless.protocol.creations import Creation
@@ -24,6 +25,7 @@ from gapless.protocol.messages import (
     AdvertisementMessage,
     KnowledgeMessage,
     LinkStatusMessage,
+    LogKnownMessage,
     NackMessage,
     SidewaysMessage,
     StartGrantMessage,
@@ -39,6 +41,7 @@ from gapless.wire.client_messages import (
     CreateTopic,
     Credit,
     Done,
+    Horizon,
     ListTopics,
     Publish,
     PublishRefused,
@@ -105,6 +108,8 @@ epochs = st.one_of(
 )
 stamps = st.builds(Epochs, st.dictionaries(names.map(BrokerId), epochs, max_size=3), epochs)
 pubends = st.sampled_from(sorted(PUBENDS))
+log_lives = st.builds(LogLife, names, counters, ticks, ticks, ticks)
+logs = st.just(UNNAMED) | log_lives
 
 _WIDE = Context(prec=60)
 #: Values of each column, the extreme ones too.
@@ -148,6 +153,7 @@ knowledge = st.one_of(
         batch=st.none() | batches(),
         first_time=st.booleans(),
         final_before=ticks,
+        log=logs,
     ),
     st.builds(
         KnowledgeMessage,
@@ -156,6 +162,7 @@ knowledge = st.one_of(
         batch=st.none(),
         first_time=st.booleans(),
         final_before=ticks,
+        log=logs,
     ),
 )
 cell_messages = st.one_of(
@@ -163,7 +170,16 @@ cell_messages = st.one_of(
     st.builds(AckMessage, pubend=pubends, runs=st.lists(st.tuples(ticks, stamps), max_size=5).map(tuple)),
     st.builds(NackMessage, pubend=pubends, ticks=st.builds(TickRange, ticks, ticks)),
     st.builds(AckExpectedMessage, pubend=pubends, before=ticks),
-    st.builds(StartRequestMessage, pubend=pubends, edge=names, epoch=epochs, wanted=st.none() | ticks),
+    st.builds(
+        StartRequestMessage,
+        pubend=pubends,
+        edge=names,
+        epoch=epochs,
+        wanted=st.none() | ticks,
+        log=st.just("") | names,
+        beyond=ticks,
+    ),
+    st.builds(LogKnownMessage, pubend=pubends, log=log_lives, known=ticks, events=ticks),
     st.builds(
         StartGrantMessage,
         pubend=pubends,
@@ -172,6 +188,7 @@ cell_messages = st.one_of(
         wanted=st.none() | ticks,
         start=ticks,
         until=ticks,
+        log=logs,
     ),
 )
 wanted = st.frozensets(
@@ -246,6 +263,7 @@ client_messages = st.one_of(
         start=st.sampled_from(["now", "earliest", "stored"]) | ticks | _positions,
         mode=st.sampled_from(["guaranteed", "best-effort", "holding"]),
         credit_rows=st.none() | st.integers(0, 2**40),
+        roams=st.booleans(),
     ),
     st.builds(ReleasePublisher, request=numbers, publisher=names),
     st.builds(ChangeFilter, request=numbers, subscription=numbers, where=texts),
@@ -312,6 +330,7 @@ node_messages = st.one_of(
         repositories=st.lists(names, max_size=3).map(tuple),
         bulk=names,
     ),
+    st.builds(Horizon, subscription=numbers, before=_positions),
     st.builds(StatusReport, request=numbers, report=texts),
 )
 _versions = st.integers(1, 255)

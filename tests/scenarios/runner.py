@@ -160,7 +160,7 @@ def _topology(runner: Runner, command: Command, words: list[str]) -> None:
         elif re.fullmatch(r"\w+--\w+", word):
             links.append(word)
         else:
-            raise command.wrong(f"'{word}' is no link 'a--b', 'cell=', 'pubend=' or 'edges='")
+            raise command.wrong(f"'{word}' is not a link 'a--b', 'cell=', 'pubend=' or 'edges='")
     ends = [end for link in links for end in link.split("--")] or [p["broker"] for p in pubends.values()]
     for end in ends:
         cells.setdefault(end, [end])

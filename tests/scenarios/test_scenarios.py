@@ -48,7 +48,7 @@ def test_the_comment_on_top_says_what_the_story_shows(path: Path) -> None:
         ("# A story.\nwait 1ms\n----\n", "a.txt:2: wait 1ms: there are no brokers yet"),
         ("# A story.\n\ntopology p--s\n", "a.txt:3: topology p--s: no line '----'"),
         ("# A story.\n----\n", "a.txt:2: there is no command above this '----'"),
-        ("# A story.\ntopology p-s\n----\n", "a.txt:2: topology p-s: 'p-s' is no link"),
+        ("# A story.\ntopology p-s\n----\n", "a.txt:2: topology p-s: 'p-s' is not a link"),
         ("# A story.\nparameters gap_ms=many\n----\n", "'many' is not a whole number"),
     ],
 )

@@ -10,6 +10,7 @@ from gapless.content.condition import EVERYTHING
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId, SubscriptionId, TopicId
+from gapless.model.logs import LogLife
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MIN, TickRange
 from gapless.protocol.effects import (
@@ -55,6 +56,7 @@ from gapless.protocol.messages import (
     AdvertisementMessage,
     KnowledgeMessage,
     LinkStatusMessage,
+    LogKnownMessage,
     NackMessage,
     SidewaysMessage,
     StartGrantMessage,
@@ -190,6 +192,11 @@ LINES: list[tuple[Item, str, bool]] = [
     ),
     (LinkStatusMessage(reaches=frozenset({CellId("s1"), ROOT})), "link-status reaches P s1", False),
     (LinkStatusMessage(reaches=frozenset()), "link-status reaches nothing", False),
+    (
+        LogKnownMessage(pubend=TRADES, log=LogLife("a7", 3, 0, 0, 0), known=11, events=9),
+        "log-known trades log a7 life 3 ..11",
+        False,
+    ),
     (SidewaysMessage(cell=CellId("s1"), message=NACK), "sideways to s1: nack trades 10..12", True),
     # effects
     (SendMessage(to=P, message=NACK), "-> p  nack trades 10..12", True),
@@ -220,8 +227,8 @@ LINES: list[tuple[Item, str, bool]] = [
     ),
     (TrimLog(pubend=TRADES, before=12), "trim trades ..12", True),
     (TrimLog(pubend=TRADES, before=11), "trim trades ..11", False),
-    (AcceptPublish(pubend=TRADES, token=7, ticks=BATCH.ticks), "accept trades #7 as 11 12", True),
-    (AcceptPublish(pubend=TRADES, token=7, ticks=positions()), "accept trades #7 as nothing", False),
+    (AcceptPublish(pubend=TRADES, token=7, ticks=range(11, 13)), "accept trades #7 as 11 12", True),
+    (AcceptPublish(pubend=TRADES, token=7, ticks=range(0)), "accept trades #7 as nothing", False),
     (RefusePublish(pubend=TRADES, token=7, reason="disk full"), "refuse trades #7: disk full", False),
     (
         ConfirmSubscription(subscription=ALICE, slot=0, pubend=TRADES, start=11),
@@ -344,7 +351,7 @@ def test_a_story_follows_one_tick_and_leaves_repetitions_out() -> None:
         (2, P, RecordDurable(pubend=TRADES, token=2)),
         (2, P, RecordDurable(pubend=TRADES, token=4)),
         (2, P, RecordDurable(pubend=TRADES, token=5)),
-        (2, P, AcceptPublish(pubend=TRADES, token=7, ticks=BATCH.ticks)),
+        (2, P, AcceptPublish(pubend=TRADES, token=7, ticks=range(11, 13))),
         (2, P, SendMessage(to=S1, message=sent)),
         (2, S1, ConfirmSubscription(subscription=ALICE, slot=0, pubend=TRADES, start=0)),
         (12, S1, MessageReceived(sender=P, message=sent)),

@@ -72,7 +72,7 @@ class NaiveBroker:
                 batch = EventBatch(np.arange(first, stream.next_tick, dtype=np.int64), event.rows)
                 self.tokens += 1
                 stream.pending[self.tokens] = (event.token, batch)
-                record = BatchRecord(batch=batch)
+                record = BatchRecord(batch=batch, note=event.note)
                 return [AppendRecord(pubend=event.pubend, token=self.tokens, record=record)]
             case RecordDurable():
                 return self._durable(event.pubend, event.token)
@@ -115,7 +115,9 @@ class NaiveBroker:
             if batch is None:
                 continue
             stream.batches.append(batch)
-            effects.append(AcceptPublish(pubend=pubend, token=request, ticks=batch.ticks))
+            effects.append(
+                AcceptPublish(pubend=pubend, token=request, ticks=range(batch.first, batch.last + 1))
+            )
             effects.append(self._deliver(pubend, batch, self.subscriptions))
         return effects
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gapless.sim.checkers import CHECKERS, Checkers, Plan, Violation
+from gapless.sim.checkers import CHECKERS, Checkers, Violation
 from gapless.sim.conditions import (
     Begins,
     Between,
@@ -20,6 +20,7 @@ from gapless.sim.conditions import (
     Missing,
 )
 from gapless.sim.observer import Wish
+from gapless.sim.plan import Plan
 
 GROUP_1, GROUP_2 = Equal("group", 1), Equal("group", 2)
 
@@ -196,6 +197,11 @@ def gap_since_the_change(checks: Checkers) -> None:
     take(checks, "plain", "x", 21)
 
 
+def never_answered(checks: Checkers) -> None:
+    published(checks)
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
 def never_changed(checks: Checkers) -> None:
     change(checks, "plain", x=20)
     raise checks.unfinished() or AssertionError("nothing is owed")
@@ -234,6 +240,78 @@ def wanted_and_still_there(checks: Checkers) -> None:
 
 def confirmed_twice(checks: Checkers) -> None:
     checks.confirmed("plain", "x", 30)
+
+
+def published(checks: Checkers) -> None:
+    """A program publishes 30 to 33 as numbers 0 to 3, and the first two are stored."""
+    for number in range(4):
+        checks.numbered("program", "me", number, 30 + number)
+    log(checks, "x", (30, 1), (31, 1))
+    checks.receipted("program", 0, "x", 30)
+    checks.receipted("program", 1, "x", None)
+
+
+def receipt_for_nothing(checks: Checkers) -> None:
+    published(checks)
+    checks.receipted("program", 2, "x", None)
+
+
+def receipt_with_another_tick(checks: Checkers) -> None:
+    published(checks)
+    checks.receipted("program", 0, "x", 31)
+
+
+def stored_twice(checks: Checkers) -> None:
+    published(checks)
+    checks.durable("x", [40], [{"id": 31, "group": 1}])
+
+
+def stored_under_a_taken_number(checks: Checkers) -> None:
+    published(checks)
+    checks.numbered("thief", "me", 1, 99)
+    checks.durable("x", [40], [{"id": 99, "group": 1}])
+
+
+def stored_out_of_order(checks: Checkers) -> None:
+    published(checks)
+    log(checks, "x", (33, 1))
+    checks.durable("x", [40], [{"id": 32, "group": 1}])
+
+
+def taken_out_of_order(checks: Checkers) -> None:
+    published(checks)
+    subscribe(checks, "all", Everything(), start=14)
+    checks.numbered("program", "me", 9, 50)
+    log(checks, "y", (50, 1))
+    take(checks, "all", "y", 50)
+    take(checks, "all", "x", 30)
+
+
+def stored_after_a_refusal(checks: Checkers) -> None:
+    published(checks)
+    checks.unpublished("program", 2, "E103", retry=False)
+    log(checks, "x", (32, 1))
+
+
+def test_what_was_refused_may_be_stored_when_it_is_published_again() -> None:
+    checks = good_history()
+    published(checks)
+    for number in (2, 3):
+        checks.unpublished("program", number, "E104", retry=False)
+    checks.program_restarted("program", 3)
+    log(checks, "x", (33, 1))
+    with pytest.raises(Violation, match="refused"):
+        log(checks, "y", (32, 1))
+
+
+def refused_after_it_was_stored(checks: Checkers) -> None:
+    published(checks)
+    checks.unpublished("program", 1, "E103", retry=False)
+
+
+def refused_as_given_up(checks: Checkers) -> None:
+    published(checks)
+    checks.unpublished("program", 2, "E102", retry=False)
 
 
 def accepted_unflushed(checks: Checkers) -> None:
@@ -296,6 +374,53 @@ def never_released(checks: Checkers) -> None:
     raise checks.unfinished() or AssertionError("nothing is owed")
 
 
+def lose(checks: Checkers, *told: str, lost_from: int = 13) -> None:
+    """The log of x is lost after 13, and another one begins at 30; these subscribers are told of it."""
+    checks.log_began("x", "old")
+    checks.log_lost("x", [], noticeable=True)
+    checks.log_began("x", "new")
+    for name in told:
+        checks.reads(name, "x", "new")
+        checks.gap(name, "x", lost_from, 30)
+
+
+def lost_and_not_told(checks: Checkers) -> None:
+    lose(checks, "plain")
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
+def moved_and_not_told(checks: Checkers) -> None:
+    lose(checks, "merged")
+    checks.reads("plain", "x", "new")
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
+def told_too_little(checks: Checkers) -> None:
+    log(checks, "x", (20, 1))
+    lose(checks, "plain", "merged", lost_from=21)
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
+def told_of_nothing(checks: Checkers) -> None:
+    checks.gap("plain", "x", 13, 30)
+
+
+def told_twice(checks: Checkers) -> None:
+    lose(checks, "plain")
+    checks.gap("plain", "x", 13, 30)
+
+
+def began_anew_for_nothing(checks: Checkers) -> None:
+    checks.log_began("x", "old")
+    checks.log_began("x", "new")
+
+
+def gap_in_the_new_log(checks: Checkers) -> None:
+    lose(checks, "plain", "merged")
+    log(checks, "x", (30, 1), (31, 1))
+    take(checks, "plain", "x", 31)
+
+
 @pytest.mark.parametrize(
     ("checker", "bad"),
     [
@@ -317,6 +442,7 @@ def never_released(checks: Checkers) -> None:
         ("gapless", gap_before_the_change),
         ("gapless", gap_since_the_change),
         ("start", changed_before_it_was_confirmed),
+        ("liveness", never_answered),
         ("liveness", never_changed),
         ("routing", sent_for_the_old_condition),
         ("start", below_start),
@@ -327,9 +453,25 @@ def never_released(checks: Checkers) -> None:
         ("durability", accepted_unflushed),
         ("durability", accepted_partly),
         ("durability", sent_unflushed),
+        ("receipt", receipt_for_nothing),
+        ("receipt", receipt_with_another_tick),
+        ("one_to_one", stored_twice),
+        ("one_to_one", stored_under_a_taken_number),
+        ("publisher_order", stored_out_of_order),
+        ("publisher_order", taken_out_of_order),
+        ("refused", stored_after_a_refusal),
+        ("refused", refused_after_it_was_stored),
+        ("refused", refused_as_given_up),
         ("release", released_too_early),
         ("release", promised_after_release),
         ("release", logged_below_release),
+        ("gap", lost_and_not_told),
+        ("gap", moved_and_not_told),
+        ("gap", told_too_little),
+        ("gap", told_of_nothing),
+        ("gap", told_twice),
+        ("gap", began_anew_for_nothing),
+        ("gapless", gap_in_the_new_log),
         ("routing", sent_to_nobody),
         ("routing", sent_upwards),
         ("routing", sent_to_the_gone),
@@ -353,6 +495,20 @@ def test_a_change_decides_from_its_tick_on() -> None:
     take(checks, "plain", "x", 20, 22)
     take(checks, "merged", "x", 20, 21)
     checks.released("x", 23)
+    assert checks.unfinished() is None
+
+
+def test_a_lost_log_that_everybody_was_told_of_is_owed_to_nobody() -> None:
+    checks = good_history()
+    log(checks, "x", (20, 1), (21, 1))
+    take(checks, "plain", "x", 20)
+    lose(checks, "plain", "merged")
+    # What was in a queue when the log was lost may still be taken; what is below the new start is not owed.
+    take(checks, "plain", "x", 21)
+    log(checks, "x", (29, 1), (30, 1))
+    take(checks, "plain", "x", 30)
+    take(checks, "merged", "x", 30)
+    checks.released("x", 31)
     assert checks.unfinished() is None
 
 

@@ -49,6 +49,17 @@ def test_a_full_disk_fails_the_end_of_a_group() -> None:
     assert written == {0, 1, 2}
 
 
+def test_a_disk_that_refuses_a_kind_of_record_writes_what_comes_before_it() -> None:
+    log = Log()
+    records = [BatchRecord(batch=batch(10)), ReserveRecord(before=90), BatchRecord(batch=batch(20))]
+    for token, record in enumerate(records, 1):
+        log.append(token, record)
+    log.begin_flush()
+    done = log.end_flush(Random(0), disk_full=False, refuses="ReserveRecord")
+    assert (done.token, done.failed, done.written) == (1, (2, 3), ("BatchRecord",))
+    assert log.recovered().reserved == 0
+
+
 def test_a_crash_keeps_the_flushed_and_a_prefix_of_the_rest() -> None:
     seen = set()
     for seed in range(50):

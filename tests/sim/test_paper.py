@@ -7,6 +7,10 @@ from gapless.sim.paper import EXPERIMENTS, PaperResult, run_paper
 EDGES = ("s1", "s2", "s3", "s4", "s5")
 
 
+# Shorter versions of all three are in tests/unit/cli/test_sim_scenario.py.
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module", params=sorted(EXPERIMENTS))
 def result(request: pytest.FixtureRequest) -> PaperResult:
     return run_paper(request.param)

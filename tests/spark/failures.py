@@ -16,14 +16,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gapless.cli.fleet import Fleet
 from gapless.client import connect
 from gapless.client.bulk import open_bulk
-from gapless.node.pipeline import PipelineProcess, Spark, command
-from gapless.views.evaluate import Event
+from gapless.fleet import Fleet
+from gapless.node.config import Spark
+from gapless.node.spark.process import PipelineProcess, command
 from gapless.views.registry import AS_OF, KEY, KIND, MARKER, STAMP
 from tests.spark.oracle import ROUTERS, SEED, World, draw, judge, watched
 from tests.views.drawn import SCHEMAS
+from tests.views.evaluate import Event
 from tests.views.rows import bag
 
 EDGE, REPOSITORY, ROUTER = "s1", "p1", "b1"

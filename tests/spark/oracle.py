@@ -25,13 +25,13 @@ from gapless.errors import ViewError
 from gapless.model.ids import PubendId
 from gapless.spark.compile import leaves, readers
 from gapless.spark.relations import covers
-from gapless.views.check import check
-from gapless.views.evaluate import Event, Row, evaluate
-from gapless.views.plan import plan
+from gapless.views.analysis.check import check
+from gapless.views.planning.plan import plan
+from gapless.views.planning.stages import Events, Keyed, Paired, Reduced, Stage, ViewPlan
 from gapless.views.registry import AsOf
 from gapless.views.relation import Relation
-from gapless.views.stages import Events, Keyed, Paired, Plan, Reduced, Stage
 from tests.views.drawn import SCHEMAS, histories, views
+from tests.views.evaluate import Event, Row, evaluate
 from tests.views.rows import bag
 
 #: Nothing waits this long unless it waits for ever.
@@ -72,7 +72,7 @@ class Drawn:
 
     name: str
     relation: Relation
-    plan: Plan
+    plan: ViewPlan
 
     @property
     def topics(self) -> set[str]:

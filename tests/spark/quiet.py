@@ -12,9 +12,9 @@ from gapless.client.views import reached
 from gapless.spark.compile import readers, state_columns
 from gapless.spark.graph import Root
 from gapless.spark.pipeline import Pipeline
-from gapless.spark.running import Network, Runner, Running, hold_name
+from gapless.spark.running import NetworkAccess, Runner, Running, hold_name
+from gapless.views.planning.stages import Events, Keyed
 from gapless.views.registry import HOLDS_TOPIC, STATUS_TOPIC, HoldBook, Status, statuses_of
-from gapless.views.stages import Events, Keyed
 from tests.spark.threads import in_thread
 
 
@@ -55,7 +55,7 @@ def quiet_pipeline(address: str, folder: Path) -> Iterator[Pipeline]:
     """A pipeline in a thread of this process, and in the end stopped."""
     with (
         sync.connect(address) as client,
-        in_thread(Pipeline(client, QuietRunner(cast(Any, None), Network(address), folder))) as running,
+        in_thread(Pipeline(client, QuietRunner(cast(Any, None), NetworkAccess(address), folder))) as running,
     ):
         yield running
 

@@ -14,7 +14,7 @@ from gapless.client import sync
 from gapless.model.ids import TopicId
 from gapless.spark.pipeline import Pipeline
 from gapless.spark.relations import covers
-from gapless.spark.running import Network, Runner
+from gapless.spark.running import NetworkAccess, Runner
 from gapless.views.registry import (
     AS_OF,
     GONE,
@@ -65,7 +65,7 @@ def pipeline(spark: SparkSession, address: str, folder: Path, **options: int) ->
     """An application that computes the views of a network, in a thread of this process."""
     with (
         sync.connect(address) as client,
-        in_thread(Pipeline(client, Runner(spark, Network(address), folder, **options))) as running,
+        in_thread(Pipeline(client, Runner(spark, NetworkAccess(address), folder, **options))) as running,
     ):
         yield running
 

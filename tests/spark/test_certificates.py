@@ -16,8 +16,7 @@ from gapless.cli.main import main
 from gapless.client import sync
 from gapless.client.tls import TlsFiles
 from gapless.errors import UsageError
-from gapless.spark.options import parse_options
-from gapless.spark.sink_options import parse_sink_options
+from gapless.spark.options import parse_options, parse_sink_options
 from tests.integration.authority import Authority
 from tests.integration.nodes import PATIENCE_SECONDS
 from tests.spark.stories import published, state_at
@@ -98,7 +97,7 @@ def test_rows_go_in_and_out_and_come_back_from_history(
         said = capsys.readouterr()
         assert ended.value.code == status, said.err
         if status:
-            assert said.err.startswith("error: E196 this node takes only clients with a certificate")
+            assert said.err.startswith("error: E196 this node requires a client certificate")
         else:
             assert said.out.count("IBM") == 2
 

@@ -12,14 +12,15 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls them
 
 from gapless.spark.compile import PUBEND, TICK, compiled, key_text, shown
 from gapless.spark.expressions import column
-from gapless.views.evaluate import Event
 from gapless.views.expressions import ColumnRef, Expression, Literal
 from gapless.views.functions import typed
+from gapless.views.planning.stages import Leaf, Reduced, Shown
 from gapless.views.registry import KEY
 from gapless.views.relation import Relation
 from gapless.views.scalars import value_of
-from gapless.views.stages import Leaf, Reduced, Shown
+from tests.budget import examples
 from tests.views.drawn import KINDS, SCHEMAS, exact, expression, histories, scan, views
+from tests.views.evaluate import Event
 from tests.views.interpret import Interpreter
 from tests.views.rows import bag
 from tests.views.test_plan_meaning import planned
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FEW = settings(
-    max_examples=8,
+    examples(8),
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
         HealthCheck.data_too_large,
@@ -50,7 +51,7 @@ def expressions(draw: Any) -> list[tuple[str, Expression]]:
 
 @FEW
 @given(expressions(), histories())
-def test_expressions_mean_the_same(
+def test_spark_computes_expressions_as_the_oracle_does(
     spark: SparkSession, drawn: list[tuple[str, Expression]], events: Mapping[str, Sequence[Event]]
 ) -> None:
     for topic, schema in SCHEMAS.items():
@@ -66,7 +67,7 @@ def test_expressions_mean_the_same(
             assert bag(found) == bag(wanted), each
 
 
-def test_documents_are_read_and_bad_ones_have_no_values(spark: SparkSession) -> None:
+def test_malformed_documents_have_no_values(spark: SparkSession) -> None:
     documents = [b"<n><p>3.5</p><p>4</p></n>", b"<n><p>x</p></n>", b"<n/>", b"<n>", b"<!DOCTYPE n><n/>", None]
     frame = spark.createDataFrame(pa.table({"doc": pa.array(documents, pa.binary())})).coalesce(1)
     document = ColumnRef("doc", "xml")
@@ -103,7 +104,7 @@ def roots(plan_shown: Shown) -> list[Shown]:
 
 @FEW
 @given(views(), histories())
-def test_stages_mean_the_same(
+def test_spark_computes_stages_as_the_oracle_does(
     spark: SparkSession, relation: Relation, events: Mapping[str, Sequence[Event]]
 ) -> None:
     interpreter = Interpreter(SCHEMAS, events)

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gapless.spark.compile import state_columns
-from gapless.spark.graph import Graph, Root, View, view_columns
+from gapless.spark.graph import Root, RunningGraph, RunningView, view_columns
 from gapless.spark.relations import Relation as Published
-from gapless.views.evaluate import Event, evaluate
+from gapless.views.planning.stages import Events, Keyed, Shown
 from gapless.views.registry import KEY
 from gapless.views.relation import Relation
 from gapless.views.scalars import value_of
-from gapless.views.stages import Events, Keyed, Shown
+from tests.budget import examples
 from tests.views.drawn import SCHEMAS, histories, views
+from tests.views.evaluate import Event, evaluate
 from tests.views.interpret import Interpreter
 from tests.views.rows import bag
 from tests.views.test_plan_meaning import planned
@@ -68,7 +69,7 @@ def batch_of(root: Root, events: Mapping[str, Sequence[Event]]) -> pa.Table:
     return pa.table({KEY: keys, **columns}, schema=root.schema)
 
 
-def run(graph: Graph, view: View, events: Mapping[str, Sequence[Event]]) -> None:
+def run(graph: RunningGraph, view: RunningView, events: Mapping[str, Sequence[Event]]) -> None:
     for root in graph.roots.values():
         feeds = graph.feeds(root)
         shown = [(prefix, feed.shown) for prefix, feed in feeds]
@@ -81,19 +82,19 @@ def make_root(stage: Keyed | Events) -> Root:
     return Root(stage, state_columns(stage))
 
 
-def shown_by(view: View) -> list[dict[str, Any]]:
+def shown_by(view: RunningView) -> list[dict[str, Any]]:
     names = [each.name for each in view.relation.columns]
     return view.relation.rows.table().select(names).to_pylist()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(views(), histories(), st.data())
 def test_every_batch_gives_what_the_view_means(
     relation: Relation, events: dict[str, list[Event]], data: st.DataObject
 ) -> None:
     made = planned(relation)
-    graph = Graph(evaluated)
-    view = View("v", made, Published("v", view_columns(made)), Topic())
+    graph = RunningGraph(evaluated)
+    view = RunningView("v", made, Published("v", view_columns(made)), Topic())
     graph.add(view, make_root)
     run(graph, view, {})
     for share in sorted(data.draw(st.lists(st.integers(1, 8), min_size=1, max_size=3))):
@@ -102,7 +103,7 @@ def test_every_batch_gives_what_the_view_means(
         assert bag(shown_by(view)) == bag(evaluate(relation, known))
     # A view that comes late is computed from what is there.
     if not any(isinstance(stage, Events) for stage in graph.roots):
-        late = View("late", made, Published("late", view_columns(made)), Topic())
+        late = RunningView("late", made, Published("late", view_columns(made)), Topic())
         graph.add(late, make_root)
         list(graph.level([late]))
         assert bag(shown_by(late)) == bag(shown_by(view))

@@ -22,7 +22,7 @@ from gapless.cli.main import main
 from gapless.client import sync
 from gapless.client.bulk import PubendPast, open_bulk
 from gapless.errors import ContentError, StoreError, UsageError
-from gapless.node import flight as node_flight
+from gapless.node.bulk_reads import server
 from tests.spark.nodes import NodeThread
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_files_of_a_node_elsewhere_are_read_where_they_are_said_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = pasts(node)["trades-1"].folder
-    monkeypatch.setattr(node_flight, "is_loopback", lambda _: False)
+    monkeypatch.setattr(server, "is_loopback", lambda _: False)
     assert pasts(node)["trades-1"].folder == "", "it is told to nobody on another machine"
     for files in (None, True, tmp_path):
         assert not read_from_files(history(spark, node, files=files))

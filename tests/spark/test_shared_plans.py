@@ -7,12 +7,12 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gapless.cli.view_explain import explained
+from gapless.cli.view.explain import explained
 from gapless.client import connect, sync
 from gapless.spark.pipeline import Pipeline
-from gapless.views.graph import stages_of
+from gapless.views.planning.graph import stages_of
+from gapless.views.planning.stages import ViewPlan, stage_name
 from gapless.views.registry import RUNNING, STATUS_TOPIC, statuses_of
-from gapless.views.stages import Plan, stage_name
 from tests.spark.nodes import NodeThread
 from tests.spark.quiet import quiet_pipeline, status_when
 from tests.spark.test_holds import NODE, TOTAL
@@ -25,7 +25,7 @@ VIEWS = {
 }
 
 
-def plans(pipeline: Pipeline) -> dict[str, Plan]:
+def plans(pipeline: Pipeline) -> dict[str, ViewPlan]:
     return {name: view.plan for name, view in pipeline.runner.graph.views.items()}
 
 

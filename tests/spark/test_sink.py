@@ -40,18 +40,6 @@ h = "xml?"
 """
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A session in which a task that fails is tried again."""
-    import gapless.spark
-    from gapless.spark.session import session
-
-    made = session("local[2, 2]", name="tests")
-    gapless.spark.register(made)
-    yield made
-    made.stop()
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeThread]:
     with NodeThread.running(NODE, tmp_path) as made:
@@ -242,7 +230,7 @@ def test_a_new_checkpoint_is_a_new_query(spark: SparkSession, node: NodeThread, 
             {"publish": "both"},
             "E178 option 'publish': must be 'commit' or 'tasks', got 'both'",
         ),
-        ("'a' AS name", {"publish": "tasks", "job": "x"}, "E178 option 'job': goes with publish=commit"),
+        ("'a' AS name", {"publish": "tasks", "job": "x"}, "E178 option 'job': needs publish=commit"),
         ("'a' AS name", {"order": "up"}, "E178 option 'order': must be 'any' or 'given', got 'up'"),
         ("'a' AS name", {"topic": "news"}, "E141 there is no topic 'news': there is kinds, made, taken"),
         ("'a' AS name", {"pubend": "made-1"}, "E143 topic 'taken' has no pubend 'made-1': it has taken-1,"),

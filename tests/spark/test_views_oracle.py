@@ -15,14 +15,19 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from gapless.cli.fleet import Fleet
+import pytest
+
 from gapless.client import Client, connect
+from gapless.fleet import Fleet
 from tests.spark.oracle import ONE_NODE, SEED, Drawn, World, draw, judge, watched
 from tests.spark.stories import pipeline
 from tests.views.drawn import SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: What happens to the checkpoints while the application is stopped.
+Mishap = Callable[[Path, Random], None]
 
 
 @asynccontextmanager
@@ -65,7 +70,7 @@ async def story(
     folder: Path,
     *,
     views: int,
-    mishaps: list[Callable[[Path, Random], None]],
+    mishaps: list[Mishap],
 ) -> int:
     """Publish and compute, with a mishap before each start but the first; how many states were judged."""
     drawn, rows = draw(SEED, views)
@@ -95,14 +100,19 @@ async def story(
             return judge([*watches, *others], world)
 
 
+@pytest.mark.parametrize(
+    ("views", "mishaps", "states"),
+    [
+        pytest.param(8, [untouched, deleted, damaged], 20, id="all mishaps"),
+    ],
+)
 def test_random_views_show_what_they_mean_whatever_happens_to_spark(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, views: int, mishaps: list[Mishap], states: int
 ) -> None:
     async def run() -> int:
         async with Fleet(ONE_NODE, tmp_path / "nodes") as fleet, connect(fleet.address("n1")) as client:
-            mishaps = [untouched, deleted, damaged]
             return await story(
-                spark, client, fleet.address("n1"), tmp_path / "checkpoints", views=8, mishaps=mishaps
+                spark, client, fleet.address("n1"), tmp_path / "checkpoints", views=views, mishaps=mishaps
             )
 
-    assert asyncio.run(run()) > 20
+    assert asyncio.run(run()) > states

@@ -17,7 +17,7 @@ import pyarrow as pa
 from gapless.content.condition import EVERYTHING, Condition
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import TICKS_PER_MS, Tick, TickRange
+from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick, TickRange
 from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
@@ -54,6 +54,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.messages import Message, Want
 from gapless.protocol.network import Network
+from gapless.protocol.pubend import Pubend
 
 M = TypeVar("M", bound=Message)
 E = TypeVar("E", bound=Effect)
@@ -98,6 +99,12 @@ def rows(*prices: int | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"price": pa.array(prices, pa.int64())})
 
 
+def publish_at(pubend: Pubend, rows: pa.RecordBatch, token: int, now: Now) -> list[Effect]:
+    """What a pubend does when rows are published."""
+    event = PublishRequested(pubend=pubend.pubend, token=token, rows=rows)
+    return pubend.publish(event, rows, now)
+
+
 def batch(ticks: Sequence[Tick], prices: Sequence[int] | None = None) -> EventBatch:
     """Events with these ticks; their prices are their ticks unless given."""
     return EventBatch.of(ticks, {"price": list(prices if prices is not None else ticks)})
@@ -135,6 +142,8 @@ class Hand:
     timers: dict[str, int] = field(default_factory=dict)
     names: dict[tuple[str, int], str] = field(default_factory=dict)
     coming: deque[tuple[str, Event]] = field(default_factory=deque)
+    #: The ids of logs that have one, with the ticks at which they began.
+    log_ids: dict[str, tuple[str, Tick]] = field(default_factory=dict)
     _tokens: int = 0
 
     @staticmethod
@@ -166,6 +175,11 @@ class Hand:
         del self.brokers[name]
         self.timers.pop(name, None)
         self.unflushed = [(broker, record) for broker, record in self.unflushed if broker != name]
+
+    def lose_log(self, pubend: str, log_id: str) -> None:
+        """The disk of a pubend is empty: it begins a log now."""
+        self.logs.pop(pubend, None)
+        self.log_ids[pubend] = (log_id, self.clock + self.ms * TICKS_PER_MS)
 
     def link_up(self, one: str, other: str) -> None:
         """Bring a connection up for both ends."""
@@ -288,6 +302,8 @@ class Hand:
             reserved=max((r.before for r in log if isinstance(r, ReserveRecord)), default=0),
             released=max((r.before for r in log if isinstance(r, ReleaseRecord)), default=0),
             starts=tuple(r for r in log if isinstance(r, StartRecord)),
+            log_id=self.log_ids.get(pubend, ("", TICK_MIN))[0],
+            began=self.log_ids.get(pubend, ("", TICK_MIN))[1],
         )
 
     # ---- what brokers ask for ----

@@ -32,7 +32,7 @@ from gapless.protocol.messages import (
 from gapless.protocol.network import Network
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import Pubend, Recovered
-from tests.spec.hand import CHAIN, FIRST, PUBEND, Hand, messages, network, rows
+from tests.spec.hand import CHAIN, FIRST, PUBEND, Hand, messages, network, publish_at, rows
 
 P, B1, B2, S = BrokerId("p"), BrokerId("b1"), BrokerId("b2"), BrokerId("s")
 CELL_P, CELL_B, CELL_S = CellId("P"), CellId("B"), CellId("S")
@@ -57,7 +57,7 @@ def appended(effects: list[Effect]) -> list[AppendRecord]:
 
 def published(pubend: Pubend, now: Now, count: int = 1) -> tuple[list[int], int]:
     """The ticks that a batch is given, and the token of its record."""
-    (append,) = appended(pubend.publish(rows(*range(count)), 1, now))
+    (append,) = appended(publish_at(pubend, rows(*range(count)), 1, now))
     assert isinstance(append.record, BatchRecord)
     return append.record.batch.ticks.tolist(), append.token
 
@@ -303,7 +303,7 @@ def test_publishing_more_than_one_event_a_tick_is_refused_when_it_ran_ahead() ->
     assert published(pubend, START, 1)[0] == [START.clock + 5_500]
     published(pubend, START, 1_000)
     before = pubend.next_tick
-    (refused,) = pubend.publish(rows(1), 9, START)
+    (refused,) = publish_at(pubend, rows(1), 9, START)
     assert isinstance(refused, RefusePublish)
     assert "6 ms ahead" in refused.reason
     assert pubend.next_tick == before

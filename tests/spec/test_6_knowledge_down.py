@@ -277,6 +277,22 @@ def test_a_full_stream_forgets_the_past_first_and_then_the_far_future() -> None:
     assert [part.ticks.tolist() for part in one.stream.rows.between(TICK_MIN, TICK_MAX)] == [[25], [35], [45]]
 
 
+def test_the_largest_streams_forget_when_all_together_are_too_large() -> None:
+    """Clause 6.14."""
+    row = batch([1]).nbytes
+    hand = Hand.started(network({"broker_bytes_max": 8 * row}))
+    hand.subscribe("alice")
+    hand.stalled = {"alice"}
+    for price in range(20):
+        hand.publish(price)
+    hand.wait(1_000)
+    for broker in hand.brokers.values():
+        assert broker.memory().row_bytes <= 8 * row
+    hand.subscribe("bob", start=FIRST)
+    hand.wait(2_000)
+    assert hand.got("bob") == [FIRST + at for at in range(20)], "curiosity brings back what was forgotten"
+
+
 def test_too_many_runs_are_forgotten_but_not_the_settled_past() -> None:
     """Clause 6.15."""
     one = istream(stream_runs_max=4)
@@ -292,7 +308,7 @@ def test_too_many_curious_runs_and_questions_are_held_back() -> None:
     down = ostream(runs_max=3)
     for start in range(0, 40, 10):
         down.answer(S, TickRange(start, start + 5), KnowledgeStream(), ALL)
-    assert [start for start, _, _ in down.curious] == [30]
+    assert [start for start, _, _ in down.curious] == [0], "what comes first is needed first"
     one = istream(stream_runs_max=3)
     ticks = TickSet.of(*(TickRange(start, start + 5) for start in range(0, 50, 10)))
     fresh, _ = one.ask(ticks, now_ms=0)

@@ -21,7 +21,7 @@ from gapless.protocol.messages import (
 from gapless.protocol.ostream import ACK_RUNS_MAX, CellFilter, Ostream
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import Pubend, Recovered, Starts
-from tests.spec.hand import FIRST, PUBEND, Hand, batch, messages, network
+from tests.spec.hand import FIRST, PUBEND, Hand, batch, messages, network, publish_at
 
 P, B, S, S2 = BrokerId("p"), BrokerId("b"), BrokerId("s"), BrokerId("s2")
 ALL = CellFilter(Selection([EVERYTHING]), Epochs({S: 9}))
@@ -245,7 +245,7 @@ def test_a_pubend_asks_for_acks_of_old_events_until_it_has_them() -> None:
     """Clause 7.12."""
     aet = 10_000
     source = Pubend.recover(PUBEND, Parameters(ack_expected_ms=aet), Recovered(), Now(ms=0, clock=0))
-    (append,) = source.publish(batch([0]).columns, 1, Now(ms=100, clock=100_000))
+    (append,) = publish_at(source, batch([0]).columns, 1, Now(ms=100, clock=100_000))
     assert isinstance(append, AppendRecord)
     source.durable(append.token, Now(ms=100, clock=100_000))
     expected = {ms: source.woken(Now(ms=ms, clock=ms * 1_000))[2] for ms in range(0, 30_000, 500)}

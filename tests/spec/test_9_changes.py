@@ -104,6 +104,22 @@ def test_the_old_condition_goes_when_all_before_the_change_is_taken() -> None:
     assert told.epochs.get(S) == first_epoch(1) + 3
 
 
+def test_a_laggard_that_has_nothing_to_take_lets_the_old_condition_go_too() -> None:
+    """Clause 9.21."""
+    hand = Hand.started(two_pubends())
+    hand.publish(1, 1, 1, pubend="nyse")
+    hand.subscribe("alice", where("price < 5"), order=Order.TOTAL)
+    starts = hand.starts("alice")
+    assert starts["nyse"] > starts["lse"], "so she chases the horizon of her group"
+    hand.change("alice", where("price > 5"))
+    hand.wait(10)
+    told = hand.sent(AdvertisementMessage, "s")[-1]
+    assert told.removed == wanting(where("price < 5")), "although no pubend had an event since"
+    hand.publish(2, 7, pubend="lse")
+    hand.wait(2_000)
+    assert [pubend for pubend, _ in hand.events("alice")] == ["lse"]
+
+
 def test_changes_are_confirmed_in_order_and_bounded() -> None:
     """Clause 9.22."""
     hand = Hand.started(network())

@@ -37,7 +37,18 @@ from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import CHANGES_MAX, Routing
 from tests.conditions import where
-from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, messages, network, two_pubends, wanting
+from tests.spec.hand import (
+    FIRST,
+    PUBEND,
+    TOPIC,
+    Hand,
+    batch,
+    messages,
+    network,
+    publish_at,
+    two_pubends,
+    wanting,
+)
 
 P, B1, B2, S, S2 = BrokerId("p"), BrokerId("b1"), BrokerId("b2"), BrokerId("s"), BrokerId("s2")
 ROOT, CELL_B = CellId("P"), CellId("B")
@@ -119,7 +130,7 @@ def test_a_condition_that_does_not_fit_its_topic_is_refused() -> None:
     hand = Hand.started(network())
     with pytest.raises(UsageError, match=r"E146 .* topic 'trades' has no column 'cost': it has price"):
         hand.subscribe("alice", where("cost > 5", cost="int"))
-    with pytest.raises(UsageError, match=r"E146 .* column 'price' of topic 'trades' is int, .* for float"):
+    with pytest.raises(UsageError, match=r"E146 .* column 'price' of topic 'trades' is int, .* float"):
         hand.subscribe("alice", where("price > 5", price="float"))
 
 
@@ -331,7 +342,7 @@ def test_the_same_request_gets_the_same_answer() -> None:
     assert isinstance(append, AppendRecord)
     assert source.start_requested(request(), known_epoch=1) == ([], [])
     source.durable(append.token, NOW)
-    publish = source.publish(batch([0]).columns, 1, NOW)
+    publish = publish_at(source, batch([0]).columns, 1, NOW)
     source.durable(max(e.token for e in publish if isinstance(e, AppendRecord)), NOW)
     effects, (grant,) = source.start_requested(request(), known_epoch=1)
     assert (effects, grant.start) == ([], 100)

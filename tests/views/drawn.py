@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.views.evaluate import Event
 from gapless.views.expressions import ColumnRef, Expression, Literal
 from gapless.views.functions import aggregate, cast_to, typed
 from gapless.views.relation import GroupBy, Join, Merge, Project, Relation, Scan, TopK, Where, columns
+from tests.views.evaluate import Event
 
 SCHEMAS = {
     name: Schema.parse(TopicId(name), described)

@@ -9,7 +9,6 @@ import duckdb
 import pyarrow as pa
 
 from gapless.model.schema import Schema
-from gapless.views.evaluate import Event
 from gapless.views.expressions import Call, ColumnRef, Expression, Literal
 from gapless.views.relation import (
     Aggregate,
@@ -24,6 +23,7 @@ from gapless.views.relation import (
     columns,
     place_of,
 )
+from tests.views.evaluate import Event
 
 TYPES = {
     "int": "BIGINT",

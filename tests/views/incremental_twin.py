@@ -11,11 +11,11 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from gapless.model.schema import Schema
-from gapless.views.evaluate import Event, Row, evaluate
 from gapless.views.expressions import Value
+from gapless.views.planning.stages import Branch, Events, Keyed, Paired, Reduced, Shown, Stage, ViewPlan
 from gapless.views.relation import Aggregate, Place, TopK, place_of
 from gapless.views.scalars import fitted, is_same, order_key, value_of
-from gapless.views.stages import Branch, Events, Keyed, Paired, Plan, Reduced, Shown, Stage
+from tests.views.evaluate import Event, Row, evaluate
 from tests.views.interpret import Interpreter, numbered, table
 
 Batch = Mapping[str, Sequence[Event]]
@@ -35,7 +35,7 @@ class Change:
 class Twin:
     """One view, kept up to date."""
 
-    def __init__(self, plan: Plan, schemas: Mapping[str, Schema]) -> None:
+    def __init__(self, plan: ViewPlan, schemas: Mapping[str, Schema]) -> None:
         self._plan = plan
         self._source = _Seen(plan.shown, schemas)
         self._known: set[tuple[str, str, int]] = set()

@@ -13,11 +13,21 @@ from gapless.content.language import parse_condition
 from gapless.content.rows import Rows
 from gapless.model.ids import TopicId
 from gapless.model.schema import Column, Schema
-from gapless.views.evaluate import Event, Row, evaluate
 from gapless.views.expressions import Expression
+from gapless.views.planning.stages import (
+    Branch,
+    Events,
+    Keyed,
+    Leaf,
+    Paired,
+    Reduced,
+    Shown,
+    Stage,
+    ViewPlan,
+)
 from gapless.views.relation import Aggregate, GroupBy, Join, Relation, Scan, TopK
 from gapless.views.scalars import order_key, value_of
-from gapless.views.stages import Branch, Events, Keyed, Leaf, Paired, Plan, Reduced, Shown, Stage
+from tests.views.evaluate import Event, Row, evaluate
 
 
 @dataclass
@@ -27,7 +37,7 @@ class Interpreter:
     schemas: Mapping[str, Schema]
     events: Mapping[str, Sequence[Event]]
 
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: ViewPlan) -> list[Row]:
         """What the view shows."""
         shown = self.shown(plan.shown)
         if plan.top is None:
@@ -87,12 +97,15 @@ class Interpreter:
         return row
 
     def _branch(self, branch: Branch, keys: Sequence[str]) -> list[Row]:
+        topics = [leaf.topic for leaf in branch.leaves]
+        # A topic that is read again is numbered: none of its events is taken for another's. Others keep their
+        # pubends, which decide what comes last at one tick.
         events = [
-            Event(f"{at}.{event.pubend}", event.tick, event.row)
+            Event(f"{again}.{event.pubend}" if again else event.pubend, event.tick, event.row)
             for at, leaf in enumerate(branch.leaves)
+            for again in [topics[:at].count(leaf.topic)]
             for event in self.leaf(leaf)
         ]
-        # The leaves are numbered so that none of their events is taken for another's.
         return _grouped(
             "branch", list(zip(keys, branch.keys, strict=True)), branch.aggregates, branch.events, events
         )

@@ -6,14 +6,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from gapless.views.analysis import Analysis, analyse, domains, visibility
-from gapless.views.domains import Domain, Motion
-from gapless.views.evaluate import Event, Row, evaluate
+from gapless.views.analysis.analyse import Analysis, analyse, domains, visibility
+from gapless.views.analysis.domains import MonotonicDomain, Motion
+from gapless.views.analysis.visibility import ConditionState
 from gapless.views.relation import Relation
-from gapless.views.visibility import State
+from tests.budget import examples
 from tests.views import drawn
+from tests.views.evaluate import Event, Row, evaluate
 from tests.views.language import FIGURE_1, read
 
 
@@ -21,14 +22,14 @@ def described(text: str) -> dict[str, str]:
     return {name: str(domain) for name, domain in domains(read(text)).items()}
 
 
-def test_figure_1_of_the_paper() -> None:
+def test_availability_in_figure_1_falls_and_its_rows_leave_for_good() -> None:
     relation = read(FIGURE_1)
     assert described(FIGURE_1) == {"item": "key", "price": "event", "avail": "pair (falls)"}
     assert str(visibility(relation)) == "temporarily false -> temporarily true -> permanently false"
     assert visibility(relation).may_leave
 
 
-def test_without_a_bound_on_the_quantity_what_is_left_may_rise_again() -> None:
+def test_without_a_bound_on_the_quantity_the_rest_may_rise_again() -> None:
     text = FIGURE_1.replace("WHERE qty > 0", "")
     assert described(text)["avail"] == "pair (rises and falls)"
     assert str(visibility(read(text))) == "temporarily false <-> temporarily true"
@@ -128,7 +129,7 @@ def test_what_a_left_join_lacks_may_come_later() -> None:
     assert domains(read(text))["total"].arrives
 
 
-def test_a_counter_of_counters_and_a_maximum_of_what_only_rises() -> None:
+def test_sums_and_maxima_of_rising_counters_rise_unless_rows_may_leave() -> None:
     inner = "(SELECT item, sum(qty) AS total FROM east WHERE qty >= 0 GROUP BY item)"
     text = f"SELECT count(*) AS n, sum(total) AS s, max(total) AS most FROM {inner}"
     assert described(text) == {"n": "counter (rises)", "s": "counter (rises)", "most": "extremum (rises)"}
@@ -148,7 +149,7 @@ def is_number(value: Any) -> bool:
     return not isinstance(value, float) or not math.isnan(value)
 
 
-def check_column(name: str, domain: Domain, before: Any, after: Any) -> None:
+def check_column(name: str, domain: MonotonicDomain, before: Any, after: Any) -> None:
     told = f"{name} is {domain} and went from {before!r} to {after!r}"
     if not is_number(before) or not is_number(after) or domain.motion is Motion.ANY:
         return
@@ -181,7 +182,7 @@ def prefixes(events: dict[str, list[Event]]) -> list[dict[str, list[Event]]]:
 
 
 @given(drawn.views(), drawn.histories())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_histories_keep_what_the_analysis_promises(
     relation: Relation, events: dict[str, list[Event]]
 ) -> None:
@@ -191,5 +192,9 @@ def test_histories_keep_what_the_analysis_promises(
     states = [keyed_rows(analysis, evaluate(relation, each)) for each in prefixes(events)]
     for before, after in pairwise(states):
         check_step(analysis, before, after)
-    gone = {State.FALSE_FOR_EVER} if analysis.visibility.shown().states == {State.FALSE_FOR_EVER} else set()
+    gone = (
+        {ConditionState.FALSE_FOR_EVER}
+        if analysis.visibility.shown().states == {ConditionState.FALSE_FOR_EVER}
+        else set()
+    )
     assert not gone or not any(states), f"rows are shown, though {analysis.visibility}"

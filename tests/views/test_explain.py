@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gapless.views.drawing import draw
-from gapless.views.explain import explain
-from gapless.views.graph import TransformGraph
+from gapless.views.planning.drawing import draw
+from gapless.views.planning.explain import explain
+from gapless.views.planning.graph import TransformGraph
 from tests.views.test_plan import AVAILABLE, PAIRED, PRICES, parsed
 
 GOLDEN = Path(__file__).parent / "golden" / "explain"

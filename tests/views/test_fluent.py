@@ -129,7 +129,7 @@ def test_expressions_are_equal_to_those_of_sql(term: object, text: str) -> None:
         (lambda: EAST.where(col("qyt") > 0), "E166 no column 'qyt': did you mean 'qty'?"),
         (
             lambda: EAST.where(col("qty") + 1),
-            "E167 an expression of type int is no condition: compare it with something",
+            "E167 an expression of type int is not a condition: compare it with something",
         ),
         (EAST.select, "E165 select() names no columns"),
         (lambda: EAST.group_by().agg(), "E165 agg() names no columns"),
@@ -141,7 +141,7 @@ def test_expressions_are_equal_to_those_of_sql(term: object, text: str) -> None:
             lambda: EAST.select(x=lit(None)),
             "E167 column 'x' is NULL and has no type: write lit(None).cast('int')",
         ),
-        (lambda: EAST.select(x=sum_("qty")), "E168 sum() cannot stand here: aggregates belong to agg()"),
+        (lambda: EAST.select(x=sum_("qty")), "E168 sum() is not allowed here: aggregates belong to agg()"),
         (
             lambda: EAST.group_by("item").agg(x="qty"),
             (
@@ -151,10 +151,10 @@ def test_expressions_are_equal_to_those_of_sql(term: object, text: str) -> None:
         ),
         (lambda: EAST.top(0, "qty"), "E165 top() takes a whole number from 1 to 100000"),
         (lambda: EAST.top(3), "E168 top() without an order: any rows would do; say which come first"),
-        (lambda: EAST.top(3, "qty down"), "E165 'qty down' is no order: write 'column' or 'column desc'"),
+        (lambda: EAST.top(3, "qty down"), "E165 'qty down' is not an order: write 'column' or 'column desc'"),
         (lambda: call("lowr", col("item")), "E166 no function lowr(): did you mean 'lower'?"),
         (lambda: col("item").cast("integer"), "E166 no type 'integer': did you mean 'int'?"),
-        (lambda: lit(float("nan")), "E165 nan is no constant of a view: use a finite number"),
+        (lambda: lit(float("nan")), "E165 nan cannot be a constant of a view: use a finite number"),
         (lambda: EAST.join(WEST, "item", how="cross"), "E168 a join is inner, left or full, not 'cross'"),
         (
             lambda: SUMS.join(SUMS.named("b"), on={"item": "item"}).where(col("total") > 3),
@@ -163,7 +163,7 @@ def test_expressions_are_equal_to_those_of_sql(term: object, text: str) -> None:
         (
             lambda: SUMS.join(WEST, on="item").sql(),
             (
-                "E169 the join keeps every event of 'west' for ever, for any may find a partner later: "
+                "E169 the join keeps every event of 'west' for ever, because any may find a partner later: "
                 "group it by the join key first"
             ),
         ),

@@ -1,9 +1,9 @@
 """The transform graph: equal stages once, and what a change of the views changes."""
 
 from gapless.errors import ViewError
-from gapless.views.graph import GraphChange, Planner, TransformGraph, stages_of
+from gapless.views.planning.graph import GraphChange, Planner, TransformGraph, stages_of
+from gapless.views.planning.stages import Keyed, Reduced
 from gapless.views.relation import Relation
-from gapless.views.stages import Keyed, Reduced
 from tests.views.test_plan import AVAILABLE, PRICES, parsed
 
 

@@ -1,13 +1,14 @@
 """Joins of several inputs by one key are one stage, whatever their kinds, and mean what they say."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from gapless.views import parse_view
-from gapless.views.evaluate import Event, evaluate
-from gapless.views.plan import plan
-from gapless.views.stages import Keyed
+from gapless.views.planning.plan import plan
+from gapless.views.planning.stages import Keyed
+from tests.budget import examples
 from tests.views.drawn import SCHEMAS, histories
+from tests.views.evaluate import Event, evaluate
 from tests.views.interpret import Interpreter
 from tests.views.rows import bag
 
@@ -38,7 +39,7 @@ def test_a_chain_is_one_stage(text: str) -> None:
 
 
 @given(histories())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_chain_means_what_it_says(events: dict[str, list[Event]]) -> None:
     for text in CHAINS:
         relation = parse_view(text, SCHEMAS, {})

@@ -3,16 +3,17 @@
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from gapless.errors import ViewError
 from gapless.views import parse_view
-from gapless.views.check import check
-from gapless.views.evaluate import Event, evaluate
+from gapless.views.analysis.check import check
 from gapless.views.expressions import Call, ColumnRef, Literal
 from gapless.views.relation import GroupBy, Join, Merge, Project, Relation, Scan, TopK, Where, columns
-from gapless.views.sql_text import view_sql
+from gapless.views.sql.text import view_sql
+from tests.budget import examples
 from tests.views import drawn
+from tests.views.evaluate import Event, evaluate
 from tests.views.language import FIGURE_1, TOPICS, VIEWS, read
 from tests.views.rows import bag
 
@@ -20,14 +21,14 @@ EAST = Scan("east", TOPICS["east"].columns)
 ITEM, QTY = ColumnRef("item", "string", nullable=False), ColumnRef("qty", "int", nullable=False)
 
 
-def test_selection_and_projection() -> None:
+def test_a_condition_filters_below_the_selected_columns() -> None:
     relation = read("SELECT qty * 2 AS twice, item FROM east WHERE qty > 3")
     positive = Where(EAST, Call(">", (QTY, Literal(3, "int")), "bool", nullable=False))
     twice = Call("*", (QTY, Literal(2, "int")), "int")
     assert relation == Project(positive, (("twice", twice), ("item", ITEM)))
 
 
-def test_all_columns_as_they_are_are_the_relation_itself() -> None:
+def test_selecting_all_columns_in_order_gives_the_relation_itself() -> None:
     assert read("SELECT * FROM east") == EAST
     assert read("SELECT item, qty FROM (SELECT * FROM east) AS e") == EAST
     assert read("WITH e AS (SELECT * FROM east) SELECT e.* FROM e;") == EAST
@@ -103,7 +104,7 @@ def test_the_first_rows_of_each_group_may_be_written_in_several_ways(text: str) 
     assert read(text) == TopK(EAST, 3, (("qty", True),), ("item",))
 
 
-def test_the_first_rows_of_all() -> None:
+def test_order_by_with_limit_keeps_the_first_rows_of_all() -> None:
     first = TopK(EAST, 3, (("qty", True), ("item", False)))
     assert read("SELECT * FROM east ORDER BY qty DESC, 1 LIMIT 3") == first
     assert read("(SELECT * FROM east) ORDER BY qty DESC NULLS LAST, item ASC LIMIT 3") == first
@@ -112,7 +113,7 @@ def test_the_first_rows_of_all() -> None:
     assert isinstance(union.input, Merge)
 
 
-def test_a_computed_column_may_be_ordered_by_its_name_or_again() -> None:
+def test_ordering_by_a_name_or_by_its_expression_is_the_same() -> None:
     by_name = read("SELECT item, sum(qty) AS n FROM east GROUP BY item ORDER BY n DESC LIMIT 2")
     again = read("SELECT item, sum(qty) AS n FROM east GROUP BY item ORDER BY sum(qty) DESC LIMIT 2")
     assert by_name == again
@@ -181,7 +182,7 @@ def test_views_are_put_in_where_they_are_named() -> None:
         ("qty IN (1) IS TRUE", "COALESCE(qty IN (1), FALSE)"),
     ],
 )
-def test_two_ways_to_write_one_condition(one: str, other: str) -> None:
+def test_equivalent_conditions_are_read_as_the_same_relation(one: str, other: str) -> None:
     assert read(f"SELECT * FROM east WHERE {one}") == read(f"SELECT * FROM east WHERE {other}")
 
 
@@ -241,7 +242,7 @@ def test_numbers_keep_their_exact_value() -> None:
         "SELECT 'x' AS k, count(*) AS n FROM east GROUP BY k ORDER BY n LIMIT 1",
     ],
 )
-def test_the_text_of_a_relation_reads_as_itself(text: str) -> None:
+def test_the_text_of_a_relation_parses_to_that_relation(text: str) -> None:
     relation = read(text)
     assert read(view_sql(relation)) == relation
 
@@ -255,7 +256,7 @@ def test_a_text_avoids_names_of_topics() -> None:
 
 
 @given(drawn.views(), drawn.histories())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_text_of_any_view_means_the_same(relation: Relation, events: dict[str, list[Event]]) -> None:
     try:
         check(relation)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gapless.errors import ViewError
 from gapless.views.relation import Relation
-from gapless.views.sql_text import view_sql
+from gapless.views.sql.text import view_sql
+from tests.budget import examples
 from tests.views.language import FIGURE_1, read
 
 _WRITTEN = """
@@ -50,18 +51,18 @@ def attempt(text: str) -> None:
 
 @given(st.text(max_size=60))
 @settings(deadline=None)
-def test_any_text(text: str) -> None:
+def test_any_text_is_a_view_or_a_view_error(text: str) -> None:
     attempt(text)
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=25))
-@settings(max_examples=300, deadline=None)
-def test_any_words(words: list[str]) -> None:
+@examples(300)
+def test_any_words_are_a_view_or_a_view_error(words: list[str]) -> None:
     attempt("SELECT " + " ".join(words))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_views_with_words_changed(seed: int) -> None:
+def test_a_view_with_words_changed_is_a_view_or_a_view_error(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(60):
         words = chance.choice(SEEDS).replace("(", " ( ").replace(",", " , ").replace(")", " ) ").split()
@@ -81,7 +82,7 @@ def test_views_with_words_changed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("text", SEEDS)
-def test_every_beginning_of_a_view(text: str) -> None:
+def test_every_beginning_of_a_view_is_a_view_or_a_view_error(text: str) -> None:
     for stop in range(len(text)):
         attempt(text[:stop])
 
@@ -100,5 +101,5 @@ def test_every_beginning_of_a_view(text: str) -> None:
     ],
     ids=range(8),
 )
-def test_large_views(text: str) -> None:
+def test_a_large_view_is_a_view_or_a_view_error(text: str) -> None:
     attempt(text)

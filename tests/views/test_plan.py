@@ -5,14 +5,14 @@ import pytest
 from gapless.errors import ViewError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.views.evaluate import Event, Row, evaluate
 from gapless.views.expressions import ColumnRef, Literal
-from gapless.views.parse import parse_view
-from gapless.views.plan import plan
+from gapless.views.planning.plan import plan
+from gapless.views.planning.stages import Events, Keyed, Paired, Reduced, ViewPlan, stage_name
 from gapless.views.printing import outputs_text
 from gapless.views.relation import Join, Merge, Project, Relation, TopK, Where, columns
-from gapless.views.sql_text import expression_sql
-from gapless.views.stages import Events, Keyed, Paired, Plan, Reduced, stage_name
+from gapless.views.sql.parse import parse_view
+from gapless.views.sql.text import expression_sql
+from tests.views.evaluate import Event, Row, evaluate
 from tests.views.incremental_twin import Twin
 from tests.views.interpret import Interpreter
 from tests.views.rows import bag
@@ -48,7 +48,7 @@ def parsed(sql: str) -> Relation:
     return parse_view(sql, SCHEMAS, {})
 
 
-def planned(sql: str) -> Plan:
+def planned(sql: str) -> ViewPlan:
     return plan(parsed(sql))
 
 

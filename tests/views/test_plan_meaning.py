@@ -3,22 +3,23 @@
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gapless.errors import ViewError
-from gapless.views.check import check
-from gapless.views.evaluate import Event, evaluate
-from gapless.views.plan import plan
+from gapless.views.analysis.check import check
+from gapless.views.planning.plan import plan
+from gapless.views.planning.stages import ViewPlan
 from gapless.views.relation import Relation
-from gapless.views.stages import Plan
+from tests.budget import examples
 from tests.views.drawn import SCHEMAS, histories, views
+from tests.views.evaluate import Event, evaluate
 from tests.views.incremental_twin import Twin
 from tests.views.interpret import Interpreter
 from tests.views.rows import bag
 
 
-def planned(relation: Relation) -> Plan:
+def planned(relation: Relation) -> ViewPlan:
     """The plan of a view; those that cannot be maintained are left out."""
     try:
         return plan(relation)
@@ -27,14 +28,14 @@ def planned(relation: Relation) -> Plan:
         raise
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(views(), histories())
 def test_a_plan_shows_what_its_view_means(relation: Relation, events: Mapping[str, Sequence[Event]]) -> None:
     found = Interpreter(SCHEMAS, events).rows(planned(relation))
     assert bag(found) == bag(evaluate(relation, events))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(views(), histories(), st.randoms(use_true_random=False))
 def test_batches_in_any_order_and_repeated_show_what_the_view_means(
     relation: Relation, events: Mapping[str, Sequence[Event]], chance: Random
@@ -54,7 +55,7 @@ def test_batches_in_any_order_and_repeated_show_what_the_view_means(
         assert bag(twin.rows()) == bag(evaluate(relation, seen))
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(views())
 def test_what_is_accepted_can_be_planned(relation: Relation) -> None:
     try:

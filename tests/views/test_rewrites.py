@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from gapless.views.evaluate import Event, evaluate
-from gapless.views.parse import parse_view
+from gapless.views.planning.rewrite import KEEPING_STAGES, RULES, Rule, rewrite
+from gapless.views.planning.rewrite.everywhere import everywhere
 from gapless.views.printing import relation_text
 from gapless.views.relation import Merge, Project, Relation, columns
-from gapless.views.rewrite import KEEPING_STAGES, RULES, Rule, rewrite
-from gapless.views.rewrite.everywhere import everywhere
+from gapless.views.sql.parse import parse_view
+from tests.budget import examples
 from tests.views.drawn import SCHEMAS, column, histories, scan, views
+from tests.views.evaluate import Event, evaluate
 from tests.views.rows import bag
 
 GOLDEN = Path(__file__).parent / "golden" / "rewrites"
@@ -27,7 +28,7 @@ HAND_MADE = {
 NAMED = {rule.__name__: rule for rule in RULES}
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(views(), histories())
 def test_rules_preserve_meaning(relation: Relation, events: Mapping[str, Sequence[Event]]) -> None:
     expected = bag(evaluate(relation, events))

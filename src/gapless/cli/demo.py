@@ -21,28 +21,28 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gapless.cli import demo_sale_report
-from gapless.cli.demo_account import Record, account_of, differing_orders, recovery_s
-from gapless.cli.demo_network import EDGES, SUBSCRIBERS
-from gapless.cli.demo_report import (
+from gapless.cli.nodes import run
+from gapless.cli.output.console import say, say_json
+from gapless.demo.account import Record, account_of, differing_orders, recovery_s
+from gapless.demo.network import EDGES, SUBSCRIBERS
+from gapless.demo.report import (
+    DemoOutcome,
     Narrator,
-    Outcome,
     as_json,
     broken,
     introduce,
     new_console,
     report,
 )
-from gapless.cli.demo_run import Demo
-from gapless.cli.demo_sale_account import Sale
-from gapless.cli.demo_sale_account import account_of as sale_account_of
-from gapless.cli.demo_sale_report import SaleNarrator, SaleOutcome
-from gapless.cli.demo_sale_run import TicketSale
-from gapless.cli.demo_spark import missing
-from gapless.cli.nodes import run
-from gapless.cli.plots import check_plots
-from gapless.cli.sim_report import say, say_json
+from gapless.demo.run import Demo
+from gapless.demo.sale import report as demo_sale_report
+from gapless.demo.sale.account import Sale
+from gapless.demo.sale.account import account_of as sale_account_of
+from gapless.demo.sale.report import SaleNarrator, SaleOutcome
+from gapless.demo.sale.run import TicketSale
+from gapless.demo.spark import missing
 from gapless.errors import ParameterError, UsageError
+from gapless.figures.plots import check_plots
 
 SECONDS, SECONDS_MIN, SECONDS_MAX = 20.0, 2.0, 3_600.0
 RATE, RATE_MIN, RATE_MAX = 1_000.0, 10.0, 20_000.0
@@ -143,12 +143,12 @@ def _folder(keep: Path | None) -> AbstractContextManager[str | Path]:
 
 def _first_act(
     folder: Path, keep: Path | None, seconds: float, rate: float, console: Console | None
-) -> Outcome:
+) -> DemoOutcome:
     record = run(_told(folder, seconds, rate, console))
-    from gapless.cli.demo_figure import draw  # noqa: PLC0415  # what draws takes half a second to load
+    from gapless.demo.figure import draw  # noqa: PLC0415  # what draws takes half a second to load
 
     path = FIGURES / "demo.png" if keep is None else keep / "latency.png"
-    outcome = Outcome(
+    outcome = DemoOutcome(
         record=record,
         accounts=[account_of(plan, record) for plan in SUBSCRIBERS],
         order_differences=differing_orders(SUBSCRIBERS, record),
@@ -212,7 +212,7 @@ def _second_act(
     folder: Path, keep: Path | None, seconds: float, rate: float, console: Console | None
 ) -> SaleOutcome:
     sale = run(_sale_told(folder / "sale", seconds, rate, console))
-    from gapless.cli.demo_sale_figure import draw  # noqa: PLC0415  # as above
+    from gapless.demo.sale.figure import draw  # noqa: PLC0415  # as above
 
     path = FIGURES / "demo-view.png" if keep is None else keep / "staleness.png"
     outcome = SaleOutcome(

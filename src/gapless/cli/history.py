@@ -1,4 +1,4 @@
-"""`gapless history`: what has happened? SQL over any time of a topic, from the log and from the archive."""
+"""`gapless history`: SQL over any time range of a topic, from the log and from the archive."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: A table in a terminal has no more rows than this unless it is told otherwise.
+#: Default maximum number of rows of a table in a terminal.
 TABLE_ROWS = 100
-#: What the table is called in `--sql`.
+#: The name of the table in `--sql`.
 TABLE = "events"
 
 _Node = Annotated[
@@ -36,7 +36,7 @@ _Node = Annotated[
         "--node",
         metavar="ADDRESS",
         envvar=ADDRESS_VARIABLE,
-        help="Where the node is, or several with commas: any will do.",
+        help="The address of the node, or several separated by commas: any will do.",
     ),
 ]
 _Place = "earliest|now|TICK|TIME"
@@ -47,7 +47,7 @@ def history(
     topic: Annotated[str, typer.Argument(help="The topic to look at.")],
     *,
     sql: Annotated[
-        str | None, typer.Option("--sql", metavar="SELECT", help=f"A query of Spark over table {TABLE}.")
+        str | None, typer.Option("--sql", metavar="SELECT", help=f"A Spark query over table {TABLE}.")
     ] = None,
     where: Annotated[
         str, typer.Option("--where", metavar="SQL", help="Only events that this condition accepts.")
@@ -55,11 +55,12 @@ def history(
     begin: Annotated[str, typer.Option("--from", metavar=_Place, help="Where to begin.")] = "earliest",
     end: Annotated[str, typer.Option("--to", metavar=_Place, help="Where to end; not included.")] = "now",
     columns: Annotated[
-        str | None, typer.Option("--columns", metavar="NAMES", help="Only these columns, with commas.")
+        str | None,
+        typer.Option("--columns", metavar="NAMES", help="Only these columns, separated by commas."),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="At most so many rows."),
+        typer.Option("--limit", metavar="N", parser=whole_number("--limit", 1), help="At most N rows."),
     ] = None,
     gone: Annotated[
         bool, typer.Option("--gone", help="Begin later if the beginning is no longer kept.")
@@ -76,7 +77,7 @@ def history(
     node: _Node = ADDRESS,
     door: Pass,
 ) -> None:
-    """Ask what has happened: SQL over any time of a topic.
+    """Query the past: SQL over any time range of a topic.
 
     \b
     Examples:
@@ -85,7 +86,7 @@ def history(
       gapless history trades --to 2026-02-01 --parquet january.parquet
 
     Events have the columns `tick` (microseconds since 1970), `pubend` and those of the topic. Spark reads
-    archived files itself where it sees them, and the rest from the network. The condition of --where is
+    archived files directly where it sees them, and the rest from the network. The condition of --where is
     evaluated where the events are.
     """
     if end.startswith("gapless:"):
@@ -118,7 +119,7 @@ def history(
 
 
 def _hush() -> None:
-    """Log nothing that is in the error as well."""
+    """Do not log what the error already says."""
     for chatty in ("py4j", "gapless.client"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     for chatty in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -135,7 +136,7 @@ class _Wish:
 
 
 def _check(wish: _Wish) -> None:
-    """Whatever can be wrong, before Spark takes its time to start. Raises GaplessError."""
+    """Check everything before Spark takes its time to start. Raises GaplessError."""
     from gapless.client.bulk import open_bulk  # noqa: PLC0415
     from gapless.content.language import parse_condition  # noqa: PLC0415
     from gapless.spark.options import parse_options  # noqa: PLC0415
@@ -168,7 +169,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _spark(master: str, tell: Callable[[str], None]) -> Iterator[SparkSession]:
-    """A session whose beginning nobody has to read; what goes wrong in it is one line."""
+    """A session that starts quietly; an error in it is one line."""
     tell("starting Spark")
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql.types import Row  # noqa: F401, PLC0415  # loaded before the noise is turned off
@@ -224,7 +225,7 @@ def _rows(frame: DataFrame) -> pa.Table:
 
 
 def _write(frame: DataFrame, file: Path) -> None:
-    """One file, made beside its place and then put there, so that it is whole when it can be seen."""
+    """One file, written under a temporary name and renamed, so that it is complete when visible."""
     folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.absolute().parent))
     try:
         frame.coalesce(1).write.mode("overwrite").parquet(str(folder / "made"))
@@ -238,7 +239,7 @@ def _write(frame: DataFrame, file: Path) -> None:
 def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> None:
     import numpy as np  # noqa: PLC0415
 
-    from gapless.cli.view_watch import print_rows, row_text  # noqa: PLC0415  # a table needs rich
+    from gapless.cli.view.watch import print_rows, row_text  # noqa: PLC0415  # a table needs rich
     from gapless.model.python_values import rows_of, time_text  # noqa: PLC0415
 
     if as_json:
@@ -247,7 +248,7 @@ def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> N
     elif as_csv:
         import csv  # noqa: PLC0415
 
-        from gapless.cli.match_cells import bytes_text  # noqa: PLC0415
+        from gapless.cli.files.cells import bytes_text  # noqa: PLC0415
 
         def plain(value: Any) -> object:
             if isinstance(value, bytes):
@@ -267,13 +268,13 @@ def _show(rows: pa.Table, *, as_json: bool, as_csv: bool, most: int | None) -> N
             notice(f"there are more than these {most} rows: --limit says how many to show")
 
 
-#: What Spark puts behind a message, and how our own errors look inside one.
+#: What Spark appends to a message, and how our own errors look inside one.
 _STATE = re.compile(r"[.]?\s*SQLSTATE: .*")
 _OWN = re.compile(r"gapless\.errors\.\w+: (E[1-5]\d\d) (.+)")
 
 
 def _in_a_line(error: Exception) -> GaplessError:
-    """What went wrong in Spark: our own error if it was one, else Spark's first words."""
+    """The error in Spark: our own if it was one, otherwise Spark's first words."""
     text = str(error)
     own = _OWN.search(text)
     if own is not None:

@@ -1,8 +1,7 @@
 """What can a person do with Gapless from a terminal?
 
-This file holds what all commands share: the entry point, the version, the help, and the one way in which a
-mistake is reported. Each command is a function in a file of its own, imported when it is asked for;
-`COMMANDS` is where it joins.
+This file holds what all commands share: the entry point, the version, the help, and error reporting. Each
+command is a function in its own file, imported on demand and listed in `COMMANDS`.
 """
 
 import errno
@@ -17,40 +16,40 @@ import typer
 from gapless import __version__
 from gapless.cli.exits import EXIT_INTERRUPTED, EXIT_REFUSED
 from gapless.cli.lazy import Entry, LazyGroup
-from gapless.cli.terminal import tame, tame_lines
+from gapless.cli.output.terminal import tame, tame_lines
 from gapless.errors import ContentError, GaplessError, UsageError
 
 #: Every command, in the order that the help lists them.
 COMMANDS: tuple[Entry, ...] = (
     Entry("up", "gapless.cli.up:up", "Start a node and serve until it is stopped."),
-    Entry("pub", "gapless.cli.pub:pub", "Publish events and wait until they are durable."),
+    Entry("pub", "gapless.cli.pub.command:pub", "Publish events and wait until they are durable."),
     Entry(
         "sub",
-        "gapless.cli.sub:sub",
+        "gapless.cli.sub.command:sub",
         "Print events as lines of JSON, each exactly once, until stopped.",
     ),
-    Entry("topic", "gapless.cli.topic:app", "Create topics, and see which there are."),
-    Entry("view", "gapless.cli.view:app", "Create live views of topics, and see what they show."),
-    Entry("history", "gapless.cli.history:history", "Ask what has happened: SQL over any time of a topic."),
+    Entry("topic", "gapless.cli.topic:app", "Create and list topics."),
+    Entry("view", "gapless.cli.view.command:app", "Create and read live views of topics."),
+    Entry("history", "gapless.cli.history:history", "Query the past: SQL over any time range of a topic."),
     Entry(
         "status",
         "gapless.cli.status:status",
-        "Show what nodes are and do: links, pubends, clients, subscriptions, topics.",
+        "Show the status of nodes: links, pubends, clients, subscriptions, topics.",
     ),
     Entry(
         "top",
-        "gapless.cli.top:top",
+        "gapless.cli.top.command:top",
         "Watch a whole network: rates, latency, horizons, gaps, nacks, links.",
     ),
     Entry(
         "why",
-        "gapless.cli.why:why",
-        "Say why a subscriber got an event, or did not: path, filters, epochs, positions.",
+        "gapless.cli.why.command:why",
+        "Explain why a subscriber got an event, or did not: path, filters, epochs, positions.",
     ),
     Entry(
         "token",
         "gapless.cli.token:token",
-        "Make a token for a client, and the line for the network's tokens.",
+        "Create a token for a client, and its entry for the network file.",
     ),
     Entry("match", "gapless.cli.match:match", "Try a condition on files, and see why a row matches or not."),
     Entry(
@@ -65,15 +64,15 @@ COMMANDS: tuple[Entry, ...] = (
     ),
     Entry(
         "bench",
-        "gapless.cli.bench:bench",
-        "Measure throughput and latency, of a new node or of one that runs.",
+        "gapless.cli.bench.command:bench",
+        "Measure throughput and latency, of a new or a running node.",
     ),
-    Entry("sim", "gapless.cli.sim:sim", "Simulate networks under faults, and check every promise."),
+    Entry("sim", "gapless.cli.sim.command:sim", "Simulate networks under faults, and check every promise."),
 )
 
-#: Why a file cannot take what is printed.
+#: Errors of a file that cannot be written.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: Of the text that an error points into, so many characters are shown before and behind the place.
+#: Number of characters of a text shown before and after the position of an error.
 POINTED_CHARACTERS_MAX = 60
 
 HELP = """Publish/subscribe that never skips.
@@ -85,7 +84,7 @@ of brokers, links and stores.
 EPILOG = """Each command explains itself: gapless COMMAND --help.
 
 Exit status: 0 when the command did what was asked; 2 when it was refused, with the reason on one line of
-standard error, such as "error: E101 ...". For a condition that cannot be read, the place follows.
+standard error, such as "error: E101 ...". For a mistake in a condition, its position follows.
 """
 
 
@@ -95,7 +94,7 @@ class Commands(LazyGroup):
     entries = COMMANDS
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; that whoever reads our output has left is no mistake of anybody."""
+        """Run a command; a closed pipe is not an error."""
         try:
             found = super().invoke(ctx)
             sys.stdout.flush()
@@ -106,7 +105,7 @@ class Commands(LazyGroup):
             if error.errno not in _NO_ROOM or error.filename is not None:
                 raise
             _let_go_of_output()
-            reason = f"standard output cannot be written: {error.strerror}: make room, and try again"
+            reason = f"standard output cannot be written: {error.strerror}: make room, and retry"
             raise UsageError("E154", reason) from error
         return found
 
@@ -123,7 +122,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-#: What typer raises for a command line that it cannot read: the branch of its exceptions above BadParameter.
+#: What typer raises for an unreadable command line: the branch of its exceptions above BadParameter.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
@@ -150,7 +149,7 @@ GC_THRESHOLDS = (10_000, 1, 2_500)
 
 
 class _NoPandas(MetaPathFinder):
-    """Says that there is no pandas."""
+    """Pretends that pandas is not installed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
         if fullname == "pandas":
@@ -158,11 +157,11 @@ class _NoPandas(MetaPathFinder):
 
 
 def program() -> None:
-    """What `gapless` starts. The process is ours alone, so what it has no use for need not be loaded.
+    """The entry point of `gapless`. The process is ours, so modules that it does not need are not loaded.
 
     pyarrow imports pandas, where that is installed, as soon as it makes its first array: 0.4 s and 40 MB.
-    Looking for cycles of dead objects after every 700 new ones takes a third of the time of a busy process;
-    there are few such cycles, and looking seldom finds them, too.
+    Collecting cyclic garbage after every 700 new objects takes a third of the time of a busy process; there
+    are few cycles, and collecting rarely finds them, too.
     """
     sys.meta_path.insert(0, _NoPandas())
     gc.set_threshold(*GC_THRESHOLDS)
@@ -172,7 +171,7 @@ def program() -> None:
 def main() -> None:
     """Run the command line; report a refusal as one line and exit status 2.
 
-    Below a mistake in a condition stands the place: the text, and a caret.
+    For a mistake in a condition, the text and a caret follow.
     """
     try:
         status = app(prog_name="gapless", standalone_mode=False)
@@ -199,21 +198,21 @@ def _refuse_line(error: Any) -> None:
     text = " ".join(error.format_message().split()).rstrip(".").replace(". Did you", ": did you")
     text = text.replace(": Value error, ", ": ")
     if context is None or text.startswith("Usage:"):
-        # Nothing was asked for: then the help is the answer.
+        # Without a command, print the help.
         typer.echo(error.format_message(), err=True)
         sys.exit(EXIT_REFUSED)
     _refuse(UsageError("E149", f"{text[:1].lower()}{text[1:]} (see {context.command_path} --help)"))
 
 
 def _let_go_of_output() -> None:
-    """Write to nowhere from now on, so that not even the last flush complains."""
+    """Discard further output, so that not even the last flush fails."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _pointer(error: ContentError) -> str:
-    """Where the mistake is, in two lines; of a long text only what is around it."""
+    """The position of a mistake in two lines; of a long text only the surroundings."""
     line, _, caret = error.pointer().partition("\n")
     start = max(0, len(caret) - 1 - POINTED_CHARACTERS_MAX)
     stop = len(caret) + POINTED_CHARACTERS_MAX

@@ -21,10 +21,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gapless.cli.match_cells import parse_columns
-from gapless.cli.match_files import Chunk, Source, open_sources
+from gapless.cli.files.cells import parse_columns
+from gapless.cli.files.sources import FileChunk, FileSource, open_sources
+from gapless.cli.output.console import say_json
 from gapless.cli.readers import whole_number
-from gapless.cli.sim_report import say_json
 from gapless.content.condition import Condition
 from gapless.content.explain import explain
 from gapless.content.index.index import Index
@@ -33,7 +33,7 @@ from gapless.content.rows import RowMask, Rows
 from gapless.content.xml.document import parse_root
 from gapless.errors import ContentError, ParameterError, UsageError
 
-#: How many rows are explained when nobody says how many.
+#: Default number of explained rows.
 EXPLAINED_MAX = 10
 #: How many documents that cannot be read are named one by one.
 NAMED_MAX = 20
@@ -46,30 +46,28 @@ _Column = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=TYPE",
-        help="Take a column for another type, such as sent=timestamp or body=xml; repeatable.",
+        help="Override the type of a column, such as sent=timestamp or body=xml; repeatable.",
     ),
 ]
-_Count = Annotated[bool, typer.Option("--count", help="Print how many rows match, and nothing else.")]
+_Count = Annotated[bool, typer.Option("--count", help="Print only the number of matching rows.")]
 _Limit = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         parser=whole_number("--limit", 1),
-        help=f"Stop after so many rows that match; with --explain, after so many rows, or {EXPLAINED_MAX}.",
+        help=f"Stop after N matching rows; with --explain, after N rows (default {EXPLAINED_MAX}).",
     ),
 ]
-_Explain = Annotated[bool, typer.Option("--explain", help="Tell for each row why it matches, or why not.")]
+_Explain = Annotated[bool, typer.Option("--explain", help="Explain for each row why it matches, or why not.")]
 _Row = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         parser=whole_number("--row", 1),
-        help="Explain this row alone; the first is 1, and in JSON it is the line.",
+        help="Explain only this row; the first is 1, and in JSON it is the line.",
     ),
 ]
-_Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object with the outcome instead of rows.")
-]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with the result instead of rows.")]
 
 
 def match(
@@ -85,9 +83,9 @@ def match(
 ) -> None:
     """Try a condition on files, and see why a row matches or not.
 
-    Columns and their types are taken from the file. The rows that match are printed: a line of JSON as it
-    is, a row of a table as a JSON object, an XML document by the name of its file. What was read and how the
-    condition was understood is told on standard error.
+    Columns and their types are taken from the file. Matching rows are printed: a line of JSON unchanged, a
+    row of a table as a JSON object, an XML document by the name of its file. The number of rows and the
+    condition as understood go to standard error.
 
     \b
     Examples:
@@ -99,7 +97,7 @@ def match(
     """
     _check_options(count=count, explain_rows=explain_rows, row=row, json=json)
     sources = open_sources(files, parse_columns(column or []))
-    # Before the condition is read: it may be about a column that was left out.
+    # Before the condition is parsed: it may be about an omitted column.
     for source in sources:
         for notice in source.notices:
             _notice(notice)
@@ -164,13 +162,13 @@ class _Tally:
 class _Found:
     """The rows of a chunk that are wanted, and which of them match."""
 
-    chunk: Chunk
+    chunk: FileChunk
     rows: Rows
     wanted: range
     matches: RowMask
 
 
-def _matched(source: Source, condition: Condition, asked: _Asked, tally: _Tally) -> Iterator[_Found]:
+def _matched(source: FileSource, condition: Condition, asked: _Asked, tally: _Tally) -> Iterator[_Found]:
     """Match a source chunk by chunk, as far as is wanted, and count."""
     index = Index()
     index.add(0, condition)
@@ -193,7 +191,7 @@ def _matched(source: Source, condition: Condition, asked: _Asked, tally: _Tally)
             return
 
 
-def _wanted(chunk: Chunk, matches: RowMask, asked: _Asked, tally: _Tally) -> range:
+def _wanted(chunk: FileChunk, matches: RowMask, asked: _Asked, tally: _Tally) -> range:
     """The positions of a chunk that are still wanted."""
     tally.last = max(chunk.numbers, default=tally.last)
     if asked.row is not None:
@@ -215,7 +213,7 @@ def _wanted(chunk: Chunk, matches: RowMask, asked: _Asked, tally: _Tally) -> ran
     return some
 
 
-def _unreadable(chunk: Chunk, documents: Sequence[str]) -> dict[int, str]:
+def _unreadable(chunk: FileChunk, documents: Sequence[str]) -> dict[int, str]:
     """The rows with a document that cannot be read, and why."""
     found: dict[int, str] = {}
     for name in documents:
@@ -283,7 +281,7 @@ def _progress(files: Sequence[Path], *, enabled: bool) -> Iterator[Callable[[int
     console = Console(stderr=True)
     alone = console.is_terminal and (enabled or not sys.stdout.isatty())
     columns = (TextColumn("matching"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    # What is printed goes where it belongs, not through the bar.
+    # Output bypasses the bar.
     bar = Progress(
         *columns,
         console=console,

@@ -1,14 +1,15 @@
-"""What do all commands share that talk to a node? Where it is, how to be let in, and how they end.
+"""What do all commands that talk to a node share? Where it is, how to authenticate, and how they end.
 
-A command says that it dials with one decorator and one parameter, and gets all options of that kind:
+A command that dials has one decorator and one parameter, and gets all options of that kind:
 
     @dials
     def status(*, node: Node, as_json: Json = False) -> None:
         async with node.client() as client:
             ...
 
-`Node` is for one node and `Nodes` for several; `Door` alone is for commands that find the address themselves,
-and `Pass` for those of Spark, which reads in bulk. The options are the fields of these classes.
+`NodeOptions` is for one node and `NodesOptions` for several; `Credentials` alone is for commands that find
+the address themselves, and `Pass` for those of Spark, which reads in bulk. The options are the fields of
+these classes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import typer
 
 from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.loop import loop_factory
-from gapless.cli.terminal import tame
+from gapless.cli.output.terminal import tame
 from gapless.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-#: Where a node listens unless it is told otherwise.
+#: The default address of a node.
 ADDRESS = "gapless://127.0.0.1:7400"
 #: The variable of the environment that says where.
 ADDRESS_VARIABLE = "GAPLESS_TO"
-#: A person who mistyped a port shall not wait long for the answer.
+#: A mistyped port must fail quickly.
 CONNECT_SECONDS = 1.0
 
-#: In this order `--help` has them, whichever a command takes.
+#: The order of the options in `--help`.
 OPTIONS = ("to", "token", "tls", "ca", "certificate", "key")
 
 To = Annotated[
@@ -56,7 +57,7 @@ To = Annotated[
         "--to",
         metavar="ADDRESS",
         envvar=ADDRESS_VARIABLE,
-        help="Where the node is, or several with commas: any will do.",
+        help="The address of the node, or several separated by commas: any will do.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -64,7 +65,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What lets us in, for bulk reads as well."""
+    """How to authenticate, for bulk reads as well."""
 
     token: Annotated[
         str | None,
@@ -72,11 +73,11 @@ class Pass:
     ] = None
     ca: Annotated[
         Path | None,
-        typer.Option("--ca", metavar="FILE", help="Speak TLS; the node's certificate is by this authority."),
+        typer.Option("--ca", metavar="FILE", help="Use TLS; this authority signed the node's certificate."),
     ] = None
     certificate: Annotated[
         Path | None,
-        typer.Option("--certificate", metavar="FILE", help="Speak TLS, and show this certificate."),
+        typer.Option("--certificate", metavar="FILE", help="Use TLS, and show this certificate."),
     ] = None
     key: Annotated[
         Path | None,
@@ -125,12 +126,12 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door(Pass):
-    """How to be let in, whatever the address."""
+class Credentials(Pass):
+    """How to authenticate, without an address."""
 
     tls: Annotated[
         bool,
-        typer.Option("--tls", help="Speak TLS; the node's certificate is by an authority of the system."),
+        typer.Option("--tls", help="Use TLS; an authority of the system signed the node's certificate."),
     ] = False
 
     @property
@@ -147,8 +148,8 @@ class Door(Pass):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node(Door):
-    """Where a node is, and how to be let in."""
+class NodeOptions(Credentials):
+    """Where a node is, and how to authenticate."""
 
     to: To = ADDRESS
 
@@ -158,7 +159,7 @@ class Node(Door):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes(Door):
+class NodesOptions(Credentials):
     """The same of several nodes."""
 
     # A network file goes before the environment, which typer cannot know.
@@ -173,9 +174,9 @@ class Nodes(Door):
 
 
 def dials(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that dials: its parameter of type Node, Nodes, Door or Pass becomes the options of that.
+    """A command that dials: its parameter of one of the types above becomes the options of that type.
 
-    >>> def ping(*, node: Node, as_json: bool = False) -> None: ...
+    >>> def ping(*, node: NodeOptions, as_json: bool = False) -> None: ...
     >>> list(inspect.signature(dials(ping)).parameters)
     ['to', 'token', 'tls', 'ca', 'certificate', 'key', 'as_json']
     """
@@ -210,7 +211,7 @@ def _options(asked: type[Pass]) -> list[inspect.Parameter]:
 
 
 def _name() -> str:
-    """How we are called in the status of a node."""
+    """Our name in the status of a node."""
     import getpass  # noqa: PLC0415
     import os  # noqa: PLC0415
 
@@ -222,15 +223,15 @@ def _name() -> str:
 
 
 def run(story: Coroutine[Any, Any, Found]) -> Found:
-    """Run a command to its end; Ctrl-C ends it without a traceback, with status 130 however it ends."""
-    # What the client has to say, such as that a connection was lost, in the words of a command.
+    """Run a command to its end; Ctrl-C ends it without a traceback, always with status 130."""
+    # Messages of the client, such as a lost connection, in the format of a command.
     handler = logging.StreamHandler()
     handler.setFormatter(_Notices())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     interrupts: list[int] = []
 
     async def watched() -> Found:
-        # Python's own handler cancels the command, which may take that as a good way to end.
+        # Python's own handler cancels the command, which may end normally.
         cancel = signal.getsignal(signal.SIGINT)
         if callable(cancel) and threading.current_thread() is threading.main_thread():
 

@@ -1,4 +1,4 @@
-"""`gapless pipeline`: which program computes the views of a network?"""
+"""`gapless pipeline`: the program that computes the views of a network."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Pass, dials
 from gapless.cli.readers import whole_number
 from gapless.errors import LinkError
-from gapless.node.pipeline import WITH_INPUT
+from gapless.node.spark.process import WITH_INPUT
 from gapless.spark.session import check_installed
 from gapless.views.limits import ROWS_MAX, State
 
-#: Where checkpoints are kept unless it is said where.
+#: The default checkpoint directory.
 CHECKPOINTS = Path("gapless-checkpoints")
 #: A node that has just started may need a moment.
 CONNECT_SECONDS = 30.0
-#: A node that is gone answers no more: whatever waits for it longer than this after the end is given up.
+#: How long to wait at the end for a node that may be gone.
 GONE_SECONDS = 10.0
 
 
@@ -41,7 +41,7 @@ def pipeline(
         typer.Option("--master", metavar="URL", help="Where Spark runs: local[N], spark://HOST:PORT, ..."),
     ] = "local[*]",
     checkpoints: Annotated[
-        Path, typer.Option("--checkpoints", metavar="DIR", help="Where to keep what makes a restart quick.")
+        Path, typer.Option("--checkpoints", metavar="DIR", help="The checkpoint directory.")
     ] = CHECKPOINTS,
     rows_max: Annotated[
         int,
@@ -49,7 +49,7 @@ def pipeline(
             "--rows-max",
             metavar="N",
             parser=whole_number("--rows-max", 1),
-            help="How many rows a view may show, and a stage keep.",
+            help="Maximum number of rows that a view may show, and a stage keep.",
         ),
     ] = ROWS_MAX,
     state: Annotated[
@@ -58,7 +58,7 @@ def pipeline(
     ] = "auto",
     take_over: Annotated[
         bool,
-        typer.Option("--take-over", help="Go on in the place of one at another edge that is gone."),
+        typer.Option("--take-over", help="Take over from a pipeline at another edge that is gone for good."),
     ] = False,
     door: Pass,
 ) -> None:
@@ -70,11 +70,11 @@ def pipeline(
       gapless pipeline --to gapless://edge-1:7400 --master spark://spark-1:7077 --checkpoints /shared/views
 
     A node without a network file starts this by itself when the first view is created, and so does the node
-    that `[spark] broker` names. One pipeline computes all views of a network, at one edge: at any other it is
-    refused. What it computes is published to their topics. Checkpoints may be deleted at any time while it
-    does not run: then the views are computed again from the log. With a cluster, the folder must be one that
-    all of its machines see. With `--state auto` Spark keeps groups in memory when it runs here with no more
-    than a million rows, and else in RocksDB; a stage that has a checkpoint goes on as it began.
+    that `[spark] broker` names. One pipeline computes all views of a network, at one edge: a second one is
+    refused at any edge. Results are published to the topics of the views. Checkpoints may be deleted while it
+    does not run: the views are then recomputed from the log. With a cluster, all of its machines must see the
+    directory. With `--state auto` Spark keeps groups in memory when it runs here with at most a million rows,
+    otherwise in RocksDB; a stage that has a checkpoint keeps its choice.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     for chatty in ("py4j", "gapless.client"):
@@ -121,7 +121,7 @@ def _until_signal() -> tuple[threading.Event, list[int]]:
 
 
 def _until_input_ends(stop: threading.Event) -> None:
-    """The node that has started this holds the other end: when that is gone, so is the node."""
+    """The node that started this holds the other end: when that closes, the node is gone."""
     # Without the buffer of `sys.stdin`: Python would wait for its lock when it ends, and abort.
     while os.read(sys.stdin.fileno(), 1_024):
         pass

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Door, Nodes
+from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Credentials, NodesOptions
 from gapless.errors import GaplessError, UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Answer:
         return str(told or self.place.address)
 
 
-def places_of(network: Path | None, nodes: Nodes) -> list[Place]:
+def places_of(network: Path | None, nodes: NodesOptions) -> list[Place]:
     """Where to ask: at every broker of a description, or at the addresses. Raises UsageError."""
     if network is None:
         named = nodes.to or [os.environ.get(ADDRESS_VARIABLE) or ADDRESS]
@@ -83,7 +83,7 @@ def _split(text: str) -> list[str]:
 class Watch:
     """Connections to some nodes, for asking them again and again. A lost one is made again."""
 
-    def __init__(self, places: Sequence[Place], door: Door) -> None:
+    def __init__(self, places: Sequence[Place], door: Credentials) -> None:
         self._places = places
         self._door = door
         self._clients: dict[Place, Client] = {}

@@ -1,4 +1,4 @@
-"""`gapless status`: what does a node say of itself?"""
+"""`gapless status`: what does a node report about itself?"""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapless.cli.nodes import Json, Nodes, dials, run
-from gapless.cli.terminal import tame, tamed
+from gapless.cli.nodes import Json, NodesOptions, dials, run
+from gapless.cli.output.terminal import tame, tamed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: How many subscriptions a person is shown one by one.
+#: Number of subscriptions shown individually.
 SUBSCRIPTIONS_SHOWN = 20
-#: Ticks that are less ahead of the clock are not worth a word: a restart skips some.
+#: Ticks that are less ahead of the clock are not reported: a restart skips some.
 TICKS_AHEAD_S_MIN = 15.0
 
 
 @dials
 def status(
     *,
-    nodes: Nodes,
+    nodes: NodesOptions,
     as_json: Json = False,
 ) -> None:
-    """Show what nodes are and do: links, pubends, clients, subscriptions, topics.
+    """Show the status of nodes: links, pubends, clients, subscriptions, topics.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def status(
     run(_shown(nodes, as_json=as_json))
 
 
-async def _shown(nodes: Nodes, *, as_json: bool) -> None:
+async def _shown(nodes: NodesOptions, *, as_json: bool) -> None:
     from gapless.cli.reports import Watch, check_answered, places_of  # noqa: PLC0415
 
     async with Watch(places_of(None, nodes), nodes) as watch:
@@ -64,7 +64,7 @@ async def _shown(nodes: Nodes, *, as_json: bool) -> None:
 
 
 def _tell(report: dict[str, Any], topics: dict[str, dict[str, str]]) -> None:
-    from gapless.cli.top_view import new_console  # noqa: PLC0415  # tables need rich
+    from gapless.cli.top.screen import new_console  # noqa: PLC0415  # tables need rich
 
     console = new_console()
     _tell_node(console, report)
@@ -75,7 +75,7 @@ def _tell(report: dict[str, Any], topics: dict[str, dict[str, str]]) -> None:
 
 
 def _tell_node(console: Console, report: dict[str, Any]) -> None:
-    from gapless.cli.top_view import duration  # noqa: PLC0415
+    from gapless.cli.top.screen import duration  # noqa: PLC0415
 
     ready = "ready" if report["ready"] else f"waits for {', '.join(report['waiting_for'])}"
     totals, rates = report["totals"], report["rates"]
@@ -115,7 +115,7 @@ def _clock(report: dict[str, Any]) -> str:
 
 
 def _tell_tables(console: Console, report: dict[str, Any]) -> None:
-    from gapless.cli.top_view import link_table, pubend_table, subscription_table  # noqa: PLC0415
+    from gapless.cli.top.screen import link_table, pubend_table, subscription_table  # noqa: PLC0415
 
     if report["links"]:
         console.print(link_table([report]))

@@ -1,6 +1,6 @@
-"""`gapless token`: make a secret that lets a client in, and the line that tells a network of it.
+"""`gapless token`: create a token for a client, and its entry for the network file.
 
-With `--network-secret` it makes the one secret that the brokers of a network share.
+With `--network-secret` it creates the secret that the brokers of a network share.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from gapless.errors import ParameterError
 from gapless.node.secret import write_secret
 from gapless.node.security import new_token, token_hash
 
-#: Names that TOML takes without quotes, and that look well in a status.
+#: Names that TOML accepts without quotes, and that look well in a status.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def token(
-    name: Annotated[
-        str | None, typer.Argument(help="Who it is for; it stands in the status of nodes.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Who it is for; shown in the status of nodes.")] = None,
     *,
     publish: Annotated[
         list[str] | None,
@@ -43,12 +41,12 @@ def token(
         typer.Option(
             "--network-secret",
             metavar="FILE",
-            help="Make a secret for the brokers of a network instead, in a new file.",
+            help="Create a secret for the brokers of a network instead, in a new file.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Make a token for a client, and the line for the network's tokens.
+    """Create a token for a client, and its entry for the network file.
 
     gapless token dashboard --subscribe 'trades*' --subscribe news
 
@@ -69,9 +67,7 @@ def token(
     if _NAME.fullmatch(name) is None:
         raise ParameterError("E150", f"NAME takes 1 to 64 letters, digits, '-' and '_', got {name!r:.80}")
     if not (publish or subscribe or admin):
-        raise ParameterError(
-            "E151", "a token without rights is for nobody: give --publish, --subscribe or --admin"
-        )
+        raise ParameterError("E151", "a token needs rights: give --publish, --subscribe or --admin")
     for pattern in (*(publish or ()), *(subscribe or ())):
         if not pattern:
             raise ParameterError("E150", "a pattern is empty: write '*' for all topics")
@@ -86,7 +82,7 @@ def token(
 
 def _make_secret(file: Path, *, as_json: bool) -> None:
     write_secret(file)
-    # A table of its own can stand anywhere in the network file.
+    # A separate table can be anywhere in the network file.
     lines = ["[secret]", f"file = {json.dumps(str(file))}"]
     if as_json:
         typer.echo(json.dumps({"file": str(file), "entry": "\n".join(lines)}))

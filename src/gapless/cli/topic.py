@@ -1,4 +1,4 @@
-"""`gapless topic`: create topics while the network runs, and see which there are."""
+"""`gapless topic`: create and list topics while the network runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gapless.cli.nodes import Json, Node, dials, run
-from gapless.cli.terminal import tame
-from gapless.errors import GaplessError, ParameterError, UsageError
+from gapless.cli.nodes import Json, NodeOptions, dials, run
+from gapless.cli.output.terminal import tame
+from gapless.errors import GaplessError, ParameterError, no_topic
 
 if TYPE_CHECKING:
     from gapless.client import Topic
 
 app = typer.Typer(
     name="topic",
-    help="""Create topics, and see which there are.
+    help="""Create and list topics.
 
     gapless topic create trades sym=string price=float
     """,
@@ -43,13 +43,13 @@ def create(
         typer.Option(
             "--retention",
             metavar="7d|10GB|forever|newest(COLUMN)",
-            help="Keep events for so long that everybody has, or the newest of each key.",
+            help="How long to keep acknowledged events, or the newest of each key.",
         ),
     ] = "",
-    node: Node,
+    node: NodeOptions,
     as_json: Json = False,
 ) -> None:
-    """Create a topic, durably; creating the very same one again is no error.
+    """Create a topic, durably; creating the same one again is not an error.
 
     gapless topic create trades sym=string price=float note=string?
 
@@ -77,14 +77,14 @@ def create(
 def release(
     identity: Annotated[str, typer.Argument(help="The identity that a program publishes under.")],
     *,
-    node: Node,
+    node: NodeOptions,
 ) -> None:
-    """Let a publisher identity belong to whoever publishes under it next.
+    """Release a publisher identity to the next principal that publishes under it.
 
     gapless topic release import-7
 
     An identity belongs to the token or certificate that first published under it. Ask the node that stores
-    its events; it keeps what it knows of them.
+    its events; what it knows about them stays known.
     """
 
     async def story() -> None:
@@ -99,7 +99,7 @@ def release(
 @dials
 def list_topics(
     *,
-    node: Node,
+    node: NodeOptions,
     as_json: Json = False,
 ) -> None:
     """List all topics that we may see.
@@ -129,7 +129,7 @@ def list_topics(
 def show(
     name: Annotated[str, typer.Argument(help="The topic.")],
     *,
-    node: Node,
+    node: NodeOptions,
     as_json: Json = False,
 ) -> None:
     """Show the columns of a topic, its pubends, where they live, and how far they are.
@@ -149,24 +149,23 @@ def show(
     _print_table(("PUBEND", "AT", "KNOWN UP TO TICK", "WHICH IS"), lines)
 
 
-async def _shown(node: Node, name: str) -> dict[str, Any]:
+async def _shown(node: NodeOptions, name: str) -> dict[str, Any]:
     async with node.client() as client:
         topics = await client.topics()
         if name not in topics:
-            known = ", ".join(sorted(topics)) or "none"
-            raise UsageError("E141", f"there is no topic '{name}': there is {known}")
+            raise no_topic(name, topics)
         shown = told(topics[name])
         try:
             status = await client.status()
         except GaplessError as error:
-            # The rest may be seen without the right to see the status.
+            # The rest is visible without the right to see the status.
             if error.code != "E184":
                 raise
             status = {}
     ticks = {each["pubend"]: each["frontier"] for each in status.get("pubends", ())}
     for each in shown["pubends"]:
         tick = ticks.get(each["pubend"])
-        # A pubend that has not been heard of is known up to the beginning of time.
+        # An unknown pubend is known up to the beginning of time.
         each["last_tick"] = tick if tick is not None and tick > 0 else None
         each["last_time"] = None if each["last_tick"] is None else _time(each["last_tick"])
     return shown

@@ -1,7 +1,7 @@
 """`gapless up`: start one node of a network, or a network of one.
 
 With a network description, the node is one of its brokers. Without one, the node is a whole network by
-itself, with the topics that are named on the command line: the quickest way to something that runs.
+itself, with the topics named on the command line: the quickest way to start.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import typer
 from gapless import __version__
 from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.loop import loop_factory
-from gapless.cli.up_pipeline import pipeline_of
-from gapless.errors import GaplessError, ParameterError, UsageError
+from gapless.errors import GaplessError, ParameterError, SupersededError, UsageError
+from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId
 from gapless.node.config import (
     SOLE_BROKER,
     SOLE_RETENTION,
     NodeConfig,
+    Spark,
     load_network,
     parse_retention,
     sole_network,
@@ -37,35 +38,35 @@ from gapless.node.config import (
 from gapless.node.descriptors import raise_limit
 from gapless.node.logs import configure, event_log
 from gapless.node.node import Node
-from gapless.node.pipeline import Spark
+from gapless.node.spark.supervisor import supervised_pipeline
 from gapless.protocol.network import Network
 from gapless.store.retention import Retention
 from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
-#: What would be loaded when it is first needed, with everybody waiting, or fail to load with too many
-#: open files: the parser of conditions, what pyarrow asks numpy for, what looks up the host of a neighbour.
-LOADED_FIRST = ("gapless.content.sql", "numpy.ma", "encodings.idna")
+#: Modules that would otherwise be loaded on first use, with everybody waiting, or fail to load with too many
+#: open files: the parser of conditions, what pyarrow needs of numpy, the resolver of host names.
+LOADED_FIRST = ("gapless.content.sql.parse", "numpy.ma", "encodings.idna")
 
 AcceptLoss = Annotated[
     list[str] | None,
     typer.Option(
         "--accept-loss",
         metavar="PUBEND|node.sqlite",
-        help="Start although this log, or the database, has lost something: it becomes a reported gap.",
+        help="Start although this log, or the database, has lost something; the loss becomes a reported gap.",
     ),
 ]
-#: What nodes and clients are told of the program.
+#: The version that nodes and clients see.
 SOFTWARE = f"gapless {__version__}"
-#: How long one thread keeps the interpreter while another one wants it.
+#: How long one thread keeps the interpreter while another waits for it.
 SWITCH_SECONDS = 0.0005
 
 
 def up(
     network: Annotated[
         Path | None,
-        typer.Argument(metavar="NETWORK.toml", help="The network. Without it, one node is all there is."),
+        typer.Argument(metavar="NETWORK.toml", help="The network file; default: a network of one."),
     ] = None,
     *,
     broker: Annotated[
@@ -78,7 +79,7 @@ def up(
         ),
     ] = None,
     data: Annotated[
-        Path, typer.Option("--data", help="The folder for logs; a folder for each broker is made in it.")
+        Path, typer.Option("--data", help="The folder for logs; each broker makes its own folder in it.")
     ] = Path("gapless-data"),
     listen: Annotated[
         str | None,
@@ -86,7 +87,7 @@ def up(
             "--listen",
             metavar="HOST:PORT",
             envvar="GAPLESS_LISTEN",
-            help="Listen here, whatever the file says.",
+            help="Listen here; overrides the file.",
         ),
     ] = None,
     retention: Annotated[
@@ -98,7 +99,7 @@ def up(
         ),
     ] = None,
     in_memory: Annotated[
-        bool, typer.Option("--in-memory", help="Keep nothing on disk: all is lost when the node stops.")
+        bool, typer.Option("--in-memory", help="Keep nothing on disk: a stop loses everything.")
     ] = False,
     http: Annotated[
         str | None,
@@ -107,10 +108,10 @@ def up(
     logs: Annotated[
         str | None,
         typer.Option(
-            "--log", metavar="json|text", help="Lines of JSON or for people; by default people at a terminal."
+            "--log", metavar="json|text", help="Log format; default: text on a terminal, otherwise json."
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log what every client does, too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also log what every client does.")] = False,
     accept_loss: AcceptLoss = None,
 ) -> None:
     """Start a node and serve until it is stopped.
@@ -121,15 +122,15 @@ def up(
 
     gapless up network.toml --broker b1
 
-    Without a file the node is a whole network by itself, and `gapless topic create` makes its topics.
+    Without a file the node is a whole network by itself, and `gapless topic create` creates its topics.
 
-    The node says on one line of standard output where it listens. At Ctrl-C or SIGTERM it takes nothing new,
-    finishes what is on its way to the disk, tells its clients, and stops; a second one stops it at once.
-    At SIGHUP it reads tokens, certificates and the network's secret again.
+    The node prints one line that says where it listens. On Ctrl-C or SIGTERM it accepts nothing new, finishes
+    pending writes, tells its clients, and stops; a second signal stops it at once. On SIGHUP it reloads
+    tokens, certificates and the network's secret.
     """
     if logs not in (None, "json", "text"):
         raise ParameterError("E150", f"--log takes json or text, got {logs!r}")
-    # A terminal that is closed, or somebody who changed the tokens: neither ends a node, not even now.
+    # SIGHUP, from a closed terminal or after the tokens changed, must not end a node, not even now.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def told() -> NodeConfig:
@@ -202,7 +203,7 @@ def alone(topics: list[str]) -> Network:
     >>> alone(["trades:sym=string,price=float?"]).topics["trades"].columns[1].nullable
     True
 
-    Raises UsageError for a topic that makes no sense.
+    Raises UsageError for an invalid topic.
     """
     columns: dict[str, dict[str, str]] = {}
     for text in topics:
@@ -250,16 +251,28 @@ def _reload(node: Node, told: Callable[[], NodeConfig] | None) -> None:
 
 
 async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> signal.Signals | None:
-    """Serve until stopped; the signal that stopped it."""
+    """Serve until stopped; the signal that stopped it.
+
+    A node that has fallen behind what others have seen of it starts again, in a life above that.
+    """
+    while True:
+        try:
+            return await _serve_once(config, told)
+        except SupersededError as behind:
+            log.warning("starting_again", code=behind.code, reason=behind.message)
+            config = replace(config, incarnation_min=behind.incarnation + LIFE_STEP)
+
+
+async def _serve_once(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> signal.Signals | None:
     stopped_by: signal.Signals | None = None
-    async with Node(config) as node, pipeline_of(node, config):
+    async with Node(config) as node, supervised_pipeline(node, config):
         loop = asyncio.get_running_loop()
         node.guard.last_net(loop)
 
         def stop(number: signal.Signals) -> None:
             nonlocal stopped_by
             if node.is_stopping:
-                # Whoever asks a second time does not want to wait: as if nobody had caught the signal.
+                # A second signal means now: handle it as if it had not been caught.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
                 return
@@ -274,10 +287,10 @@ async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> s
         if node.http_address is not None:
             line["http"] = f"http://{node.http_address}"
         typer.echo(json.dumps(line))
-        # Threads read conditions and write to disks. The event loop wakes up thousands of times a second, and
-        # waits at most this long for the interpreter each time; by default it is ten times as long.
+        # Threads parse conditions and write to disks. The event loop wakes up thousands of times a second,
+        # and waits at most this long for the interpreter each time; the default is ten times as long.
         sys.setswitchinterval(SWITCH_SECONDS)
-        # What is here now stays: the garbage collector need not look at it again and again.
+        # Objects created so far stay alive: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         await node.run()

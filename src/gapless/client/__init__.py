@@ -14,11 +14,12 @@ from gapless.client.events import Batch, Event
 from gapless.client.options import AckMode, DeliveryMode, DeliveryOrder, GapMode, Options, StartAt
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication, Receipt
-from gapless.client.subscription import Gap, Subscription
+from gapless.client.subscription import Subscription
 from gapless.client.table import Change
 from gapless.client.tls import TlsFiles
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
+from gapless.protocol.sessions.gaps import Gap
 
 __all__ = [
     "AckMode",

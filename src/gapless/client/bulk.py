@@ -40,16 +40,16 @@ from gapless.wire.bulk import (
     AskPlan,
     AskTopic,
     Described,
-    Horizon,
     Part,
-    Plan,
     PubendPast,
+    ReadHorizon,
+    ReadPlan,
     ReadTicket,
     Refusal,
     encode,
 )
 
-__all__ = ["Bulk", "Horizon", "Part", "PubendPast", "TlsFiles", "open_bulk"]
+__all__ = ["Bulk", "Part", "PubendPast", "ReadHorizon", "TlsFiles", "open_bulk"]
 
 #: How long to retry a node that does not answer.
 PATIENCE_SECONDS = 60.0
@@ -171,10 +171,10 @@ class Bulk:
 
     # Asking.
 
-    def horizons(self) -> dict[str, Horizon]:
+    def horizons(self) -> dict[str, ReadHorizon]:
         """Per pubend, one past its last event, and the tick below which everything is known."""
         told = self._retried(lambda: self._asked_all("horizons"))
-        found = [each for part in told for each in msgspec.json.decode(part, type=list[Horizon])]
+        found = [each for part in told for each in msgspec.json.decode(part, type=list[ReadHorizon])]
         return {each.pubend: each for each in found}
 
     def describe(self) -> dict[str, PubendPast]:
@@ -193,7 +193,7 @@ class Bulk:
             )
         )
         told = self._retried(lambda: self._act(self._door(pubend), "plan", asked))
-        return list(msgspec.json.decode(told, type=Plan).parts)
+        return list(msgspec.json.decode(told, type=ReadPlan).parts)
 
     # Reading.
 

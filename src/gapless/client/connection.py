@@ -38,7 +38,7 @@ from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication
 from gapless.client.session import Session
 from gapless.client.steering import Steering
-from gapless.client.subscription import Subscription, Wish
+from gapless.client.subscription import Subscription
 from gapless.client.tls import TlsWish, tls_context
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
@@ -48,6 +48,7 @@ from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
+from gapless.protocol.sessions.subscriber import Interest
 from gapless.views.registry import Definition
 from gapless.wire.address import is_tls, parse_addresses
 from gapless.wire.client_codec import CREDIT_ROWS_MAX
@@ -383,7 +384,7 @@ class Client:
         E410 if the network no longer keeps what was asked for; by default that is logged and added to
         `Subscription.gaps`. At most `credit_rows` rows are buffered, besides the chunk being taken.
         """
-        wish = Wish(
+        interest = Interest(
             topic=TopicId(_checked_name(topic)),
             where=_checked_where(where),
             name=None if name is None else self._durable_name(name),
@@ -394,7 +395,7 @@ class Client:
             gaps=_chosen("gaps", gaps, get_args(GapMode)),
             credit_rows=_checked_credit(self._options.credit_rows if credit_rows is None else credit_rows),
         )
-        return Subscription(self._entered(), wish)
+        return Subscription(self._entered(), interest)
 
     def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
         """Keep the events of a topic from `start` on, under a name, without delivery; use `async with`.
@@ -430,7 +431,8 @@ class Client:
         another view of that name. Creating the same view again does nothing. The pipeline computes it; see
         `views()` for its status.
         """
-        return await views.create_view(self, name, view)
+        definition, _ = await views.create_view(self, name, view)
+        return definition
 
     async def views(self) -> dict[str, ViewInfo]:
         """All views, by name, with their status."""

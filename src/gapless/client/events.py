@@ -18,6 +18,7 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.python_values import column_of, values_of
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick, TickArray
+from gapless.protocol.sessions.arrivals import ArrivedRows
 
 if TYPE_CHECKING:
     from gapless.client.subscription import Subscription
@@ -35,25 +36,10 @@ class Names:
         self.places = {name: at for at, name in enumerate(self.names)}
 
 
-class Chunk:
+class Chunk(ArrivedRows):
     """Rows that arrived together, some of which the program has already taken."""
 
-    __slots__ = (
-        "_columns",
-        "_folded",
-        "_lists",
-        "_stops",
-        "_values",
-        "asked",
-        "at",
-        "credit",
-        "names",
-        "owner",
-        "pubends",
-        "size",
-        "source",
-        "ticks",
-    )
+    __slots__ = ("_columns", "_lists", "_values", "names", "owner")
 
     def __init__(
         self,
@@ -67,26 +53,12 @@ class Chunk:
         values: list[tuple[object, ...]] | None = None,
     ) -> None:
         """Row r is an event of `pubends[source[r]]`; `source` is None if there is only one pubend."""
+        super().__init__(ticks, pubends, source)
         self.owner = owner
         self.names = names
-        self.ticks = ticks
-        self.pubends = pubends
-        self.source = source
-        self.size = len(ticks)
-        #: Number of rows the program has taken, and number of those after which it asked for the next.
-        self.at = 0
-        self.asked = 0
-        #: Rows of credit this chunk has used.
-        self.credit = self.size
         self._columns = columns
         self._values = values
         self._lists: list[list[Any] | None] = [None] * len(names.names)
-        self._stops: dict[PubendId, Tick] = {}
-        self._folded = 0
-
-    def pubend(self, row: int) -> PubendId:
-        """The pubend of a row."""
-        return self.pubends[0] if self.source is None else self.pubends[int(self.source[row])]
 
     def value(self, row: int, name: str) -> Any:
         """One value. Raises KeyError."""
@@ -110,12 +82,6 @@ class Chunk:
             self._columns = pa.RecordBatch.from_arrays(arrays, schema=self.names.arrow)
         return self._columns
 
-    def row_pubends(self) -> list[PubendId]:
-        """The pubend of each row."""
-        if self.source is None:
-            return [self.pubends[0]] * self.size
-        return [self.pubends[at] for at in self.source.tolist()]
-
     def where(self, wanted: RowMask) -> Chunk:
         """The wanted rows only; they use the credit of all rows."""
         if wanted.all():
@@ -132,17 +98,6 @@ class Chunk:
         )
         chunk.credit = self.credit
         return chunk
-
-    def stops(self, rows: int) -> Mapping[PubendId, Tick]:
-        """Per pubend, one past the last tick among the first `rows` rows. `rows` must not decrease."""
-        if rows > self._folded:
-            if self.source is None:
-                self._stops[self.pubends[0]] = int(self.ticks[rows - 1]) + 1
-            else:
-                for row in range(self._folded, rows):
-                    self._stops[self.pubend(row)] = int(self.ticks[row]) + 1
-            self._folded = rows
-        return self._stops
 
 
 class Event(Mapping[str, Any]):

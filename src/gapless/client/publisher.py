@@ -15,37 +15,33 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping
-from math import inf
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
-from gapless.client.receipts import BatchReceipt, Piece, Publication, Row, Send
+from gapless.client.receipts import BatchReceipt, Publication, Row, Send
 from gapless.client.refusals import error_of
 from gapless.client.rows import Shape
-from gapless.client.session import never_sent
 from gapless.client.steering import Steering
 from gapless.client.waiting import Signal
 from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import PubendId, TopicId
+from gapless.protocol.sessions.client_publishing import (
+    ClientPublishing,
+    FindPubend,
+    GiveUpQueued,
+    PublishingEffect,
+    Settle,
+    StartPause,
+    Transmission,
+)
+from gapless.protocol.sessions.messages import Publish, PublishRefused, Receipt
 from gapless.wire.client_codec import encode_client
-from gapless.wire.client_messages import RESEND_HOURS_MAX, Publish, PublishRefused, Receipt
 from gapless.wire.frames import Part
 
-#: A small send waits while another is in flight, because fewer and larger ones are faster. For each of these
-#: seconds that the quickest receipt took, one more may be in flight: a distant node is not a busy one.
-TRIP_SECONDS = 0.005
-#: Maximum number of small sends in flight.
-SENDS_MAX = 8
-#: A send with at least this many events is not small.
-SEND_ROWS_WORTH = 512
 #: `ready` waits while the queue is this long.
 QUEUE_ROWS_READY = 4_096
 #: Approximate number of bytes in one write.
 WRITE_BYTES_MAX = 4 * 2**20
-#: The refusal of a node that does not host the pubend.
-MOVED = "E143"
-#: No event is sent again later than this after it was first sent.
-RESEND_SECONDS_MAX = RESEND_HOURS_MAX * 3_600.0
 #: Maximum number of failed sends remembered for `flush`.
 UNSEEN_MAX = 1_000
 
@@ -54,9 +50,9 @@ UNSEEN_MAX = 1_000
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-def uptime_s() -> float:
-    """Seconds since some moment, including the time the machine was suspended."""
-    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+def uptime_ms() -> int:
+    """Milliseconds since some moment, including the time the machine was suspended."""
+    return int(1_000 * (time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)))
 
 
 class Publisher:
@@ -79,43 +75,31 @@ class Publisher:
         self._steering = steering
         #: Where events are sent: at first home, then the node that hosts the pubend.
         self._session = session = steering.home
-        #: The pubend the program asked for, and the one it got: never another once an event was sent.
-        self._wish = pubend
-        self._pubend = pubend
         self._is_numbered = is_numbered
-        self._is_chosen = False
-        #: The search for a node that hosts the pubend, when it started, and how often it failed.
+        give_up_s = session.options.give_up_s
+        self._machine: ClientPublishing[Send] = ClientPublishing(
+            identity,
+            wish=pubend,
+            first=first_catenation,
+            retries_max=session.options.retries_max,
+            patience_ms=None if give_up_s is None else int(give_up_s * 1_000),
+        )
+        #: The search for a node that hosts the pubend.
         self._steered: asyncio.Task[None] | None = None
-        self._searching_since: float | None = None
-        self._searches = 0
-        #: How often a node has said since the last receipt that the pubend is elsewhere.
-        self._moves = 0
-        #: The number of the first event, and of the next one.
-        self._first = self._next = first_catenation
         self._shape: Shape | None = None
         self._learning: asyncio.Task[None] | None = None
         #: The send that `publish` fills, and how many more events it may take.
         self._filling = Send()
         self._rows: list[Row] = self._filling.rows
         self._room = session.options.outstanding_rows_max
-        #: Sends that are ready, in order; and those in flight, in the order of their numbers.
+        #: Sends that are ready, in order.
         self._waiting: deque[Send] = deque()
-        self._sent: deque[Send] = deque()
-        #: Number of events in `_waiting` and `_sent` without an outcome, and bytes of their columns.
+        #: Number of events without an outcome that are ready or in flight, and bytes of their columns.
         self._outstanding_rows = 0
         self._outstanding_bytes = 0
         self._row_bytes = 256.0
-        #: The quickest receipt of this connection, and how many small sends may therefore be in flight.
-        self._trip_s = inf
-        self._sends_max = 1
-        #: The number of the last event that was given up after refusals; -1 when none was.
-        self._given_up = -1
         #: Set while the node has asked us to retry later.
         self._pause: asyncio.TimerHandle | None = None
-        #: Whether some sends have to be sent again.
-        self._comes_again = False
-        #: The highest number known to be stored, and the pubend that has it.
-        self._had: tuple[PubendId | None, int] = (None, -1)
         #: The newest sends with errors that perhaps nobody has seen.
         self._unseen: deque[Send] = deque(maxlen=UNSEEN_MAX)
         self._changed = Signal()
@@ -208,7 +192,7 @@ class Publisher:
     async def flush(self) -> None:
         """Wait until everything published so far is durable. Raises a refusal that nobody has seen."""
         self._close_filling()
-        for send in [*self._sent, *self._waiting]:
+        for send in [*self._machine.sent, *self._waiting]:
             await send.settled()
         errors = [error for send in self._unseen if (error := send.unseen()) is not None]
         self._unseen.clear()
@@ -285,31 +269,20 @@ class Publisher:
 
     def frames(self) -> tuple[list[Part], bool]:
         """The frames to send now: first what must be sent again, then what is new."""
-        shape = self._shape
+        shape, machine = self._shape, self._machine
         parts: list[Part] = []
-        if shape is None or self._pause is not None or self._steered is not None:
+        if shape is None or not machine.is_sending or not (machine.is_chosen or self._chosen()):
             return parts, False
-        if not self._is_chosen and not self._chosen():
-            return parts, False
+        again, more = machine.resends(WRITE_BYTES_MAX)
         size = 0
-        before = self._node_had()
-        if not self._comes_again:
-            before = next((send.last_open for send in reversed(self._sent) if send.open), before)
-        for send in self._sent if self._comes_again else ():
-            if send.again:
-                send.again = False
-                size += send.nbytes
-                parts += self._encoded(send, shape, before)
-                if size > WRITE_BYTES_MAX:
-                    return parts, True
-            if send.open:
-                before = send.last_open
-        self._comes_again = False
+        for transmission in again:
+            parts += self._encoded(transmission, shape)
+            size += transmission.outgoing.nbytes
+        if more:
+            return parts, True
         while True:
             if not self._waiting:
-                if not self._rows or (
-                    len(self._sent) >= self._sends_max and len(self._rows) < SEND_ROWS_WORTH
-                ):
+                if not self._rows or not machine.has_window(len(self._rows)):
                     break
                 self._close_filling()
             if size > WRITE_BYTES_MAX:
@@ -317,212 +290,104 @@ class Publisher:
             send = self._waiting.popleft()
             self._make(send, shape)
             if send.count:
-                send.first, self._next = self._next, self._next + send.count
-                send.sent_s = uptime_s()
-                self._sent.append(send)
                 size += send.nbytes
-                parts += self._encoded(send, shape, before)
-                before = send.last_open
+                parts += self._encoded(machine.send(send, uptime_ms()), shape)
         self._reckon()
         return parts, False
 
-    def _node_had(self) -> int:
-        """The highest number that the pubend is known to have; -1 if none is."""
-        pubend, number = self._had
-        return number if self._pubend is None or self._pubend == pubend else -1
-
-    def _encoded(self, send: Send, shape: Shape, before: int) -> list[Part]:
-        """The frames for all events of a send without an outcome, after the number they rely on."""
+    def _encoded(self, transmission: Transmission[Send], shape: Shape) -> list[Part]:
+        """The frames of a transmission."""
+        send, low, high, before = transmission
+        machine = self._machine
         parts: list[Part] = []
         for start, piece in send.pieces:
-            stop = start + piece.num_rows
-            for low, high in send.open:
-                begin, end = max(low, start), min(high, stop)
-                if begin < end:
-                    first = send.first + begin
-                    rows = piece.slice(begin - start, end - begin)
-                    parts += self._frame(min(before, first - 1), first, rows, shape)
-                    before = send.first + end - 1
+            begin, end = max(low, start), min(high, start + piece.num_rows)
+            if begin < end:
+                first = send.first + begin
+                parts += encode_client(
+                    Publish(
+                        topic=self.topic,
+                        pubend=machine.pubend,
+                        publisher=self.identity,
+                        first_catenation=first,
+                        schema=shape.fingerprint,
+                        rows=piece.slice(begin - start, end - begin),
+                        given_up=machine.given_up(),
+                        before=before,
+                        is_temporary=not self._is_numbered,
+                    )
+                )
+                before = send.first + end - 1
         return parts
-
-    def _frame(self, before: int, first: int, rows: Piece, shape: Shape) -> list[Part]:
-        return encode_client(
-            Publish(
-                topic=self.topic,
-                pubend=self._pubend,
-                publisher=self.identity,
-                first_catenation=first,
-                schema=shape.fingerprint,
-                rows=rows,
-                given_up=self._told_given_up(),
-                before=before,
-                is_temporary=not self._is_numbered,
-            )
-        )
-
-    def _told_given_up(self) -> int | None:
-        """The number up to which events without a receipt are not sent again; None if none were given up."""
-        if self._given_up < 0:
-            return None
-        # Older events that are still to be sent must not be covered: they would count as known.
-        oldest = self._sent[0] if self._sent else None
-        below = self._next if oldest is None or not oldest.open else oldest.first + oldest.open[0][0]
-        told = min(self._given_up, below - 1)
-        return told if told >= 0 else None
 
     def linked(self) -> None:
         """A new connection: send everything without a receipt again, to the same pubend."""
-        self._trip_s, self._sends_max = inf, 1
         home = self._session is self._steering.home
-        if home and self._steering.is_elsewhere(self.topic, self._pubend, first=self._is_numbered):
-            self._steer()
+        pubend = self._machine.pubend
+        if home and self._steering.is_elsewhere(self.topic, pubend, first=self._is_numbered):
+            self._perform(self._machine.search())
         self._resume()
-        self._give_up_old()
-        for send in self._sent:
-            send.again = self._comes_again = True
+        self._perform(self._machine.linked(uptime_ms()))
         self._session.wake(self)
 
-    def _give_up_old(self) -> None:
-        """Fail what was first sent too long ago: the node may have forgotten that it stored it."""
-        oldest_s = uptime_s() - RESEND_SECONDS_MAX
-        while self._sent and self._sent[0].sent_s < oldest_s:
-            first, last = self._sent[0].first, self._sent[0].first + self._sent[0].count - 1
-            error = UsageError(
-                "E102",
-                f"events {first} to {last} of publisher '{self.identity}' were sent {RESEND_HOURS_MAX} hours "
-                "ago and have no receipt: check whether they are stored before you publish them again",
-            )
-            self._settle(first, last, None, error)
-
     def unlinked(self) -> None:
-        """The connection is lost; everything is kept. Any pubend will do if nothing was ever sent."""
-        if self._next == self._first:
-            self._pubend, self._is_chosen = self._wish, False
-            if self._session is not self._steering.home:
-                self._steer()
+        """The connection is lost; everything is kept."""
+        self._machine.unlinked()
+        if not self._machine.is_chosen and self._session is not self._steering.home:
+            self._perform(self._machine.search())
 
-    # Where the events go.
+    def receipt(self, receipt: Receipt) -> None:
+        """Events are durable."""
+        self._perform(self._machine.receipt(receipt, uptime_ms()))
 
-    def _chosen(self) -> bool:
-        """Choose a pubend at home and return True, or start looking for one elsewhere and return False."""
-        here = self._steering.here(self.topic, self._wish, first=self._is_numbered)
-        if here is None and self._steering.is_elsewhere(self.topic, self._wish, first=self._is_numbered):
-            self._steer()
-            return False
-        self._pubend, self._is_chosen = here or self._wish, True
-        return True
-
-    def _steer(self) -> None:
-        if self._steered is None:
-            self._steered = asyncio.create_task(self._find())
-
-    async def _find(self) -> None:
-        """Switch to a session with a node that hosts the pubend, or any pubend of the topic."""
-        try:
-            session, pubend = await self._steering.session(self.topic, self._pubend, first=self._is_numbered)
-        except GaplessError as error:
-            self._not_found(error)
-            return
-        finally:
-            self._steered = None
-        self._searching_since, self._searches = None, 0
-        self._pubend, self._is_chosen = pubend, True
-        if session is not self._session:
-            self._session.publishers.pop(self.identity, None)
-            self._session = session
-            session.publishers[self.identity] = self
-        if session.error is not None:
-            self.failed(session.error)
-        elif session.is_linked:
-            self.linked()
-
-    def _not_found(self, error: GaplessError) -> None:
-        """Look again after a pause, as the pubend's node may come back; or give up."""
-        loop = asyncio.get_running_loop()
-        since = self._searching_since = self._searching_since or loop.time()
-        patience_s = self._session.options.give_up_s
-        if not error.retry or (patience_s is not None and loop.time() - since > patience_s):
-            self._searching_since, self._searches = None, 0
-            self._settle_all(error)
-            return
-        self._searches += 1
-        if self._pause is None:
-            self._pause = loop.call_later(self._session.backoff_s(self._searches), self._look_again)
-
-    def _look_again(self) -> None:
-        self._resume()
-        self._steer()
-
-    def _settle_all(self, error: GaplessError) -> None:
-        """Fail everything in flight and everything queued."""
-        for send in self._sent:
-            self._outstanding_rows -= sum(stop - start for start, stop in send.open)
-            self._outstanding_bytes -= send.nbytes
-            send.fail(error)
-            self._unseen.append(send)
-        self._sent.clear()
-        self._give_up(error)
+    def refusal(self, refused: PublishRefused) -> None:
+        """Events were not stored."""
+        error = error_of(refused.code, refused.message, retry=refused.retry)
+        self._perform(self._machine.refused(refused, error, uptime_ms()))
 
     def failed(self, error: GaplessError) -> None:
         """The client has given up connecting."""
         if self._steered is not None:
             self._steered.cancel()
         self._resume()
-        self._close_filling()
-        for send in [*self._sent, *self._waiting]:
-            send.fail(error)
-            self._unseen.append(send)
-        self._sent.clear()
-        self._waiting.clear()
-        self._outstanding_rows = self._outstanding_bytes = 0
+        self._perform(self._machine.fail(error))
         self._room = 0
-        self._changed.notify()
 
-    def receipt(self, receipt: Receipt) -> None:
-        """Events are durable."""
-        self._moves = 0
-        self._pubend = self._pubend or receipt.pubend
-        if self._had[0] != receipt.pubend or receipt.last_catenation > self._had[1]:
-            self._had = (receipt.pubend, receipt.last_catenation)
-        self._settle(receipt.first_catenation, receipt.last_catenation, receipt, None)
+    # What the machine asks for.
 
-    def refusal(self, refused: PublishRefused) -> None:
-        """Events were not stored. Retry those that may be stored later, a few times."""
-        error = error_of(refused.code, refused.message, retry=refused.retry)
-        if refused.code == MOVED and self._moves < self._session.options.retries_max:
-            # The node knows better than we do where the topic lives.
-            self._moves += 1
-            for send in self._sent:
-                send.again = self._comes_again = True
-            self._steering.home.topics = None
-            self._steer()
-            return
-        if not refused.retry:
-            self._settle(refused.first_catenation, refused.last_catenation, None, error)
-            return
-        if refused.had is not None:
-            # It lacks an event we rely on: send everything it lacks again, in order.
-            self._had = (self._pubend, refused.had)
-        attempts = 0
-        for send in list(self._sent):
-            is_meant = (
-                send.first <= refused.last_catenation and refused.first_catenation < send.first + send.count
-            )
-            if not is_meant or not send.open:
-                continue
-            send.attempts += 1
-            if send.attempts > self._session.options.retries_max:
-                self._given_up = max(refused.last_catenation, self._given_up)
-                self._settle(refused.first_catenation, refused.last_catenation, None, error)
-            else:
-                send.again = self._comes_again = True
-                attempts = max(attempts, send.attempts)
-        if attempts and self._pause is None:
-            delay_s = self._session.backoff_s(attempts)
-            self._pause = asyncio.get_running_loop().call_later(delay_s, self._paused)
+    def _perform(self, effects: list[PublishingEffect[Send]]) -> None:
+        for effect in effects:
+            match effect:
+                case Settle():
+                    self._settle(effect)
+                case StartPause(attempts=attempts):
+                    delay_s = self._session.backoff_s(attempts)
+                    self._pause = asyncio.get_running_loop().call_later(delay_s, self._paused)
+                case FindPubend(is_stale=is_stale):
+                    if is_stale:
+                        self._steering.home.topics = None
+                    self._steered = asyncio.create_task(self._find())
+                case GiveUpQueued(error=error):
+                    self._give_up(error)
+                case _:
+                    assert_never(effect)
+        if effects:
+            self._reckon()
+            if self._machine.is_sending and (self._rows or self._waiting):
+                self._session.wake(self)
+
+    def _settle(self, effect: Settle[Send]) -> None:
+        send = effect.outgoing
+        send.settle(effect.start, effect.stop, effect.receipt, effect.error)
+        self._outstanding_rows -= effect.stop - effect.start
+        if not send.open:
+            self._outstanding_bytes -= send.nbytes
+        if effect.error is not None:
+            self._unseen.append(send)
 
     def _paused(self) -> None:
-        self._resume()
+        self._pause = None
+        self._perform(self._machine.pause_over())
         self._session.wake(self)
 
     def _resume(self) -> None:
@@ -530,28 +395,37 @@ class Publisher:
             self._pause.cancel()
             self._pause = None
 
-    def _settle(self, first: int, last: int, receipt: Receipt | None, error: GaplessError | None) -> None:
-        if last >= self._next:
-            raise never_sent(f"event {last} of publisher '{self.identity}'")
-        for send in self._sent:
-            if send.first > last:
-                break
-            new = send.settle(first - send.first, last + 1 - send.first, receipt, error)
-            self._outstanding_rows -= new
-            if new and not send.open:
-                self._outstanding_bytes -= send.nbytes
-            if new and error is not None:
-                self._unseen.append(send)
-        while self._sent and not self._sent[0].open:
-            self._took(uptime_s() - self._sent.popleft().sent_s)
-        self._reckon()
-        if self._rows or self._waiting:
-            self._session.wake(self)
+    # Where the events go.
 
-    def _took(self, trip_s: float) -> None:
-        if trip_s < self._trip_s:
-            self._trip_s = trip_s
-            self._sends_max = min(1 + int(trip_s / TRIP_SECONDS), SENDS_MAX)
+    def _chosen(self) -> bool:
+        """Choose a pubend at home and return True, or start looking for one elsewhere and return False."""
+        wish = self._machine.wish
+        here = self._steering.here(self.topic, wish, first=self._is_numbered)
+        if here is None and self._steering.is_elsewhere(self.topic, wish, first=self._is_numbered):
+            self._perform(self._machine.search())
+            return False
+        self._machine.choose(here or wish)
+        return True
+
+    async def _find(self) -> None:
+        """Switch to a session with a node that hosts the pubend, or any pubend of the topic."""
+        wanted = self._machine.pubend
+        try:
+            session, pubend = await self._steering.session(self.topic, wanted, first=self._is_numbered)
+        except GaplessError as error:
+            self._perform(self._machine.not_found(error, uptime_ms()))
+            return
+        finally:
+            self._steered = None
+        self._machine.found(pubend)
+        if session is not self._session:
+            self._session.leave(self.identity)
+            self._session = session
+            session.publishers[self.identity] = self
+        if session.error is not None:
+            self.failed(session.error)
+        elif session.is_linked:
+            self.linked()
 
     # The topic.
 

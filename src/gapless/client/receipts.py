@@ -20,7 +20,8 @@ from gapless.errors import GaplessError
 from gapless.model.ids import PubendId
 from gapless.model.packed import PackedRows
 from gapless.model.ticks import Tick, TickArray
-from gapless.wire.client_messages import Receipt as WireReceipt
+from gapless.protocol.sessions.client_publishing import Outgoing
+from gapless.protocol.sessions.messages import Receipt as WireReceipt
 
 #: The values of one event, in the order of the topic's columns.
 Row = tuple[object, ...]
@@ -101,53 +102,27 @@ class Outcome:
         return np.empty(0, np.int64) if self._ticks is None else self._ticks
 
 
-class Send:
+class Send(Outgoing):
     """Events that are sent together, and their outcomes.
 
     A *place* numbers the events that are actually sent. An event that does not fit its columns has no place
     and fails at once, so the catenation numbers of the others are consecutive.
     """
 
-    __slots__ = (
-        "_places",
-        "_waiting",
-        "again",
-        "attempts",
-        "count",
-        "failed",
-        "first",
-        "nbytes",
-        "open",
-        "outcomes",
-        "pieces",
-        "rows",
-        "sent_s",
-        "whole",
-    )
+    __slots__ = ("_places", "_waiting", "failed", "outcomes", "pieces", "rows", "whole")
 
     def __init__(self) -> None:
+        super().__init__()
         #: The events, until they are converted to columns.
         self.rows: list[Row] = []
         #: The events as they are sent, cut to fit frames, each piece with the place of its first row. Dropped
         #: when all is settled: a program may keep a publication for long, and the rows are not needed.
         self.pieces: list[tuple[int, Piece]] = []
-        #: Number of places, and the bytes of their columns.
-        self.count = 0
-        self.nbytes = 0
-        #: The catenation number of place 0, once there is one.
-        self.first = -1
-        #: When it was first sent.
-        self.sent_s = 0.0
-        #: Ranges of places without an outcome, ascending.
-        self.open: list[tuple[int, int]] = []
         self.outcomes: list[Outcome] = []
         #: The pubend and first tick if one receipt covers all events, which is nearly always so.
         self.whole: tuple[PubendId, Tick] | None = None
         #: The errors of events without a place, by their index among all events.
         self.failed: dict[int, Outcome] = {}
-        #: Whether it must be sent again, and how many times the node has asked for that.
-        self.again = False
-        self.attempts = 0
         #: The place of each index; None if they are equal.
         self._places: list[int] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -166,40 +141,24 @@ class Send:
         self.rows = []
         self._wake()
 
-    def settle(self, start: int, stop: int, receipt: WireReceipt | None, error: GaplessError | None) -> int:
-        """Record the outcome of the places `start..stop`; return how many of them are new."""
-        left: list[tuple[int, int]] = []
-        new = 0
-        for low, high in self.open:
-            begin, end = max(low, start), min(high, stop)
-            if begin >= end:
-                left.append((low, high))
-                continue
-            outcome = Outcome(begin, end, receipt=receipt, error=error)
-            if receipt is not None:
-                outcome.set_ticks(receipt, begin + self.first - receipt.first_catenation)
-            self.outcomes.append(outcome)
-            new += end - begin
-            left += [(a, b) for a, b in ((low, begin), (end, high)) if a < b]
-        if new:
-            self.open = left
-            if not left:
-                self.pieces = []
-                if new == self.count and not self.failed and receipt is not None and len(receipt.runs) == 1:
-                    self.whole = receipt.pubend, receipt.runs[0][0] + self.first - receipt.first_catenation
-            self._wake()
-        return new
-
-    @property
-    def last_open(self) -> int:
-        """The number of the last event without an outcome; there must be one."""
-        return self.first + self.open[-1][1] - 1
+    def settle(self, start: int, stop: int, receipt: WireReceipt | None, error: GaplessError | None) -> None:
+        """Record the outcome of the places `start..stop`, which had none."""
+        outcome = Outcome(start, stop, receipt=receipt, error=error)
+        if receipt is not None:
+            outcome.set_ticks(receipt, start + self.first - receipt.first_catenation)
+        self.outcomes.append(outcome)
+        if not self.open:
+            self.pieces = []
+            is_whole = stop - start == self.count and not self.failed
+            if is_whole and receipt is not None and len(receipt.runs) == 1:
+                self.whole = receipt.pubend, receipt.runs[0][0] + self.first - receipt.first_catenation
+        self._wake()
 
     def fail(self, error: GaplessError) -> None:
         """Fail everything that has no outcome."""
         if self.rows:
             self.made([], dict.fromkeys(range(len(self.rows)), error))
-        for start, stop in list(self.open):
+        for start, stop in self.close(0, self.count):
             self.settle(start, stop, None, error)
 
     def outcome(self, index: int) -> Outcome | None:

@@ -11,6 +11,7 @@ from gapless.errors import (
     StoreError,
     UsageError,
 )
+from gapless.protocol.sessions.messages import RequestRefused
 
 _BRANCHES: dict[str, type[GaplessError]] = {
     "E11": SchemaError,
@@ -37,10 +38,8 @@ def error_of(code: str, message: str, *, retry: bool = False) -> GaplessError:
     return kind(code, message, retry=retry)
 
 
-def name_elsewhere(name: str, edge: str, here: str) -> UsageError:
-    """The error for a named subscription whose client now reaches another edge than the one that keeps it."""
-    return UsageError(
-        "E109",
-        f"subscription '{name}' lives at edge '{edge}', and the connection now leads to '{here}': "
-        f"connect to '{edge}' and subscribe again",
-    )
+def refusal_error(refused: GaplessError | RequestRefused) -> GaplessError:
+    """What a subscription has failed with, as an error."""
+    if isinstance(refused, RequestRefused):
+        return error_of(refused.code, refused.message, retry=refused.retry)
+    return refused

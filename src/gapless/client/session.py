@@ -30,6 +30,7 @@ from gapless.wire.client_messages import (
     ColumnsDelivery,
     Confirmed,
     Done,
+    Horizon,
     ListTopics,
     NodeMessage,
     PublishRefused,
@@ -82,6 +83,9 @@ class Subscribing(Sender, Protocol):
 
     def refused(self, refused: RequestRefused) -> None:
         """The subscription, or a change of it, is refused."""
+
+    def horizon(self, horizon: Horizon) -> None:
+        """Everything below some ticks was sent."""
 
     def rows(self, delivery: RowsDelivery, places: list[int]) -> None:
         """A few events arrived."""
@@ -140,7 +144,8 @@ class Session:
         self._outbox: list[Part] = []
         self._scheduled = False
         self._requests: dict[int, _Request] = {}
-        self._numbers = count(1)
+        #: Unused request numbers.
+        self.numbers = count(1)
 
     def beside(self, addresses: Sequence[Address]) -> Session:
         """Another session of the same client, to other nodes."""
@@ -177,6 +182,11 @@ class Session:
     def host(self) -> str:
         """The host at the other end of this connection, or of the last one."""
         return self._addresses[0].host
+
+    @property
+    def roams(self) -> bool:
+        """Whether it may come back at another node."""
+        return len(self._addresses) > 1
 
     @property
     def is_linked(self) -> bool:
@@ -302,6 +312,12 @@ class Session:
         self._dirty[sender] = None
         self._schedule()
 
+    def leave(self, identity: str) -> None:
+        """A publisher goes on at another node: nothing of it may be sent here any more."""
+        publisher = self.publishers.pop(identity, None)
+        if publisher is not None:
+            self._dirty.pop(publisher, None)
+
     def _say(self, message: ClientMessage) -> None:
         self.put(encode_client(message))
 
@@ -361,7 +377,7 @@ class Session:
 
     def number(self) -> int:
         """An unused request number."""
-        return next(self._numbers)
+        return next(self.numbers)
 
     async def learn_topics(self) -> Topics:
         """List all topics."""
@@ -383,6 +399,9 @@ class Session:
                 self._deliver_rows(message)
             case Confirmed():
                 self._confirm(message)
+            case Horizon(subscription=number):
+                if number in self.numbered:
+                    self.numbered[number].horizon(message)
             case RequestRefused():
                 self._refused(message)
             case Done() | Topics() | StatusReport():
@@ -400,7 +419,8 @@ class Session:
             publisher.refusal(answer)
 
     def _confirm(self, confirmed: Confirmed) -> None:
-        subscription = self.confirming.get(confirmed.request)
+        # One that was confirmed earlier goes on in another log.
+        subscription = self.confirming.get(confirmed.request) or self.numbered.get(confirmed.subscription)
         if subscription is not None:
             self.numbered[confirmed.subscription] = subscription
             subscription.confirmed(confirmed)

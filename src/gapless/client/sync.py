@@ -45,7 +45,6 @@ from gapless.client.options import (
 from gapless.client.publisher import Publisher as AsyncPublisher
 from gapless.client.receipts import BatchReceipt, Receipt
 from gapless.client.receipts import Publication as AsyncPublication
-from gapless.client.subscription import Gap
 from gapless.client.subscription import Subscription as AsyncSubscription
 from gapless.client.sync_view import View
 from gapless.client.tls import TlsWish
@@ -54,6 +53,7 @@ from gapless.client.views import ViewInfo
 from gapless.errors import UsageError
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
+from gapless.protocol.sessions.gaps import Gap
 from gapless.views.registry import Definition
 
 if TYPE_CHECKING:

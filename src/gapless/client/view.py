@@ -30,7 +30,7 @@ import pyarrow as pa
 from gapless.client.receipts import BatchReceipt, Receipt
 from gapless.client.subscription import Subscription
 from gapless.client.table import Change, RelationState, State, between
-from gapless.client.views import client_schemas, found, reached, read_registry, read_view
+from gapless.client.views import found, reached, read_registry, read_view, schemas_of
 from gapless.client.waiting import Signal
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
@@ -44,7 +44,7 @@ from gapless.views.registry import KIND, OWN_COLUMNS, SHOWN, Definition
 
 if TYPE_CHECKING:
     from gapless.client.connection import Client
-    from gapless.views.stages import Plan
+    from gapless.views.planning.stages import ViewPlan
 
 #: What `wait_until` takes: a horizon such as `as_of`, a tick per pubend, or one or more receipts.
 #: Names may be plain texts.
@@ -79,13 +79,14 @@ class View:
         if self._definition is not None or self._ended:
             raise UsageError("E193", "a live table can be entered only once: ask for it again")
         client = self._client
-        registry = await read_registry(client)
+        topics = await client.topics()
+        registry = await read_registry(client, topics)
         self._definition = definition = found(registry.definitions, self.name)
-        schemas = await client_schemas(client)
+        schemas = schemas_of(topics)
         schema = schemas.get(definition.topic)
         if schema is None:
             raise UsageError("E141", f"there is no topic '{definition.topic}' that this client may see")
-        plan: Plan | None = None
+        plan: ViewPlan | None = None
         with contextlib.suppress(ViewError):
             # A client that may see the view may not be allowed to see its base topics.
             _, plan = read_view(definition.sql, schemas, registry)
@@ -264,7 +265,7 @@ def wanted_horizons(as_of: Horizon) -> dict[PubendId, Tick]:
     return found
 
 
-def _order(plan: Plan | None, schema: Schema) -> tuple[tuple[str, str], ...]:
+def _order(plan: ViewPlan | None, schema: Schema) -> tuple[tuple[str, str], ...]:
     """The sort order of rows: that of a top-k, then by all columns."""
     names = [column.name for column in schema.columns if column.name not in OWN_COLUMNS]
     first: list[tuple[str, str]] = []
@@ -275,14 +276,14 @@ def _order(plan: Plan | None, schema: Schema) -> tuple[tuple[str, str], ...]:
     return (*first, *((name, "ascending") for name in names if name not in known))
 
 
-def is_settled(condition: Condition, plan: Plan | None) -> bool:
+def is_settled(condition: Condition, plan: ViewPlan | None) -> bool:
     """Whether the condition's result can never change for a key.
 
     If so, brokers may leave out the rows that it rejects. Otherwise a row that no longer matches would not be
     delivered, and its old values would be shown for ever.
     """
     from gapless.views.expressions import ColumnRef  # noqa: PLC0415  # with the parser, which is loaded by now
-    from gapless.views.stages import Events, Keyed  # noqa: PLC0415
+    from gapless.views.planning.stages import Events, Keyed  # noqa: PLC0415
 
     if plan is None:
         return False

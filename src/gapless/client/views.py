@@ -8,7 +8,7 @@ computes the views and reports their status in the status topic.
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -38,11 +38,11 @@ from gapless.views.registry import (
 )
 
 if TYPE_CHECKING:
-    from gapless.client.connection import Client
+    from gapless.client.connection import Client, Topic
     from gapless.views.definitions import Views
     from gapless.views.fluent import Table
+    from gapless.views.planning.stages import ViewPlan
     from gapless.views.relation import Relation
-    from gapless.views.stages import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +63,26 @@ class ViewInfo:
         return self.definition.sql
 
 
-async def create_view(client: Client, name: str, view: str | Relation | Table) -> Definition:
-    """See `Client.create_view`."""
+async def create_view(client: Client, name: str, view: str | Relation | Table) -> tuple[Definition, bool]:
+    """The definition of a view, and whether it is new: see `Client.create_view`."""
     from gapless.views.relation import columns  # noqa: PLC0415
 
     checked_name(name)
     sql = view if isinstance(view, str) else _text_of(view)
     topics = await client.topics()
+    registry = await read_registry(client, topics)
     for topic, told, kept in (
         (REGISTRY_TOPIC, REGISTRY_COLUMNS, REGISTRY_RETENTION),
         (STATUS_TOPIC, STATUS_COLUMNS, STATUS_RETENTION),
     ):
         if topic not in topics:
             await client.create_topic(topic, told, retention=kept)
-    registry = await read_registry(client)
     there = registry.definitions.get(name)
     if there is not None and there.sql == sql:
-        return there
+        return there, False
     if there is not None:
         raise UsageError("E173", f"there is already a view '{name}': drop it, or choose another name")
-    schemas = {topic: found.schema for topic, found in topics.items()}
+    schemas = schemas_of(topics)
     if name in schemas:
         raise UsageError("E173", f"there is a topic '{name}': choose another name for the view")
     relation, _ = read_view(sql, schemas, registry)
@@ -91,14 +91,15 @@ async def create_view(client: Client, name: str, view: str | Relation | Table) -
         definition.topic, relation_columns(columns(relation)), retention=RELATION_RETENTION
     )
     await client.publish_batch(REGISTRY_TOPIC, definition_rows(definition))
-    return definition
+    return definition, True
 
 
 async def drop_view(client: Client, name: str) -> None:
     """See `Client.drop_view`."""
-    registry = await read_registry(client)
+    topics = await client.topics()
+    registry = await read_registry(client, topics)
     found(registry.definitions, name)
-    users = named_views(await client_schemas(client), registry).users_of(name)
+    users = named_views(schemas_of(topics), registry).users_of(name)
     if users:
         others = ", ".join(f"'{each}'" for each in users)
         raise UsageError(
@@ -109,8 +110,11 @@ async def drop_view(client: Client, name: str) -> None:
 
 async def list_views(client: Client) -> dict[str, ViewInfo]:
     """See `Client.views`."""
-    registry = await read_registry(client)
-    statuses = await read_statuses(client)
+    topics = await client.topics()
+    registry = await read_registry(client, topics)
+    statuses: dict[str, Status] = {}
+    async for batch in newest_rows(client, STATUS_TOPIC, topics):
+        statuses.update((each.name, each) for each in statuses_of(batch.columns))
     told = {name: (definition, statuses.get(name)) for name, definition in registry.definitions.items()}
     return {
         name: ViewInfo(definition, status if status and status.topic == definition.topic else None)
@@ -118,25 +122,18 @@ async def list_views(client: Client) -> dict[str, ViewInfo]:
     }
 
 
-async def read_registry(client: Client) -> Registry:
+async def read_registry(client: Client, topics: Collection[str]) -> Registry:
     """All current views."""
     registry = Registry()
-    async for batch in newest_rows(client, REGISTRY_TOPIC):
-        apply(registry, batch)
+    async for batch in newest_rows(client, REGISTRY_TOPIC, topics):
+        for pubend, part in batch.by_pubend().items():
+            registry.apply(pubend, part.ticks.tolist(), part.columns)
     return registry
 
 
-async def read_statuses(client: Client) -> dict[str, Status]:
-    """The latest status of each view."""
-    statuses: dict[str, Status] = {}
-    async for batch in newest_rows(client, STATUS_TOPIC):
-        statuses.update((each.name, each) for each in statuses_of(batch.columns))
-    return statuses
-
-
-async def newest_rows(client: Client, topic: str) -> AsyncIterator[Batch]:
-    """The current rows of a compacted topic; none if there is no such topic."""
-    if topic not in await client.topics():
+async def newest_rows(client: Client, topic: str, topics: Collection[str]) -> AsyncIterator[Batch]:
+    """The current rows of a compacted topic; none if it is not among the topics."""
+    if topic not in topics:
         return
     async with client.subscribe(topic, start="earliest") as rows:
         ends = await client.ends(topic)
@@ -152,39 +149,9 @@ def reached(positions: Mapping[PubendId, Tick], ends: Mapping[PubendId, Tick]) -
     return all(end <= 0 or positions.get(pubend, TICK_MIN) >= end for pubend, end in ends.items())
 
 
-def apply(registry: Registry, batch: Batch) -> set[str]:
-    """Apply rows of the registry; return the names of the views that changed."""
-    changed: set[str] = set()
-    for pubend, part in batch.by_pubend().items():
-        changed |= registry.apply(pubend, part.ticks.tolist(), part.columns)
-    return changed
-
-
-async def registry_changes(client: Client) -> AsyncIterator[tuple[Registry, set[str]]]:
-    """The registry, and again after each change, with the names of the changed views. Never ends.
-
-    Creates the topic if there is none, so that callers can wait for the first view.
-    """
-    if REGISTRY_TOPIC not in await client.topics():
-        await client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
-    registry = Registry()
-    async with client.subscribe(REGISTRY_TOPIC, start="earliest") as rows:
-        ends = await client.ends(REGISTRY_TOPIC)
-        while not reached(rows.positions, ends):
-            batch = await rows.next_batch()
-            if batch is None:
-                return
-            apply(registry, batch)
-        yield registry, set(registry.definitions)
-        async for batch in rows.batches():
-            changed = apply(registry, batch)
-            if changed:
-                yield registry, changed
-
-
-async def client_schemas(client: Client) -> dict[str, Schema]:
-    """The columns of all topics."""
-    return {name: topic.schema for name, topic in (await client.topics()).items()}
+def schemas_of(topics: Mapping[str, Topic]) -> dict[str, Schema]:
+    """The columns of topics."""
+    return {name: topic.schema for name, topic in topics.items()}
 
 
 def named_views(schemas: Mapping[str, Schema], registry: Registry) -> Views:
@@ -195,11 +162,11 @@ def named_views(schemas: Mapping[str, Schema], registry: Registry) -> Views:
     return Views(registry.texts(), base_topics(schemas))
 
 
-def read_view(sql: str, schemas: Mapping[str, Schema], registry: Registry) -> tuple[Relation, Plan]:
+def read_view(sql: str, schemas: Mapping[str, Schema], registry: Registry) -> tuple[Relation, ViewPlan]:
     """The relation and the plan of an SQL text. Raises ViewError, with the place in the text."""
     from gapless.views.definitions import base_topics  # noqa: PLC0415
-    from gapless.views.graph import TransformGraph  # noqa: PLC0415
-    from gapless.views.parse import parse_view  # noqa: PLC0415
+    from gapless.views.planning.graph import TransformGraph  # noqa: PLC0415
+    from gapless.views.sql.parse import parse_view  # noqa: PLC0415
 
     relation = parse_view(sql, base_topics(schemas), named_views(schemas, registry))
     try:
@@ -211,7 +178,7 @@ def read_view(sql: str, schemas: Mapping[str, Schema], registry: Registry) -> tu
 
 def _text_of(view: Relation | Table) -> str:
     from gapless.views.fluent import Table  # noqa: PLC0415
-    from gapless.views.sql_text import view_sql  # noqa: PLC0415
+    from gapless.views.sql.text import view_sql  # noqa: PLC0415
 
     return view_sql(view.relation if isinstance(view, Table) else view)
 

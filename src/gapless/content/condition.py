@@ -1,11 +1,10 @@
 """What does a subscription ask for, once its text is understood? A condition in normal form.
 
-A condition accepts an event when it is TRUE of it; FALSE and UNKNOWN are alike. That lets SQL's
-three-valued logic be resolved when the text is read: NOT is pushed down to the comparisons, where
-`NOT (x < 3)` is `x >= 3`, and from then on everything is plain sets. What is left is an OR of
-conjunctions, and a conjunction says for each column which values it may have (a `Domain`), plus the few
-things that no domain can say: LIKE with a wildcard inside, a comparison of two columns, an XPath
-pattern.
+A condition accepts an event when it is TRUE for it; FALSE and UNKNOWN are equivalent. So SQL's three-valued
+logic can be resolved when the text is read: NOT is pushed down to the comparisons, where `NOT (x < 3)` is `x
+>= 3`, and from then on everything is plain sets. What is left is an OR of conjunctions, and a conjunction
+says for each column which values it may have (a `Domain`), plus the few things that no domain can express:
+LIKE with a wildcard inside, a comparison of two columns, an XPath pattern.
 
 Equal subscriptions have one identity: `3 < x AND x < 5` and `x = 4` are the same object to a set or a
 dict. Printing a condition and reading it again gives the same condition. Conditions are made with
@@ -21,9 +20,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gapless.content.domain import Domain
-from gapless.content.like import LikePattern
-from gapless.content.printing import print_domain
-from gapless.content.terms import Column, Term, columns_of
+from gapless.content.sql.like import LikePattern
+from gapless.content.sql.printing import print_domain
+from gapless.content.terms import ColumnTerm, Term, columns_of
 from gapless.content.xml.pattern import Pattern
 from gapless.model.schema import Schema
 
@@ -34,7 +33,7 @@ Comparison: TypeAlias = Literal["=", "<>", "<", "<="]
 class Like:
     """A text column matches a pattern, or does not; null does neither."""
 
-    column: Column
+    column: ColumnTerm
     pattern: LikePattern
     negated: bool = False
 
@@ -42,7 +41,7 @@ class Like:
         return f"{self.column} {'NOT ' if self.negated else ''}LIKE {self.pattern}"
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
         return frozenset({self.column})
 
@@ -59,7 +58,7 @@ class Compare:
         return f"{self.left} {self.operator} {self.right}"
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
         return columns_of(self.left) | columns_of(self.right)
 
@@ -68,7 +67,7 @@ class Compare:
 class Matches:
     """An XML column matches an XPath pattern, or does not; null does neither."""
 
-    column: Column
+    column: ColumnTerm
     pattern: Pattern
     negated: bool = False
 
@@ -77,14 +76,14 @@ class Matches:
         return f"{'NOT ' if self.negated else ''}XPATH({self.column}, '{text}')"
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
         return frozenset({self.column})
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """A disjunction inside a conjunction, where writing it out would take too many conjunctions."""
+    """A disjunction inside a conjunction, where expanding it would take too many conjunctions."""
 
     condition: Condition
 
@@ -92,7 +91,7 @@ class AnyOf:
         return f"({self.condition})"
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
         return self.condition.columns
 
@@ -101,7 +100,7 @@ Atom: TypeAlias = Like | Compare | Matches | AnyOf
 
 
 class Conjunction:
-    """What all must hold: a domain for each term that is restricted, and atoms."""
+    """Everything that must hold: a domain for each restricted term, and atoms."""
 
     __slots__ = ("_hash", "_ordered", "_signature", "_text", "atoms", "within")
 
@@ -118,14 +117,14 @@ class Conjunction:
 
     @property
     def ordered_atoms(self) -> tuple[Atom, ...]:
-        """The atoms in the order of their text: a set has another one in every process."""
+        """The atoms in the order of their text: the order of a set differs between processes."""
         if self._ordered is None:
             self._ordered = tuple(sorted(self.atoms, key=str) if len(self.atoms) > 1 else self.atoms)
         return self._ordered
 
     @property
     def signature(self) -> int:
-        """A sum over the domains, so that what two conjunctions say of all but one term compares fast."""
+        """A sum over the domains, to compare quickly what two conjunctions say of all but one term."""
         if self._signature is None:
             self._signature = sum(map(hash, self.within.items()))
         return self._signature
@@ -141,13 +140,13 @@ class Conjunction:
         return self._hash
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
         read = [columns_of(term) for term in self.within]
-        return frozenset[Column]().union(*read, *(atom.columns for atom in self.atoms))
+        return frozenset[ColumnTerm]().union(*read, *(atom.columns for atom in self.atoms))
 
     def pieces(self) -> list[str]:
-        """The text of each thing that must hold, ready to stand between ANDs."""
+        """The text of each thing that must hold, to be joined by AND."""
         domains = [print_domain(str(term), domain) for term, domain in self.within.items()]
         return domains + sorted(str(atom) for atom in self.atoms)
 
@@ -185,12 +184,12 @@ class Condition:
         return iter(self.terms)
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
-        return frozenset[Column]().union(*(term.columns for term in self.terms))
+        return frozenset[ColumnTerm]().union(*(term.columns for term in self.terms))
 
     def misfit(self, schema: Schema) -> str | None:
-        """Why the condition makes no sense for events of this schema; None when it does."""
+        """Why the condition does not fit this schema; None when it does."""
         known = {column.name: column for column in schema.columns}
         for column in sorted(self.columns, key=str):
             found = known.get(column.name)
@@ -199,10 +198,10 @@ class Condition:
             if found.type != column.kind:
                 return (
                     f"column '{column.name}' of topic '{schema.topic}' is {found.type}, "
-                    f"and the condition takes it for {column.kind}"
+                    f"and the condition expects {column.kind}"
                 )
             if found.nullable and not column.nullable:
-                # The normal form may have left out what is always true of a column without nulls.
+                # The normal form may have dropped what is always true of a column without nulls.
                 return f"column '{column.name}' of topic '{schema.topic}' may be null, unlike the condition's"
         return None
 

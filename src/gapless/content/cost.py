@@ -1,8 +1,8 @@
 """What does it cost to match one event against a condition? Counted when the condition is read.
 
 Comparisons of columns with constants, and the first XPath pattern of a conjunction, are found by the index:
-they cost next to nothing, however many there are. Everything else is evaluated once for every batch, for each
-distinct thing of its kind. The unit is about a microsecond, for an event with a text of 100 kB.
+they cost almost nothing, however many there are. Everything else is evaluated once per batch, for each
+distinct atom. The unit is about a microsecond, for an event with a text of 100 kB.
 
 Implements docs/content.md, section 10.
 """
@@ -10,29 +10,29 @@ Implements docs/content.md, section 10.
 from __future__ import annotations
 
 from gapless.content.condition import AnyOf, Atom, Compare, Condition, Conjunction, Like, Matches
-from gapless.content.like import LikePattern
+from gapless.content.sql.like import LikePattern
 from gapless.content.terms import Arithmetic, Term
 
-#: A condition that costs more is refused.
+#: Maximum cost of a condition; a more expensive one is refused.
 MATCHING_COST_MAX = 10_000
 
-#: LIKE with a wildcard before its end goes through the whole text. Beyond so many characters and wildcards,
-#: each costs something: the automaton that does it is made anew for every batch, and has a state for each.
+#: LIKE with a wildcard before its end scans the whole text. Beyond this many characters and wildcards, each
+#: costs extra: the automaton is rebuilt for every batch, and has a state for each.
 _LIKE_COST, _LIKE_PARTS, _LIKE_PART_COST = 250, 32, 10
 #: A comparison of two terms, and each operator of a calculation.
 _COMPARE_COST, _OPERATOR_COST = 40, 50
-#: A comparison of a column with constants that the index does not find: of numbers, and of texts.
+#: A comparison of a column with constants that the index cannot find: of numbers, and of texts.
 _COLUMN_COST, _TEXT_COST = 10, 40
-#: To take in a condition, to file a conjunction or a restricted term of it, to read an atom from its text.
+#: Receiving a condition, filing a conjunction or a restricted term of it, reading an atom from its text.
 _CONDITION_COST, _FILED_COST, _READ_COST = 20, 10, 100
-#: A pattern that the index does not find is tried on every document, by itself.
+#: A pattern that the index cannot find is evaluated on every document separately.
 _PATTERN_COST, _NEED_COST = 1_500, 20
-#: So many parts of patterns in the index cost one unit.
+#: Number of parts of patterns in the index per unit.
 _INDEXED_NEEDS = 8
 
 
 def matching_cost(condition: Condition) -> int:
-    """About how many microseconds a large event takes.
+    """Approximate time in microseconds for a large event.
 
     >>> from gapless.content.language import parse_condition
     >>> from gapless.model.schema import Schema
@@ -50,7 +50,7 @@ def like_cost(pattern: LikePattern) -> int:
 
 
 def placing_cost(condition: Condition) -> int:
-    """About how many microseconds it takes a broker to read a condition from a message and to file it."""
+    """Approximate time in microseconds for a broker to read a condition from a message and to file it."""
     cost = _CONDITION_COST
     for conjunction in condition.terms:
         cost += _FILED_COST * (1 + len(conjunction.within))
@@ -70,7 +70,7 @@ def _reading_cost(atom: Atom) -> int:
 
 
 def _conjunction_cost(conjunction: Conjunction, seen: set[Term | Atom]) -> int:
-    """What a conjunction adds to what was seen: what occurs twice is evaluated once."""
+    """What a conjunction adds to those seen so far: duplicates are evaluated once."""
     cost = 0
     for term in conjunction.within:
         if term not in seen:

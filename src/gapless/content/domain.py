@@ -1,9 +1,9 @@
 """Which values may a column have? A set of keys, kept as intervals, and whether null is allowed.
 
-Every comparison of one column with constants says the same kind of thing: `=`, `<>`, `<`, BETWEEN,
-IN, LIKE 'abc%', IS NULL, and all their ANDs, ORs and NOTs, each allow a set of values. So there is one
-type for all of them, with exact union, intersection and inclusion. Exactness is what makes covering
-complete for conjunctions: `x > 3 AND x < 5` on integers *is* `x = 4`.
+Every comparison of one column with constants says the same kind of thing: `=`, `<>`, `<`, BETWEEN, IN, LIKE
+'abc%', IS NULL, and all their ANDs, ORs and NOTs, each allow a set of values. So there is one type for all of
+them, with exact union, intersection and inclusion. Exactness makes covering complete for conjunctions: `x > 3
+AND x < 5` on integers *is* `x = 4`.
 
 Implements docs/content.md, section 2.
 """
@@ -35,7 +35,7 @@ class Domain:
     #: Ascending, disjoint and not touching: equal sets are equal domains.
     intervals: tuple[Interval, ...]
     null: bool = False
-    #: What whoever evaluates the domain has made of it, so that thousands of values are gone through once.
+    #: Cached data of the evaluator, so that thousands of values are processed only once.
     _form: Any = field(default=None, init=False, compare=False, repr=False)
     _hash: int | None = field(default=None, init=False, compare=False, repr=False)
 
@@ -46,7 +46,7 @@ class Domain:
         return self._hash
 
     def form(self, make: Callable[[Domain], Any]) -> Any:
-        """What `make` makes of the domain: the same function for all domains of a type."""
+        """The cached result of `make(domain)`: the same function for all domains of a type."""
         if self._form is None:
             object.__setattr__(self, "_form", make(self))
         return self._form
@@ -70,12 +70,12 @@ class Domain:
 
     @staticmethod
     def points(kind: str, keys: Iterable[Key]) -> Domain:
-        """Just these keys."""
+        """Exactly these keys."""
         return Domain.of(kind, [(key, next_key(key)) for key in keys])
 
     @staticmethod
     def points_of(kind: str, keys: Iterable[Key]) -> Domain:
-        """Just these keys, of which there may be very many, and all are keys of the type.
+        """Exactly these keys, possibly very many, all of them keys of the type.
 
         >>> Domain.points_of("int", [5, 3, 4, 9]) == Domain.points("int", [3, 4, 5, 9])
         True
@@ -90,7 +90,7 @@ class Domain:
 
     @staticmethod
     def all(kind: str, *, null: bool = False) -> Domain:
-        """Every key; and null, if asked for."""
+        """Every key; and null, if requested."""
         return Domain.of(kind, [(None, None)], null=null)
 
     @staticmethod
@@ -113,7 +113,7 @@ class Domain:
             low, high = _later(start, other_start), _earlier(stop, other_stop)
             if high is None or _before(low, high):
                 pieces.append((low, high))
-            # Go on behind the interval that ends first; it cannot meet another one.
+            # Continue after the interval that ends first; it cannot meet another one.
             if stop == high:
                 left += 1
             if other_stop == high:
@@ -121,7 +121,7 @@ class Domain:
         return Domain(self.kind, tuple(pieces), self.null and other.null)
 
     def without_null_inverse(self) -> Domain:
-        """The keys that are not in here, without null: what NOT makes of a comparison."""
+        """The complement, without null: what NOT makes of a comparison."""
         every = KEYS[self.kind]
         gaps: list[tuple[Key | None, Key | None]] = []
         start: Key | None = every.least
@@ -139,7 +139,7 @@ class Domain:
             return False
         at = 0
         for start, stop in other.intervals:
-            # Ours are apart, so an interval of the other lies in one of them or in none.
+            # Ours do not touch, so an interval of the other lies in one of them or in none.
             while at < len(self.intervals):
                 end = self.intervals[at][1]
                 if end is None or _before(start, end):
@@ -153,7 +153,7 @@ class Domain:
         return True
 
     def admits(self, key: Key | None) -> bool:
-        """Whether one key, or null for None, is in here."""
+        """Whether the domain contains a key, or null for None."""
         if key is None:
             return self.null
         return any(

@@ -1,7 +1,7 @@
 """Which rows of a batch does one condition accept? Evaluated as it is written, with array operations.
 
-This is the plain meaning of a condition: what the index must agree with, and what verifies its
-candidates. One condition over a batch costs a few array operations per comparison.
+This defines the meaning of a condition: the index must agree with it, and uses it to verify candidates. One
+condition over a batch costs a few array operations per comparison.
 
 Implements docs/content.md, section 3.
 """
@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 from gapless.content.condition import AnyOf, Atom, Compare, Condition, Conjunction, Like, Matches
 from gapless.content.domain import Domain, Interval
 from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Numbers, RowMask, Rows, float_codes
-from gapless.content.terms import Column, Term
+from gapless.content.terms import ColumnTerm, Term
 from gapless.content.values import NUMBERS, Key
 
-#: In so few rows, or fewer than there are values, a text is looked up in a set; of more, Arrow does it for
-#: all, which takes as long as to go through the values.
+#: Up to this many rows, or fewer rows than values, texts are looked up in a set; beyond, Arrow does it for
+#: all rows, which takes as long as a pass over the values.
 FEW_ROWS = 64
-#: Of so many intervals, many texts are compared with each; of more, or few texts, these are searched for.
+#: Up to this many intervals, many texts are compared with each; with more intervals, or few texts, binary
+#: search is used.
 COMPARED_INTERVALS_MAX = 4
 
 
@@ -34,7 +35,7 @@ _TEXTS = ("string", "binary", "xml")
 
 
 def prepare(condition: Condition) -> None:
-    """Do what is done once for each condition, and takes long for a large one, before the first batch."""
+    """Do the expensive one-time work of a large condition before the first batch."""
     hash(condition)
     for conjunction in condition.terms:
         for term, domain in conjunction.within.items():
@@ -70,7 +71,7 @@ def mask_conjunction(conjunction: Conjunction, rows: Rows) -> RowMask:
 def mask_within(term: Term, domain: Domain, rows: Rows) -> RowMask:
     """In which rows the term lies in the domain."""
     if term.kind in _TEXTS:
-        assert isinstance(term, Column)
+        assert isinstance(term, ColumnTerm)
         return _mask_texts(rows, term, domain)
     codes = rows.codes(term)
     bounds: CodeArray | None = domain.form(_code_form)[0] if codes.exact else None
@@ -97,14 +98,14 @@ def _code_bounds(domain: Domain) -> CodeArray | None:
 
 
 def mask_codes(codes: CodeArray, bounds: CodeArray, *, null: bool) -> RowMask:
-    """Which codes lie between the bounds of a domain, or are null when that is asked for."""
-    # A code lies inside an interval just when an odd number of bounds is not above it.
+    """Which codes lie within a domain; null counts if requested."""
+    # A code lies inside an interval exactly if an odd number of bounds is not above it.
     inside = (bounds.searchsorted(codes, side="right") & 1).astype(np.bool_)
     return inside | (codes == NULL_CODE) if null else inside
 
 
 def mask_atom(atom: Atom, rows: Rows) -> RowMask:
-    """Of which rows the atom is true."""
+    """For which rows the atom is true."""
     match atom:
         case Like():
             found = atom.pattern.matches(rows.column(atom.column))
@@ -118,7 +119,7 @@ def mask_atom(atom: Atom, rows: Rows) -> RowMask:
 
 
 def _mask_documents(atom: Matches, rows: Rows) -> RowMask:
-    """Of which documents the atom is true; of one that cannot be read nothing is."""
+    """For which documents the atom is true; never for unreadable ones."""
     found = np.zeros(len(rows), dtype=np.bool_)
     for row, document in enumerate(rows.documents(atom.column)):
         if document is not None:
@@ -127,7 +128,7 @@ def _mask_documents(atom: Matches, rows: Rows) -> RowMask:
 
 
 def _fits_codes(domain: Domain) -> bool:
-    """Whether no bound lies where two values share a code."""
+    """Whether no bound falls where two values share a code."""
     return all(
         bound is None or _is_code(bound) or bound in _ENDS
         for interval in domain.intervals
@@ -143,7 +144,7 @@ def _is_code(bound: object) -> bool:
     return isinstance(bound, int) and CODE_MIN + 1 < bound < CODE_MAX
 
 
-def _mask_texts(rows: Rows, column: Column, domain: Domain) -> RowMask:
+def _mask_texts(rows: Rows, column: ColumnTerm, domain: Domain) -> RowMask:
     texts = rows.column(column)
     keys, others, bounds = domain.form(_text_form)
     if keys is not None:
@@ -157,7 +158,7 @@ def _mask_texts(rows: Rows, column: Column, domain: Domain) -> RowMask:
         for interval in domain.intervals:
             found |= _true(_between(texts, interval))
     else:
-        # A text lies inside an interval just when an odd number of bounds is not above it.
+        # A text lies inside an interval exactly if an odd number of bounds is not above it.
         found = np.fromiter(
             (text is not None and bisect_right(bounds, text) % 2 == 1 for text in rows.texts(column)),
             np.bool_,
@@ -166,7 +167,7 @@ def _mask_texts(rows: Rows, column: Column, domain: Domain) -> RowMask:
     return found | _true(texts.is_null()) if domain.null and texts.null_count else found
 
 
-def _is_in(rows: Rows, column: Column, keys: frozenset[Key]) -> RowMask:
+def _is_in(rows: Rows, column: ColumnTerm, keys: frozenset[Key]) -> RowMask:
     if len(rows) > max(FEW_ROWS, len(keys)):
         texts = rows.column(column)
         return _true(pc.is_in(texts, value_set=pa.array(keys, texts.type)))
@@ -174,7 +175,7 @@ def _is_in(rows: Rows, column: Column, keys: frozenset[Key]) -> RowMask:
 
 
 def _text_form(domain: Domain) -> tuple[frozenset[Key] | None, frozenset[Key] | None, list[Key]]:
-    """The only values, or the only ones that are missing; and where the intervals begin and end."""
+    """The only values, or the only missing ones; and where the intervals begin and end."""
     keys, others = domain.keys(), None
     if keys is None and len(domain.intervals) > COMPARED_INTERVALS_MAX:
         others = domain.without_null_inverse().keys()
@@ -203,8 +204,8 @@ _ARROW: dict[str, Any] = {"=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=":
 def _mask_compare(atom: Compare, rows: Rows) -> RowMask:
     left, right = atom.left, atom.right
     if left.kind not in NUMBERS and left.kind != "bool":
-        assert isinstance(left, Column)
-        assert isinstance(right, Column)
+        assert isinstance(left, ColumnTerm)
+        assert isinstance(right, ColumnTerm)
         return _true(_ARROW[atom.operator](rows.column(left), rows.column(right)))
     kinds = {left.kind, right.kind}
     first, second = _in_order(rows.numbers(left), kinds), _in_order(rows.numbers(right), kinds)
@@ -225,7 +226,7 @@ def _mask_compare(atom: Compare, rows: Rows) -> RowMask:
 
 
 def _in_order(numbers: Numbers, kinds: set[str]) -> Any:
-    """Numbers such that NumPy compares them as SQL does: floats as codes, decimals as objects."""
+    """Numbers that NumPy compares like SQL: floats as codes, decimals as objects."""
     if "float" in kinds:
         return float_codes(numbers.values.astype(np.float64))
     if "decimal" in kinds:

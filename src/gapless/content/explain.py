@@ -1,7 +1,7 @@
 """Why did an event match a subscription, or which condition failed?
 
-The answer follows the condition's normal form: of each alternative, what holds and what does not, with
-the value that decided it. When nothing matched, the alternative that came closest is first.
+The answer follows the condition's normal form: for each alternative, what holds and what does not, with the
+value that decided it. When nothing matched, the alternative that came closest is first.
 
 Implements docs/content.md, section 7.
 """
@@ -14,9 +14,9 @@ import numpy as np
 
 from gapless.content.condition import AnyOf, Atom, Condition, Conjunction, Matches
 from gapless.content.evaluate import mask_atom, mask_within
-from gapless.content.printing import print_domain
 from gapless.content.rows import Rows
-from gapless.content.terms import Column, Term, columns_of
+from gapless.content.sql.printing import print_domain
+from gapless.content.terms import ColumnTerm, Term, columns_of
 from gapless.content.values import Value, literal
 from gapless.content.xml.document import parse_document
 from gapless.content.xml.explain import explain_pattern
@@ -28,7 +28,7 @@ VALUE_CHARACTERS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExplainedPiece:
     """One thing that an alternative asks for."""
 
     text: str
@@ -41,7 +41,7 @@ class Piece:
 class Alternative:
     """One conjunction of the condition: it holds when all of its pieces do."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ExplainedPiece, ...]
 
     @property
     def holds(self) -> bool:
@@ -94,14 +94,16 @@ def explain(condition: Condition, rows: Rows, row: int) -> Explanation:
 
 def _explained(conjunction: Conjunction, one: Rows) -> Alternative:
     pieces = [
-        Piece(print_domain(str(term), domain), bool(mask_within(term, domain, one)[0]), _value_of(term, one))
+        ExplainedPiece(
+            print_domain(str(term), domain), bool(mask_within(term, domain, one)[0]), _value_of(term, one)
+        )
         for term, domain in conjunction.within.items()
     ]
     pieces += [_explained_atom(atom, one) for atom in sorted(conjunction.atoms, key=str)]
     return Alternative(tuple(pieces))
 
 
-def _explained_atom(atom: Atom, one: Rows) -> Piece:
+def _explained_atom(atom: Atom, one: Rows) -> ExplainedPiece:
     holds = bool(mask_atom(atom, one)[0])
     match atom:
         case AnyOf():
@@ -110,7 +112,7 @@ def _explained_atom(atom: Atom, one: Rows) -> Piece:
             because = _explained_document(atom, one)
         case _:
             because = ", ".join(_value_of(column, one) for column in sorted(atom.columns, key=str))
-    return Piece(str(atom), holds, because)
+    return ExplainedPiece(str(atom), holds, because)
 
 
 def _explained_document(atom: Matches, one: Rows) -> str:
@@ -124,7 +126,7 @@ def _explained_document(atom: Matches, one: Rows) -> str:
 
 
 def _value_of(term: Term, one: Rows) -> str:
-    if isinstance(term, Column):
+    if isinstance(term, ColumnTerm):
         [value] = values_of(one.column(term).slice(0, 1))
         return f"{term} is {_shown(value)}"
     numbers = one.numbers(term)

@@ -1,9 +1,9 @@
 """In which language is a condition written? XPath begins with a slash; everything else is SQL.
 
 SQL conditions are what may follow WHERE, over the columns of a topic: `=`, `<>`, `<`, `<=`, `>`, `>=`,
-BETWEEN, IN, LIKE with ESCAPE, IS NULL, `+ - * /`, AND, OR, NOT. Texts stand in single quotes, times are
-`TIMESTAMP '2026-01-31 12:00:00'`, bytes `X'0aff'`. A comparison with NULL is unknown, and an event is
-accepted only by what is true. JMS selectors are read as well.
+BETWEEN, IN, LIKE with ESCAPE, IS NULL, `+ - * /`, AND, OR, NOT. Texts are in single quotes, times are
+`TIMESTAMP '2026-01-31 12:00:00'`, bytes `X'0aff'`. A comparison with NULL is unknown, and a condition accepts
+an event only if it is true. JMS selectors are accepted as well.
 
 >>> from gapless.model.ids import TopicId
 >>> trades = Schema.parse(TopicId("trades"), {"loc": "string", "price": "float", "news": "xml?"})
@@ -27,32 +27,32 @@ from __future__ import annotations
 
 from gapless.content.condition import EVERYTHING, Condition
 from gapless.content.normal import matches
-from gapless.content.terms import Column
+from gapless.content.terms import ColumnTerm
 from gapless.content.xml.parse import parse_pattern
 from gapless.errors import ContentError
 from gapless.model.schema import Schema
 
-#: Longer conditions are refused. An IN list of 10,000 texts of 20 characters fits.
+#: Maximum length of a condition. An IN list of 10,000 texts of 20 characters fits.
 TEXT_CHARACTERS_MAX = 250_000
-#: What a broker reads from another: a condition in normal form may be longer than the text that it is from.
+#: The same between brokers: a condition in normal form may be longer than its original text.
 WRITTEN_CHARACTERS_MAX = 1_000_000
 
 
 def parse_condition(text: str, schema: Schema, *, is_written: bool = False) -> Condition:
-    """Read a condition in either language; one that `is_written` is the text of a condition that was read.
+    """Read a condition in either language; `is_written` means that the text was printed from a condition.
 
     >>> from gapless.model.ids import TopicId
     >>> parse_condition(" ", Schema.parse(TopicId("trades"), {"price": "float"})) == EVERYTHING
     True
 
-    Raises ContentError, which says where in the text the trouble is and what to write instead.
+    Raises ContentError, which says where in the text the problem is and what to write instead.
     """
     begin = len(text) - len(text.lstrip())
     if begin == len(text):
         return EVERYTHING
     if text[begin] != "/":
-        # Imported by whoever needs it: the parser is half of what a client would have to load otherwise.
-        from gapless.content.sql import parse_sql  # noqa: PLC0415
+        # Imported on demand: otherwise the parser would be half of what a client has to load.
+        from gapless.content.sql.parse import parse_sql  # noqa: PLC0415
 
         return parse_sql(text, schema, is_written=is_written)
     documents = [column for column in schema.columns if column.type == "xml"]
@@ -69,4 +69,4 @@ def parse_condition(text: str, schema: Schema, *, is_written: bool = False) -> C
             raise
         reason = error.message.removeprefix(f"at {error.at + 1}: ")
         raise ContentError(error.code, reason, text=text, at=error.at + begin) from error
-    return matches(Column(column.name, column.type, column.nullable), pattern)
+    return matches(ColumnTerm(column.name, column.type, column.nullable), pattern)

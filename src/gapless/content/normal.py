@@ -1,13 +1,13 @@
-"""How are conditions put together, so that equal ones come out equal?
+"""How are conditions built, so that equal ones come out equal?
 
 The functions here are the only makers of conditions. `both` and `either` keep the normal form: an OR of
-conjunctions in which no conjunction is impossible, none implies another, and conjunctions that differ in
-the values of one column only are one conjunction with the union of the values. NOT has no function: who
-reads a text pushes it down to the comparisons, and asks here for the opposite comparison.
+conjunctions in which no conjunction is impossible, none implies another, and conjunctions that differ in the
+values of one column only are one conjunction with the union of the values. NOT has no function: the parser
+pushes it down to the comparisons, and asks for the opposite comparison.
 
-A product of disjunctions is written out as long as that takes at most `TERMS_MAX` conjunctions; beyond,
-the disjunctions stay whole inside one conjunction (`AnyOf`). So a condition's size is bounded by that of
-its text.
+A product of disjunctions is expanded if that takes at most `TERMS_MAX` conjunctions; otherwise the
+disjunctions stay whole inside one conjunction (`AnyOf`). So a condition's size is bounded by that of its
+text.
 
 Implements docs/content.md, section 4.
 """
@@ -29,20 +29,20 @@ from gapless.content.condition import (
     Like,
     Matches,
 )
-from gapless.content.cover import implied_domains, implies
+from gapless.content.covering.cover import implied_domains, implies
 from gapless.content.domain import Domain
-from gapless.content.like import LikePattern
-from gapless.content.printing import prefix_interval
-from gapless.content.terms import Column, Constant, Term, constant
+from gapless.content.sql.like import LikePattern
+from gapless.content.sql.printing import prefix_interval
+from gapless.content.terms import ColumnTerm, Constant, Term, constant
 from gapless.content.values import Value, key_bounds, next_key
 from gapless.content.xml.pattern import FALSE, Pattern
 
-#: A product of disjunctions is written out up to this many conjunctions.
+#: Maximum number of conjunctions to which a product of disjunctions is expanded.
 TERMS_MAX = 64
-#: Conjunctions that differ in one column are put together only among so many.
+#: Maximum number of conjunctions among which those that differ in one column are merged.
 MERGED_TERMS_MAX = 1_000
-#: Conjunctions that imply another are looked for only where the square of what all of them say is below this.
-#: What is found then makes it less, so that a normal form is read as itself.
+#: Conjunctions that imply another are searched for only if the square of their total size is below this. What
+#: is found reduces it, so that a normal form parses to itself.
 IMPLIED_WORK_MAX = 50_000
 
 AnyComparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
@@ -56,7 +56,7 @@ MIRRORED: dict[AnyComparison, AnyComparison] = {
     ">": "<",
     ">=": "<=",
 }
-#: What is true just when a comparison is false; both are unknown of a null.
+#: The comparison that is true exactly when another is false; both are unknown for null.
 OPPOSITE: dict[AnyComparison, AnyComparison] = {
     "=": "<>",
     "<>": "=",
@@ -73,7 +73,7 @@ def within(term: Term, domain: Domain) -> Condition:
     return NOTHING if found is None else Condition([found])
 
 
-def like(column: Column, pattern: LikePattern, *, negated: bool = False) -> Condition:
+def like(column: ColumnTerm, pattern: LikePattern, *, negated: bool = False) -> Condition:
     """The text matches the pattern, or does not."""
     if pattern.exact is not None:
         domain = Domain.points("string", [pattern.exact])
@@ -84,8 +84,8 @@ def like(column: Column, pattern: LikePattern, *, negated: bool = False) -> Cond
     return within(column, domain.without_null_inverse() if negated else domain)
 
 
-def matches(column: Column, pattern: Pattern, *, negated: bool = False) -> Condition:
-    """The document matches the pattern, or does not; one that cannot be read does neither."""
+def matches(column: ColumnTerm, pattern: Pattern, *, negated: bool = False) -> Condition:
+    """The document matches the pattern, or does not; an unreadable one does neither."""
     if pattern.need == FALSE and not negated:
         return NOTHING
     return Condition([Conjunction({}, [Matches(column, pattern, negated)])])
@@ -95,25 +95,25 @@ def compare(left: Term, operator: AnyComparison, right: Term) -> Condition:
     """Two terms compared; at least one reads a column."""
     if isinstance(left, Constant):
         left, operator, right = right, MIRRORED[operator], left
-    assert not isinstance(left, Constant), "two constants are compared where the text is read"
-    if isinstance(right, Constant) and (isinstance(left, Column) or left.kind != "decimal"):
+    assert not isinstance(left, Constant), "two constants are compared by the parser"
+    if isinstance(right, Constant) and (isinstance(left, ColumnTerm) or left.kind != "decimal"):
         return within(left, comparison_domain(left.kind, operator, right.value))
     if isinstance(right, Constant) and right.kind == "decimal" and right.value == int(right.value):
         right = constant(int(right.value))  # compared with a decimal, 3.0 is 3
     if operator in (">", ">=") or (operator in ("=", "<>") and str(right) < str(left)):
         left, operator, right = right, MIRRORED[operator], left
     if left == right:
-        # True of every value but null, or of none at all.
+        # True for every value but null, or for none at all.
         if operator in ("<", "<>"):
             return NOTHING
-        if isinstance(left, Column) or left.kind != "decimal":
+        if isinstance(left, ColumnTerm) or left.kind != "decimal":
             return within(left, Domain.all(left.kind))
     assert operator in ("=", "<>", "<", "<=")
     return Condition([Conjunction({}, [Compare(left, operator, right)])])
 
 
 def comparison_domain(kind: str, operator: AnyComparison, value: Value) -> Domain:
-    """The keys of a type that compare so with a value, which the type need not have.
+    """The keys of a type that compare this way with a value, which the type need not contain.
 
     >>> from decimal import Decimal
     >>> comparison_domain("int", ">", Decimal("3.5")) == comparison_domain("int", ">=", 4)
@@ -165,13 +165,13 @@ def both(conditions: Iterable[Condition]) -> Condition:
 
 
 def written_out(conditions: Iterable[Condition]) -> int:
-    """How many conjunctions `both` makes of these, at most."""
+    """Maximum number of conjunctions that `both` makes of these."""
     count = _product_size(conditions)
     return count if count <= TERMS_MAX else 1
 
 
 def _product_size(conditions: Iterable[Condition]) -> int:
-    """How many conjunctions a product has, counted to a little more than is written out."""
+    """The number of conjunctions of a product, counted to just above the limit."""
     count = 1
     for condition in conditions:
         count = min(count * len(condition.terms), TERMS_MAX + 1)
@@ -179,10 +179,10 @@ def _product_size(conditions: Iterable[Condition]) -> int:
 
 
 def _conjunction(domains: dict[Term, Domain], atoms: Collection[Atom]) -> Conjunction | None:
-    """A conjunction without domains that say nothing; None when it cannot be true."""
+    """A conjunction without trivial domains; None when it cannot be true."""
     kept: dict[Term, Domain] = {}
     for term, domain in domains.items():
-        is_nullable = not isinstance(term, Column) or term.nullable
+        is_nullable = not isinstance(term, ColumnTerm) or term.nullable
         if not domain.intervals and not (domain.null and is_nullable):
             return None
         if domain.is_whole and (domain.null or not is_nullable):
@@ -211,7 +211,7 @@ def _joined(conjunctions: Sequence[Conjunction]) -> Conjunction | None:
 
 
 def _intersection(domains: list[Domain]) -> Domain:
-    """What all domains have in common; neighbours first, so that thousands of `<>` are not quadratic."""
+    """The intersection of all domains; neighbours first, so that thousands of `<>` are not quadratic."""
     while len(domains) > 1:
         pairs = zip(domains[::2], domains[1::2], strict=False)
         domains = [left & right for left, right in pairs] + domains[len(domains) & ~1 :]
@@ -234,7 +234,7 @@ def _condition(found: Sequence[Conjunction | None]) -> Condition:
 
 
 def _weight(term: Conjunction) -> int:
-    """How much is to be compared of a conjunction."""
+    """The size of a conjunction for comparisons."""
     weight = 1 + sum(1 + len(domain.intervals) // 8 for domain in term.within.values())
     for atom in term.atoms:
         match atom:
@@ -248,7 +248,7 @@ def _weight(term: Conjunction) -> int:
 
 
 def _opened(terms: list[Conjunction]) -> list[Conjunction]:
-    """A disjunction that stands alone is no `AnyOf`: its conjunctions are those of the condition."""
+    """A disjunction on its own is not an `AnyOf`: its conjunctions become those of the condition."""
     if not any(term.atoms and _alone(term) for term in terms):
         return terms
     opened: list[Conjunction] = []
@@ -266,7 +266,7 @@ def _alone(term: Conjunction) -> Condition | None:
 
 
 def _merged(terms: list[Conjunction]) -> list[Conjunction]:
-    """Conjunctions that differ in one term's domain only become one, as long as there are any."""
+    """Merge conjunctions that differ only in one term's domain, as long as there are any."""
     terms = _merged_single(list(dict.fromkeys(terms)))
     changed = 1 < len(terms) <= MERGED_TERMS_MAX
     alive = dict.fromkeys(terms)
@@ -311,7 +311,7 @@ def _agree(subject: Term, left: Conjunction, right: Conjunction) -> bool:
 
 
 def _merged_single(terms: list[Conjunction]) -> list[Conjunction]:
-    """The conjunctions that restrict one term and nothing else, put together: `x = 1 OR x = 2`."""
+    """Merge the conjunctions that restrict only one term: `x = 1 OR x = 2`."""
     groups: dict[object, list[Conjunction]] = {}
     for term in terms:
         plain = len(term.within) == 1 and not term.atoms

@@ -1,9 +1,8 @@
 """What are the values of a term in a whole batch? Arrays of numbers, and arrays of codes.
 
-A *code* is a key (see `values`) as one int64, so that comparisons of every type but text are
-comparisons of integer arrays. Null is the least int64. A few values cannot be told apart that way (the
-least integer itself, decimals beyond nine billion): then the codes are not `exact`, and whoever needs
-to be sure looks at the keys.
+A *code* is a key (see `values`) as one int64, so that comparisons of every type but text are comparisons of
+integer arrays. Null is the least int64. A few values cannot be told apart that way (the least integer itself,
+decimals beyond nine billion): then the codes are not `exact`, and exact answers need the keys.
 
 Everything is computed once per batch and term.
 
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gapless.content.terms import Arithmetic, Column, Constant, Term, compute
+from gapless.content.terms import Arithmetic, ColumnTerm, Constant, Term, compute
 from gapless.content.values import DECIMAL_DIGITS, Key, float_key, key_of
 from gapless.content.xml.document import parse_document
 from gapless.content.xml.evaluate import Truths
@@ -36,7 +35,8 @@ NULL_CODE = -(2**63)
 #: The codes of values lie between these two.
 CODE_MIN, CODE_MAX = NULL_CODE + 1, 2**63 - 1
 
-#: Documents of so many bytes in all are read once while a batch is matched; of so many, kept after that.
+#: Maximum total bytes of documents that are parsed once while a batch is matched, and that are kept
+#: afterwards.
 DOCUMENTS_READ_BYTES_MAX = 2**22
 DOCUMENTS_KEPT_BYTES_MAX = 2**18
 
@@ -55,7 +55,7 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """One number for each row; what stands where `valid` is false means nothing."""
+    """One number for each row; meaningless where `valid` is false."""
 
     #: int64, float64, or objects of type Decimal.
     values: npt.NDArray[Any]
@@ -73,14 +73,14 @@ class Rows:
         self._arrays: dict[str, pa.Array] = {}
         self._codes: dict[Term, Codes] = {}
         self._numbers: dict[Term, Numbers] = {}
-        self._documents: dict[Column, list[Truths | None]] = {}
-        self._texts: dict[Column, list[Key | None]] = {}
+        self._documents: dict[ColumnTerm, list[Truths | None]] = {}
+        self._texts: dict[ColumnTerm, list[Key | None]] = {}
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
 
-    def column(self, column: Column) -> pa.Array:
-        """A column as Arrow has it. It must have the schema's type, for its bytes are read as they are."""
+    def column(self, column: ColumnTerm) -> pa.Array:
+        """A column as an Arrow array. It must have the schema's type, because its bytes are read directly."""
         found = self._arrays.get(column.name)
         if found is None:
             found = self._arrays[column.name] = self.columns.column(column.name)
@@ -91,7 +91,7 @@ class Rows:
         return found
 
     def take(self, rows: Positions, names: Sequence[str]) -> Rows:
-        """Just some of the rows, in that order, and some of the columns."""
+        """Some of the rows, in this order, and some of the columns."""
         return Rows(self.columns.select(names).take(pa.array(rows)))
 
     def codes(self, term: Term) -> Codes:
@@ -103,7 +103,7 @@ class Rows:
 
     def keys(self, term: Term) -> list[Key | None]:
         """The key of each row: exact, and slow."""
-        if isinstance(term, Column):
+        if isinstance(term, ColumnTerm):
             if term.kind == "timestamp":
                 # Times beyond the years of Python's calendar are values too; as numbers they are their keys.
                 times: list[Key | None] = self.column(term).view(pa.int64()).to_pylist()
@@ -124,20 +124,20 @@ class Rows:
             found = self._numbers[term] = self._numbered(term)
         return found
 
-    def texts(self, column: Column) -> list[Key | None]:
+    def texts(self, column: ColumnTerm) -> list[Key | None]:
         """The values of a column of texts, or of bytes.
 
-        Made once, until `release`: many conditions look them up in sets, and a text remembers its hash.
+        Cached until `release`: many conditions look them up in sets, and a text caches its hash.
         """
         found = self._texts.get(column)
         if found is None:
             found = self._texts[column] = self.column(column).to_pylist()
         return found
 
-    def documents(self, column: Column) -> Iterable[Truths | None]:
-        """The documents of a column of XML; None for null, and for what cannot be read.
+    def documents(self, column: ColumnTerm) -> Iterable[Truths | None]:
+        """The documents of an XML column; None for null, and for unreadable ones.
 
-        They are read once, however many conditions look at them, unless they would take too much memory.
+        They are parsed once for all conditions, unless they would take too much memory.
         """
         found = self._documents.get(column)
         if found is not None:
@@ -149,7 +149,7 @@ class Rows:
         return found
 
     def release(self) -> None:
-        """The conditions have been matched: forget what is large, for the rows may be kept for long."""
+        """Matching is done: drop large caches, because the rows may be kept for long."""
         self._texts.clear()
         if self._documents:
             self._documents = {
@@ -160,7 +160,7 @@ class Rows:
 
     def _numbered(self, term: Term) -> Numbers:
         match term:
-            case Column():
+            case ColumnTerm():
                 return column_numbers(self.column(term), term.kind)
             case Constant():
                 kind: Any = {"int": np.int64, "float": np.float64}.get(term.kind, object)
@@ -169,7 +169,7 @@ class Rows:
                 return _calculated(term, self.numbers(term.left), self.numbers(term.right))
 
     def _coded(self, term: Term) -> Codes:
-        if isinstance(term, Column) and term.kind == "decimal":
+        if isinstance(term, ColumnTerm) and term.kind == "decimal":
             return _decimal_codes(self.column(term))
         numbers = self.numbers(term)
         values = numbers.values
@@ -209,8 +209,8 @@ def _bits(buffer: pa.Buffer, start: int, count: int) -> RowMask:
 def column_numbers(array: pa.Array, kind: str) -> Numbers:
     """A column as numbers: integers also for booleans and times.
 
-    Read from the buffers: each function of Arrow costs more than a batch of a few hundred rows, and lets go
-    of the interpreter meanwhile.
+    Read from the buffers: each Arrow function costs more than a batch of a few hundred rows, and releases the
+    interpreter lock.
     """
     valid = valid_rows(array)
     stored = _STORED.get(kind)
@@ -225,7 +225,7 @@ def column_numbers(array: pa.Array, kind: str) -> Numbers:
         values = _bits(data, array.offset, len(array)).astype(np.int64)
     else:
         values = np.frombuffer(data, stored, len(array), 8 * array.offset)
-    # Any bits may stand where a row is null.
+    # The bits of null rows are arbitrary.
     return Numbers(values if valid is None else np.where(valid, values, values.dtype.type(0)), valid)
 
 
@@ -241,8 +241,8 @@ def float_codes(values: npt.NDArray[Any]) -> CodeArray:
 
 
 def _decimal_codes(array: pa.Array) -> Codes:
-    """Decimals times 10**9 as far as an int64 reaches; what is beyond becomes the nearest code."""
-    # Just the rows: a buffer may be longer than they need, by any number of bytes.
+    """Decimals times 10**9, clamped to the range of codes."""
+    # Only the rows: a buffer may be longer than they need.
     halves = np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
     low, high = halves[:, 0], halves[:, 1]
     valid = valid_rows(array)

@@ -1,9 +1,9 @@
 """Which rows does anybody want? A union of conditions, as a link's filter is.
 
 Conditions come and go one at a time, and each change costs what it changes. A union is simpler than its
-parts: all conjunctions that restrict the same number and nothing else, such as thousands of `group = 7`,
-are one set of values, tested with one search per row. Of the others a few are simply evaluated; many are
-in an index, which takes changes as well.
+parts: all conjunctions that restrict the same number and nothing else, such as thousands of `group = 7`, are
+one set of values, tested with one search per row. A few others are simply evaluated; many are kept in an
+index, which takes changes as well.
 
 Implements docs/content.md, section 6. Measured by benchmarks/subscribing.py.
 """
@@ -25,11 +25,11 @@ from gapless.content.rows import NULL_CODE, CodeArray, Positions, RowMask, Rows
 from gapless.content.terms import Term
 from gapless.model.batch import EventBatch
 
-#: More conjunctions than this are worth an index.
+#: Above this number of conjunctions, an index is worth it.
 EVALUATED_MAX = 4
-#: The types whose values have codes of their own, but for one integer.
+#: The types whose values have unique codes, except for one integer.
 _CODED = frozenset({"int", "float", "bool", "timestamp"})
-#: Changes are kept beside the sorted values until they are an eighth of them, and at least so many.
+#: Minimum number of changes, and at least an eighth of the sorted values, before they are merged.
 RECENT_MIN, RECENT_SHARE = 256, 8
 
 
@@ -54,7 +54,7 @@ class Selection:
     def __init__(self, conditions: Iterable[Condition] = ()) -> None:
         #: How often each condition was added.
         self._asked: dict[Condition, int] = {}
-        #: By the only number that they restrict: what conjunctions want of it.
+        #: The conjunctions that restrict only one number, by that number.
         self._values: dict[Term, _Values] = {}
         #: All other conjunctions: how many conditions have them, and their slots in the index.
         self._others: dict[Conjunction, _Other] = {}
@@ -106,7 +106,7 @@ class Selection:
 
     @property
     def conditions(self) -> Set[Condition]:
-        """What was added and not removed, as it is now and will be."""
+        """A live view of the current conditions."""
         return self._asked.keys()
 
     def mask(self, batch: EventBatch) -> RowMask:
@@ -139,7 +139,7 @@ class Selection:
 
 @dataclass(slots=True)
 class _Other:
-    """A conjunction that more than one number, or something else than a number, is about."""
+    """A conjunction about more than one number, or about something else."""
 
     slot: int
     asked: int = 0
@@ -154,7 +154,7 @@ class _Stairs:
     """How many intervals hold a code: the codes where that changes, and the number from each one on."""
 
     codes: CodeArray
-    #: One more than there are codes: none holds what lies below the first.
+    #: One more than there are codes: nothing contains what is below the first.
     counts: Positions
 
     @staticmethod
@@ -176,8 +176,8 @@ _NO_STAIRS = _Stairs.of({})
 class _Values:
     """All values that are wanted of one number, whatever the rest of the row.
 
-    Intervals may overlap, so they are counted: a code is wanted if more intervals begin than end at or
-    below it. Counts add up, so what changed lately is a second, short set of stairs beside the first.
+    Intervals may overlap, so they are counted: a code is wanted if more intervals begin than end at or below
+    it. Counts add up, so recent changes are a second, short step function beside the first.
     """
 
     __slots__ = ("_domains", "_nulls", "_recent", "_settled", "_steps", "_term", "_united", "_unsettled")
@@ -190,7 +190,7 @@ class _Values:
         #: Changes of the steps that are not in `_settled` yet.
         self._recent: _Steps = {}
         self._settled = _NO_STAIRS
-        #: The recent changes as stairs, and all domains in one, when they were last needed.
+        #: The recent changes as a step function, and all domains in one, when last needed.
         self._unsettled: _Stairs | None = _NO_STAIRS
         self._united: Domain | None = None
 
@@ -234,7 +234,7 @@ class _Values:
             _add(self._recent, code, step)
 
     def _settle(self) -> None:
-        """Sort in what has changed: all of it when it is much, beside the rest when it is little."""
+        """Merge the changes: into everything when there are many, beside the rest when there are few."""
         if len(self._recent) > max(RECENT_MIN, len(self._settled.codes) // RECENT_SHARE):
             self._settled = _Stairs.of(self._steps)
             self._recent = {}
@@ -256,7 +256,7 @@ def _add(steps: _Steps, code: int, step: int) -> None:
 
 
 def _single(conjunction: Conjunction) -> tuple[Term, Domain] | None:
-    """The only number that a conjunction restricts, and to what; None when there is more to it."""
+    """The only number that a conjunction restricts, and its domain; None if there is more."""
     if len(conjunction.within) != 1 or conjunction.atoms:
         return None
     ((term, domain),) = conjunction.within.items()

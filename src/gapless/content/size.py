@@ -1,7 +1,7 @@
-"""How large is a condition? About so many bytes as it takes to send it, without writing it down.
+"""How large is a condition? An estimate of its encoded size, without encoding it.
 
-Texts and byte strings may be long, and a product of disjunctions repeats them: so what travels is measured
-where it is put together, and cut before it is too much for a frame.
+Texts and byte strings may be long, and a product of disjunctions repeats them: so messages are measured while
+they are built, and split before they exceed a frame.
 
 Implements docs/content.md, section 4.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from gapless.content.condition import AnyOf, Atom, Compare, Condition
 from gapless.content.domain import Domain
-from gapless.content.terms import Arithmetic, Column, Term
+from gapless.content.terms import Arithmetic, ColumnTerm, Term
 
-#: What a conjunction, a term of it, and a number take at most, each with all that stands around it.
+#: Maximum size of a conjunction, a term of it, and a number, each with its overhead.
 _CONJUNCTION_BYTES, _TERM_BYTES, _NUMBER_BYTES = 8, 16, 9
 #: The digits of a decimal's key.
 _DECIMAL_BYTES = 40
@@ -21,7 +21,7 @@ _CHARACTER_BYTES = 4
 
 
 def size_of(condition: Condition) -> int:
-    """No fewer bytes than the condition takes, and not many more.
+    """An upper bound of the condition's bytes, and a close one.
 
     >>> from gapless.content.language import parse_condition
     >>> from gapless.model.schema import Schema
@@ -56,12 +56,12 @@ def _keys_length(domain: Domain) -> int:
 
 
 def written_size(condition: Condition) -> tuple[int, int]:
-    """No fewer words and signs, and characters, than the text of a condition has when it travels as text.
+    """Upper bounds of the tokens and characters of a condition that travels as text.
 
     Without atoms and calculations it travels as sets of values: then both are 0.
     """
     if all(
-        not conjunction.atoms and all(isinstance(term, Column) for term in conjunction.within)
+        not conjunction.atoms and all(isinstance(term, ColumnTerm) for term in conjunction.within)
         for conjunction in condition.terms
     ):
         return 0, 0

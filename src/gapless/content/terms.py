@@ -1,9 +1,8 @@
 """What is compared in a condition? A column, a constant, or arithmetic over them.
 
-Arithmetic follows SQL, with two choices made so that a filter never fails on an event: what overflows
-and what is divided by zero is unknown (null), and `/` always divides exactly, as floats, like Spark and
-DuckDB do it. Integers stay integers and decimals stay exact under `+`, `-` and `*`; a float anywhere
-makes it floats.
+Arithmetic follows SQL, with two choices made so that a filter never fails on an event: overflow and division
+by zero are unknown (null), and `/` always divides as floats, like Spark and DuckDB. Integers stay integers
+and decimals stay exact under `+`, `-` and `*`; a float anywhere makes it floats.
 
 Implements docs/content.md, section 3.
 """
@@ -25,12 +24,12 @@ Exact = TypeVar("Exact", int, Decimal)
 #: How tightly an operator binds, for printing without needless parentheses.
 _TIGHTNESS = {"+": 1, "-": 1, "*": 2, "/": 2}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: The words that a condition keeps for itself; a column of that name stands in quotes.
+#: Reserved words of conditions; a column of that name is quoted.
 KEYWORDS = frozenset(["AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "ESCAPE", "NULL", "TRUE", "FALSE"])
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnTerm:
     """A column of the topic."""
 
     name: str
@@ -38,7 +37,7 @@ class Column:
     nullable: bool = True
 
     def __hash__(self) -> int:
-        # Columns are the keys of most dictionaries here; a name says nearly all.
+        # Columns are the keys of most dictionaries here; the name is almost unique.
         return hash(self.name)
 
     def __str__(self) -> str:
@@ -59,7 +58,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Two terms and what is done with them. Make one with `arithmetic`."""
+    """An operator applied to two terms. Make one with `arithmetic`."""
 
     operator: Operator
     left: Term
@@ -80,15 +79,16 @@ class Arithmetic:
         return self.operator == "-" and self.left == _ZERO
 
 
-Term: TypeAlias = Column | Constant | Arithmetic
+Term: TypeAlias = ColumnTerm | Constant | Arithmetic
 
 _ZERO = Constant(0, "int")
 
 
 def arithmetic(operator: Operator, left: Term, right: Term) -> Term | None:
-    """Two numbers put together; constants are computed at once. None for a constant that is null.
+    """An operation on two numbers; constants are computed at once. None for a constant that is null.
 
-    >>> str(arithmetic("*", Constant(2, "int"), arithmetic("+", Column("b", "int"), Column("a", "int"))))
+    >>> total = arithmetic("+", ColumnTerm("b", "int"), ColumnTerm("a", "int"))
+    >>> str(arithmetic("*", Constant(2, "int"), total))
     '(a + b) * 2'
     """
     kind = _kind_of(operator, left.kind, right.kind)
@@ -116,7 +116,7 @@ def constant(value: Number) -> Constant:
         return Constant(value + 0.0, "float")
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return Constant(value, "int")
-    # One digit more than any product of two literals has: the one behind the point.
+    # One digit more than any product of two literals has: the one after the point.
     with localcontext(prec=DECIMAL_DIGITS + 1):
         short = (Decimal(value) + 0).normalize()
         exponent = short.as_tuple().exponent
@@ -124,10 +124,10 @@ def constant(value: Number) -> Constant:
         return Constant(short if exponent < 0 else short.quantize(Decimal("0.1")), "decimal")
 
 
-def columns_of(term: Term) -> frozenset[Column]:
+def columns_of(term: Term) -> frozenset[ColumnTerm]:
     """The columns that a term reads."""
     match term:
-        case Column():
+        case ColumnTerm():
             return frozenset({term})
         case Constant():
             return frozenset()
@@ -171,7 +171,7 @@ def _compute_floats(operator: Operator, left: float, right: float) -> float | No
 
 
 def _place(term: Term) -> tuple[bool, str]:
-    """Where an operand of `+` or `*` stands: columns by name, a constant last."""
+    """The sort key of an operand of `+` or `*`: columns by name, a constant last."""
     return isinstance(term, Constant), str(term)
 
 

@@ -1,10 +1,10 @@
-"""How are values of every type put in order? Each value has a key, and keys of one type compare.
+"""How are values of every type ordered? Each value has a key, and keys of one type compare.
 
-Conditions compare columns with constants. Done naively, that goes wrong at the edges: an integer
-column against 3.5, a float column with NaN in it, a decimal with 38 digits in a float. So every value
-is first turned into a *key*: a Python int, str or bytes whose natural order is the order of the
-values, and in which each key has a next one. Then `x > 3.5` on integers is `x >= 4`, and open and
-closed bounds are one thing: a half-open interval of keys.
+Conditions compare columns with constants. Done naively, that goes wrong at the edges: an integer column
+against 3.5, a float column with NaN in it, a decimal with 38 digits in a float. So every value is first
+turned into a *key*: a Python int, str or bytes whose natural order is the order of the values, and in which
+each key has a successor. Then `x > 3.5` on integers is `x >= 4`, and open and closed bounds are the same
+thing: a half-open interval of keys.
 
 | type | key | order |
 | --- | --- | --- |
@@ -16,8 +16,8 @@ closed bounds are one thing: a half-open interval of keys.
 | string | the text | by code point, which is also the order of its UTF-8 bytes |
 | binary, xml | the bytes | by byte |
 
-NaN above everything and equal to itself is what PostgreSQL, DuckDB and Spark do; it makes
-`NOT (x < 3)` the same as `x >= 3`, as everywhere else.
+NaN is above everything and equal to itself, as in PostgreSQL, DuckDB and Spark; so `NOT (x < 3)` is the same
+as `x >= 3`, as everywhere else.
 
 Implements docs/content.md, section 2.
 """
@@ -38,7 +38,7 @@ Value: TypeAlias = int | float | str | bool | datetime | Decimal | bytes
 
 #: Digits after the point of a decimal column.
 DECIMAL_SCALE = 9
-#: Digits enough for any arithmetic of ours on decimals to be exact.
+#: Enough digits for all our arithmetic on decimals to be exact.
 DECIMAL_DIGITS = 200
 
 _SIGN = 1 << 63
@@ -56,7 +56,7 @@ class KeyRange:
 
 
 def float_key(value: float) -> int:
-    """The place of a float among all floats.
+    """The rank of a float among all floats.
 
     >>> float_key(-1.5) < float_key(-0.0) == float_key(0.0) < float_key(math.inf) < float_key(math.nan)
     True
@@ -136,7 +136,7 @@ def key_of(kind: str, value: Value) -> Key:
 
 
 def key_bounds(kind: str, value: Value) -> tuple[Key, Key]:
-    """The greatest key not above a value and the least not below it; one key when the type has the value.
+    """The greatest key not above a value and the least not below it; equal when the type has the value.
 
     Numbers that do not fit, such as 3.5 for an integer column, lie between two keys. A float column
     takes the nearest float, as SQL does.
@@ -150,7 +150,7 @@ def key_bounds(kind: str, value: Value) -> tuple[Key, Key]:
             assert isinstance(end, int)
             return (end, end) if value > 0 or math.isnan(value) else (end - 1, end - 1)
         with localcontext(prec=DECIMAL_DIGITS, Emax=10**6, Emin=-(10**6)):
-            # A float means the number that people write for it: 1e-1 is 0.1, not the nearest fraction.
+            # A float means its shortest decimal: 1e-1 is 0.1, not the nearest fraction.
             exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
             scaled = exact.scaleb(DECIMAL_SCALE if kind == "decimal" else 0)
             low = int(scaled.to_integral_value(ROUND_FLOOR))

@@ -23,7 +23,7 @@ from gapless.model.ticks import Tick, TickArray
 
 Made = TypeVar("Made")
 
-#: What is computed from a batch is kept for so many batches, and for so many rows of all of them.
+#: Cached results are kept for this many batches, and this many rows in all.
 KEPT_BATCHES_MAX: Final = 64
 KEPT_ROWS_MAX: Final = 131_072
 
@@ -31,7 +31,7 @@ KEPT_ROWS_MAX: Final = 131_072
 class EventBatch:
     """Events of one pubend in tick order: `ticks[i]` is the tick of row i of `columns`.
 
-    A few rows may be `packed`; then the columns are made when somebody asks for them.
+    A few rows may be `packed`; their columns are then made on demand.
     """
 
     __slots__ = (
@@ -54,16 +54,16 @@ class EventBatch:
         encoded: memoryview | None = None,
         most: int | None = None,
     ) -> None:
-        """`nbytes` is what it weighs, and `encoded` the columns as an Arrow message, when known already.
+        """`nbytes` is its size, and `encoded` the columns as an Arrow message, when already known.
 
-        When `nbytes` is only estimated, `most` is what it weighs at most.
+        When `nbytes` is only an estimate, `most` is an upper bound.
         """
         assert len(ticks) == rows.num_rows, f"{len(ticks)} ticks for {rows.num_rows} rows"
         #: Strictly ascending.
         self.ticks = ticks
-        #: What the columns were read from: logs and links take these bytes as they are. None: not at hand.
+        #: The bytes that the columns were read from, which logs and links reuse; None if not available.
         self.encoded = encoded
-        #: The rows as bytes; None when they came as columns.
+        #: The rows as bytes; None when they arrived as columns.
         self.packed: PackedRows | None = None
         self._columns: pa.RecordBatch | None = None
         if isinstance(rows, PackedRows):
@@ -71,7 +71,7 @@ class EventBatch:
         else:
             self._columns = rows
         self._nbytes = nbytes
-        #: None when `nbytes` is no estimate.
+        #: None when `nbytes` is exact.
         self._most = most
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._derived: dict[Callable[[pa.RecordBatch], Any], Any] = {}
@@ -113,23 +113,23 @@ class EventBatch:
 
     @property
     def nbytes(self) -> int:
-        """What the batch weighs in memory, for bounds; of a part of a batch, its share by rows.
+        """The size of the batch in memory, for bounds; for a part of a batch, its share by rows.
 
-        Looked at when first asked: it takes a while.
+        Computed on first use: it takes a while.
         """
         if self._nbytes is None:
-            # What becomes columns later weighs about twice as much; that is seldom, and then soon gone.
+            # Rows that become columns later take about twice as much; that is rare, and does not last.
             self._nbytes = self._rows.nbytes + self.ticks.nbytes
         return self._nbytes
 
     def weighed(self) -> EventBatch:
-        """The batch itself, and from now on `nbytes` is no estimate: one large row may be most of it."""
+        """The batch itself, with an exact `nbytes` from now on: one large row may be most of it."""
         if self._most is not None:
             self._nbytes = self._most = None
         return self
 
     def weighs_at_most(self, bytes_max: int) -> bool:
-        """Whether it is no heavier, whatever was estimated. Looks closer only where it might be."""
+        """Whether it is at most this large. Computes the exact size only if the estimate does not decide."""
         most = self.nbytes if self._most is None else self._most
         return most <= bytes_max or (self._most is not None and self.weighed().nbytes <= bytes_max)
 
@@ -157,10 +157,10 @@ class EventBatch:
         return found
 
     def derived(self, make: Callable[[pa.RecordBatch], Made]) -> Made:
-        """What `make` makes of the columns, made once: all who look at a batch share what they compute.
+        """The result of `make(columns)`, computed once: all users of a batch share it.
 
-        It is kept while the batch is one of the last that were looked at. It may take up many times as much
-        memory as the batch, and counts for no bound.
+        It is kept while the batch is one of those used last. It may take many times the memory of the batch,
+        and counts towards no bound.
         """
         found: Made | None = self._derived.get(make)
         if found is None:
@@ -169,7 +169,7 @@ class EventBatch:
         return found
 
     def _forget_computed(self) -> None:
-        """Let go of all that can be computed again."""
+        """Drop everything that can be recomputed."""
         if self._derived:
             self._derived = {}
         if self._arrays:
@@ -201,7 +201,7 @@ class EventBatch:
         return EventBatch(self.ticks[at], self._taken(at), self._share(len(at)), most=self._heaviest)
 
     def take(self, rows: npt.NDArray[np.int64]) -> EventBatch:
-        """The rows at these places, in that order."""
+        """The rows at these positions, in this order."""
         return EventBatch(self.ticks[rows], self._taken(rows), self._share(len(rows)), most=self._heaviest)
 
     def _taken(self, at: npt.NDArray[np.int64]) -> pa.RecordBatch | PackedRows:
@@ -216,7 +216,7 @@ class EventBatch:
 
     @property
     def _heaviest(self) -> int | None:
-        """What a part of it weighs at most, where that is estimated."""
+        """Upper bound of the size of a part, where that is estimated."""
         if self._nbytes is None or self.packed is not None:
             return None
         return self._nbytes if self._most is None else self._most
@@ -229,7 +229,7 @@ class EventBatch:
     def joined(batches: Sequence[EventBatch]) -> EventBatch:
         """One batch of all rows in tick order; of two rows with one tick, the first is kept.
 
-        There must be at least one batch, even if an empty one: it says which columns there are.
+        There must be at least one batch, even an empty one: it determines the columns.
         """
         assert batches, "no batches to join"
         if len(batches) == 1:
@@ -256,7 +256,7 @@ class EventBatch:
 
 
 class _Computed:
-    """The batches from which something was computed last; those before them forget it."""
+    """The batches with cached results; older ones drop theirs."""
 
     __slots__ = ("_batches", "_rows")
 
@@ -265,7 +265,7 @@ class _Computed:
         self._rows = 0
 
     def add(self, batch: EventBatch) -> None:
-        """Something is about to be computed from a batch. The one before may be the same."""
+        """A result of a batch is about to be computed. The previous call may have been for the same batch."""
         batches = self._batches
         if batches and batches[-1][0]() is batch:
             return
@@ -283,14 +283,14 @@ _computed = _Computed()
 
 
 def _most_of_all(batches: Sequence[EventBatch]) -> int | None:
-    """What batches weigh together at most; None when that is no estimate."""
+    """Upper bound of the size of batches together; None when the sizes are exact."""
     if all(batch._most is None for batch in batches):
         return None
     return sum(batch.nbytes if batch._most is None else batch._most for batch in batches)
 
 
 class LastJoined:
-    """Joins batches, and gives the same one to all who want those joined that were joined last."""
+    """Joins batches, and returns the same result to everybody who asks for those joined last."""
 
     __slots__ = ("_parts", "_whole")
 
@@ -307,7 +307,7 @@ class LastJoined:
         return self._whole
 
     def forget(self) -> None:
-        """Nobody wants the last ones any more."""
+        """Drop the last result."""
         self._parts, self._whole = (), None
 
 
@@ -318,9 +318,9 @@ def gathered(
     parts_max: int = 2**62,
     joined: Callable[[Sequence[EventBatch]], EventBatch] = EventBatch.joined,
 ) -> Iterator[EventBatch]:
-    """The same rows in fewer and larger batches, of at most so much, unless they were larger before.
+    """The same rows in fewer and larger batches, up to these limits, unless they were larger before.
 
-    At most `parts_max` become one, by `joined`.
+    At most `parts_max` are joined into one, by `joined`.
 
     >>> small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(5)]
     >>> [batch.ticks.tolist() for batch in gathered(small, 2, 1_000)]

@@ -2,9 +2,9 @@
 
 The *size* of an event is the bytes of its values: those of its texts, binaries and documents, and
 `FIXED_BYTES` for each other column, null or not. It is the same however the event travels: as a MessagePack
-row or as Arrow columns, in a frame, in the log, in a Parquet file. What a form adds to the values depends on
-the columns of the topic alone and stays below `HOP_BYTES`, so whatever is accepted at the door of a node
-fits wherever it goes. Several events that are too large for a hop together are cut by rows: one always fits.
+row or as Arrow columns, in a frame, in the log, in a Parquet file. What an encoding adds to the values
+depends only on the columns of the topic and stays below `HOP_BYTES`, so every event that a node accepts fits
+wherever it goes. Several events that are together too large for a hop are split by rows: one always fits.
 
 | hop | what it may carry | what the event needs |
 | --- | --- | --- |
@@ -30,30 +30,31 @@ if TYPE_CHECKING:
 
 #: The largest event.
 EVENT_BYTES_MAX: Final = 15 * 2**20
-#: A column that is no text, binary or document counts as so many bytes.
+#: Bytes counted for a column that is not a text, binary or document.
 FIXED_BYTES: Final = 16
-#: What any form of an event adds to its values: at most `COLUMN_BYTES` for each of `COLUMNS_MAX` columns (of
-#: Arrow two tables of 64 bytes, validity, offsets and padding; a decimal as text), names, stamps and lengths.
+#: What any encoding of an event adds to its values: at most `COLUMN_BYTES` for each of `COLUMNS_MAX` columns
+#: (in Arrow two tables of 64 bytes, validity, offsets and padding; a decimal as text), names, stamps and
+#: lengths.
 HOP_BYTES: Final = 2**20
 COLUMN_BYTES: Final = 160
 
 #: The longest frame that a client may send.
 CLIENT_FRAME_BYTES_MAX: Final = EVENT_BYTES_MAX + HOP_BYTES
-#: Rows of more bytes are cut before they are put into a frame, unless there is only one.
+#: Larger batches are split before they are put into a frame, unless there is only one row.
 BATCH_BYTES_MAX: Final = CLIENT_FRAME_BYTES_MAX
 #: The longest frame between brokers, or from a node: its head may be long, too.
 FRAME_BYTES_MAX: Final = 4 * BATCH_BYTES_MAX
-#: What clients publish in one turn of the event loop is stored together up to so many bytes.
+#: Maximum number of bytes, of what clients publish in one turn of the event loop, that are stored together.
 TOGETHER_BYTES_MAX: Final = BATCH_BYTES_MAX
 
-#: The longest XML document, in bytes, and the most elements, comments and processing instructions in it. A
-#: node takes less unless it is told to (`[limits]`); what is beyond this is never read.
+#: Maximum size of an XML document, in bytes and in elements, comments and processing instructions. A node
+#: accepts less unless configured (`[limits]`); anything beyond this is never read.
 DOCUMENT_BYTES_MAX: Final = 4 * 2**20
 NODES_MAX: Final = 100_000
 
 
 def event_sizes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The size of each row: array work, but it looks at every text; ask only where one may be too large.
+    """The size of each row. Array work, but it visits every text: call it only if one may be too large.
 
     >>> event_sizes(pa.RecordBatch.from_pydict({"price": [1.5, 2.5], "note": ["ab", None]})).tolist()
     [18, 16]
@@ -61,7 +62,7 @@ def event_sizes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
     sizes = np.zeros(columns.num_rows, dtype=np.int64)
     for column in columns.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            # By its offsets: also what is hidden behind a null is carried along.
+            # By its offsets: bytes behind a null are carried along, too.
             _, offsets, _ = column.buffers()
             if offsets is not None and len(column):
                 at = np.frombuffer(offsets, dtype=np.int32, count=len(column) + 1, offset=4 * column.offset)
@@ -72,7 +73,7 @@ def event_sizes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
 
 
 def cut_to(batch: EventBatch, bytes_max: int) -> Iterator[EventBatch]:
-    """The same rows in order, in batches that weigh at most so much each, unless it is a single row."""
+    """The same rows in order, in batches of at most this size, unless it is a single row."""
     if len(batch) < 2 or batch.weighs_at_most(bytes_max):
         yield batch
         return

@@ -1,9 +1,9 @@
 """Under which subscriptions was this silence made? Epoch stamps and their lattice.
 
-An edge numbers every change of its subscription set with an *epoch*. Whoever turns an event into
-silence because a filter rejects it writes down, per edge, the epoch of the filter it used. A stamp
-{s1: 7} on a tick says: of all subscriptions that s1 had at its epoch 7, none needs this tick. So a
-subscription of s1 that is younger than epoch 7 is not covered, and treats the tick as unknown.
+An edge numbers every change of its subscription set with an *epoch*. A broker that turns an event into
+silence because a filter rejects it records, per edge, the epoch of that filter. A stamp {s1: 7} on a tick
+says: of all subscriptions that s1 had at its epoch 7, none needs this tick. So a subscription of s1 that is
+younger than epoch 7 is not covered, and treats the tick as unknown.
 
 Silence that no filter made (nothing was published) is true for everybody, now and later: `ALWAYS`.
 Joining two stamps of one tick takes the larger epoch of each edge (both statements are true);
@@ -24,13 +24,15 @@ Epoch: TypeAlias = int
 
 #: An edge we have not heard of: no statement is made about its subscriptions.
 EPOCH_NONE: Epoch = -1
-#: True for every epoch that will ever be.
+#: True for every epoch, now and later.
 EPOCH_ALL: Epoch = 2**63 - 1
-#: How many changes of its subscriptions an edge can number before it runs into its next incarnation. Hosts
-#: keep incarnations further apart than that; see `LIFE_STEP`.
+#: How many changes of its subscriptions an edge can number before it reaches its next incarnation. Hosts keep
+#: incarnations further apart than that; see `LIFE_STEP`.
 _CHANGE_BITS = 24
-#: The incarnations of two lives differ by this much at least: a life may have 16 times as many changes.
+#: Minimum difference between the incarnations of two lives: a life may have 16 times as many changes.
 LIFE_STEP = 16
+#: No life has a higher number: its epochs would not fit into 63 bits.
+LIVES_MAX = 2 ** (63 - _CHANGE_BITS) - 2
 
 
 def first_epoch(incarnation: int) -> Epoch:
@@ -92,11 +94,11 @@ class Epochs:
         return self if self is other else _met(self, other)
 
     def restrict(self, edges: frozenset[BrokerId]) -> Epochs:
-        """The same statement, about `edges` alone. ALWAYS stays: it needs no edge to be true."""
+        """The same statement, restricted to `edges`. ALWAYS is unchanged: it needs no edge to be true."""
         return _restricted(self, edges)
 
     def said_by(self, edges: frozenset[BrokerId]) -> Epochs:
-        """What this stamp says when only `edges` vouch for it. Even ALWAYS then speaks for them alone.
+        """What this stamp says when only `edges` vouch for it. Even ALWAYS then speaks only for them.
 
         >>> str(ALWAYS.said_by(frozenset({BrokerId("s1")})))
         's1:all'
@@ -164,7 +166,7 @@ def _covers(a: Epochs, b: Epochs) -> bool:
     return all(a.get(edge) >= b.get(edge) for edge in _edges(a, b))
 
 
-#: Nothing was published here: true for every subscription there is or will be.
+#: Nothing was published here: true for every subscription, now and later.
 ALWAYS = Epochs({}, EPOCH_ALL)
-#: Made under no subscriptions that we know of: worth nothing to anybody.
+#: Made under no known subscriptions: worth nothing to anybody.
 NEVER = Epochs({})

@@ -1,6 +1,6 @@
 """How are things named? Distinct types for distinct things, never a bare string.
 
-An event's name everywhere and for ever is the pair (PubendId, Tick).
+An event's permanent, global name is the pair (PubendId, Tick).
 """
 
 from typing import NewType

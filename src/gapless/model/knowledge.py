@@ -1,4 +1,4 @@
-"""What may be known of a tick, and what may be wanted of it? The two lattices of the papers.
+"""What can be known about a tick, and what can be wanted of it? The two lattices of the papers.
 
 These enums are the definition; they are small, obvious and tested exhaustively. The streams that
 brokers hold (`gapless.model.stream`) are a run-length form of the same thing and are tested
@@ -39,7 +39,7 @@ class Knowledge(Enum):
         return other in _ABOVE[self]
 
     def lowered(self) -> "Knowledge":
-        """What a stream keeps: S and D* become F at once, because nobody needs to tell them apart."""
+        """What a stream keeps: S and D* become F at once, because nobody needs the difference."""
         if self in (Knowledge.SILENCE, Knowledge.DELIVERED):
             return Knowledge.FINAL
         return self
@@ -63,7 +63,7 @@ class Curiosity(Enum):
     ACKED = "A"
 
     def join(self, other: "Curiosity") -> "Curiosity":
-        """N < C < A: what is not needed stays not needed, whoever asked."""
+        """N < C < A: what is not needed stays not needed, no matter who asks."""
         return max(self, other, key=_CURIOSITY_ORDER.index)
 
     def folded(self, other: "Curiosity") -> "Curiosity":

@@ -1,8 +1,8 @@
-"""How are a few rows kept? As the bytes that they came in, and as columns only when somebody asks for them.
+"""How are a few rows kept? As the bytes they arrived in, and as columns only on demand.
 
 Making Arrow columns of one row takes as long as everything else that happens to it: about fifteen
 microseconds for each column, and as much again to write and to read them. A single event that everybody gets
-needs none of that: its bytes are logged and delivered as they are. A row is a MessagePack array with a value
+needs none of that: its bytes are logged and delivered unchanged. A row is a MessagePack array with a value
 for each column.
 
 Implements docs/wire.md, section 6.
@@ -19,11 +19,11 @@ import pyarrow as pa
 from gapless.errors import SchemaError
 from gapless.model.schema import Schema
 
-#: More rows than this are worth being columns.
+#: Above this number of rows, columns are cheaper.
 PACKED_ROWS_MAX: Final = 64
 #: The types whose values are the same in a row and in Python.
 PACKED_TYPES: Final = frozenset({"int", "float", "string", "bool", "binary"})
-#: What a row takes up beside its bytes.
+#: Overhead of a row beyond its bytes.
 _ROW_BYTES = 48
 
 _decode = msgspec.msgpack.Decoder(tuple[object, ...]).decode
@@ -51,10 +51,10 @@ class PackedRows:
     __slots__ = ("nbytes", "rows", "schema")
 
     def __init__(self, schema: pa.Schema, rows: Sequence[bytes]) -> None:
-        """Whoever makes it has seen that the rows fit."""
+        """The caller has checked that the rows fit."""
         self.schema = schema
         self.rows = rows
-        #: What they weigh in memory, for bounds.
+        #: Their size in memory, for bounds.
         self.nbytes = sum(map(len, rows)) + _ROW_BYTES * len(rows)
 
     def __eq__(self, other: object) -> bool:
@@ -66,18 +66,18 @@ class PackedRows:
 
     @property
     def num_rows(self) -> int:
-        """How many there are, as Arrow calls it."""
+        """Their number, named as in Arrow."""
         return len(self.rows)
 
     def slice(self, offset: int, length: int | None = None) -> PackedRows:
-        """Some that follow each other; all from there on without a length."""
+        """Consecutive rows; without a length, all from `offset` on."""
         stop = len(self.rows) if length is None else offset + length
         if offset == 0 and stop >= len(self.rows):
             return self
         return PackedRows(self.schema, self.rows[offset:stop])
 
     def take(self, rows: Sequence[int]) -> PackedRows:
-        """Those at these places."""
+        """The rows at these positions."""
         return PackedRows(self.schema, [self.rows[row] for row in rows])
 
     def columns(self) -> pa.RecordBatch:
@@ -90,7 +90,7 @@ class PackedRows:
 def put_together(parts: Sequence[pa.RecordBatch | PackedRows]) -> pa.RecordBatch | PackedRows:
     """Rows of one schema as one: packed when all are, and few. There must be at least one part.
 
-    Packed parts that follow each other become columns together: a column costs the same for one row and many.
+    Consecutive packed parts become columns together: a column costs the same for one row and for many.
     """
     if len(parts) == 1:
         return parts[0]
@@ -114,15 +114,15 @@ def put_together(parts: Sequence[pa.RecordBatch | PackedRows]) -> pa.RecordBatch
 
 
 def as_columns(rows: pa.RecordBatch | PackedRows) -> pa.RecordBatch:
-    """The rows as columns, however they are kept."""
+    """The rows as columns, however they are stored."""
     return rows.columns() if isinstance(rows, PackedRows) else rows
 
 
 def fitting(rows: pa.RecordBatch | PackedRows, schema: Schema) -> pa.RecordBatch | PackedRows:
-    """The rows as a topic has them. Raises SchemaError when they are not of its schema."""
+    """The rows in the schema of a topic. Raises SchemaError when they do not have it."""
     if not isinstance(rows, PackedRows):
         return schema.checked(rows)
     arrow = schema.arrow()
     if rows.schema is not arrow and not rows.schema.equals(arrow):
-        raise SchemaError("E111", f"the rows are not of the schema of topic '{schema.topic}'")
+        raise SchemaError("E111", f"the rows do not have the schema of topic '{schema.topic}'")
     return rows

@@ -3,7 +3,7 @@
 A timestamp has 64 bits and reaches 292,000 years into the past and the future; Python's calendar ends with
 the year 9999. Times beyond it are `numpy.datetime64` in microseconds (the lowest number is its `NaT`), in
 every form of delivery. A log written by an older version may hold one decimal with more than 38 digits:
-`LEAST_DECIMAL`. It cannot be published any more, and is still delivered.
+`LEAST_DECIMAL`. It can no longer be published, but is still delivered.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MICROSECONDS = np.dtype("datetime64[us]")
 _DECIMAL_BYTES = 16
 _SCALE = 9
 _DIGITS = 38
-#: Digits enough to scale any decimal of 128 bits exactly.
+#: Enough digits to scale any decimal of 128 bits exactly.
 _EXACT = Context(prec=60)
 #: 10**38 as two halves of 64 bits, and its negative.
 _STOP_HIGH, _STOP_LOW = divmod(10**_DIGITS, 2**64)
 _LEAST_HIGH, _LEAST_LOW = divmod(-(10**_DIGITS), 2**64)
-#: Arrow takes it for one of 38 digits: it has no positive counterpart in 128 bits.
+#: Arrow accepts it as one of 38 digits: it has no positive counterpart in 128 bits.
 LEAST_DECIMAL: Final = Decimal((1, tuple(map(int, str(2**127))), -_SCALE))
 
 
@@ -77,7 +77,7 @@ def rows_of(columns: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of values that `values_of` gave, or that a row brought. The inverse of `values_of`."""
+    """A column of values as returned by `values_of`, or from a row. The inverse of `values_of`."""
     if pa.types.is_timestamp(kind):
         return times_of(values, kind)
     try:
@@ -89,7 +89,7 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def times_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A column of times, some of which may be NumPy times in microseconds. Raises what Arrow raises."""
+    """A column of times, some of which may be NumPy times in microseconds. Raises Arrow's errors."""
     try:
         return pa.array(values, kind)
     except pa.ArrowNotImplementedError:

@@ -1,7 +1,7 @@
 """What may an event of a topic hold? Named, typed, nullable columns, checked before anything changes.
 
-A schema is checked where events enter, once per batch and never per row. What does not fit is
-refused with one error that names the topic, the column and the first bad row.
+A schema is checked where events enter, once per batch and never per row. A mismatch is refused with one error
+that names the topic, the column and the first bad row.
 
 Implements docs/protocol.md, section 1.
 """
@@ -29,12 +29,12 @@ COLUMN_TYPES: Mapping[str, pa.DataType] = MappingProxyType(
         "timestamp": pa.timestamp("us", tz="UTC"),
         "decimal": pa.decimal128(38, 9),
         "binary": pa.binary(),
-        # One document, as bytes: a document says itself how it is encoded.
+        # One document, as bytes: a document declares its own encoding.
         "xml": pa.binary(),
     }
 )
 
-#: More columns than any sane event has; a bound against hostile descriptions.
+#: Maximum number of columns, against hostile descriptions.
 COLUMNS_MAX = 1_000
 
 
@@ -126,7 +126,7 @@ class Schema:
 
 
 def _first_bad_row(array: pa.Array, wanted: pa.DataType) -> int | None:
-    """Which row cannot be cast, though the rows before it can; None when no row is to blame but the type."""
+    """The first row that cannot be cast; None when the type is to blame and not a row."""
     if not _can_cast(array.slice(0, 0), wanted):
         return None
     good, bad = 0, len(array)  # the first `good` rows can be cast, the first `bad` cannot

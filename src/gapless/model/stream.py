@@ -1,9 +1,9 @@
 """What does a stream know? Knowledge of all ticks as runs, with the data rows beside them.
 
-A knowledge stream is two things: the ticks that are *known* (data or final), as runs that carry the
-epochs their silence was made under, and the data rows, by tick. A known tick without a row is F.
-So a filter that rejects a row only has to take the row away, a batch of 500 events is one run, and
-an acknowledged history of any length is one run too.
+A knowledge stream is two things: the ticks that are *known* (data or final), as runs that carry the epochs
+their silence was made under, and the data rows, by tick. A known tick without a row is F. So a filter that
+rejects a row only has to remove the row, a batch of 500 events is one run, and an acknowledged history of any
+length is one run too.
 
 Accumulating joins knowledge: it is commutative and idempotent, so duplicates and reordering are
 harmless. `forget` lowers ticks to Q, and `finalise` turns data that nobody needs any more into F.
@@ -30,15 +30,15 @@ from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
 Run: TypeAlias = tuple[Tick, Tick, Epochs]
 
 
-#: So many chunks of a stream stay as they came. Of older ones, so many that follow each other become one, as
-#: long as it has at most so many rows and bytes: a chunk of one row takes up kilobytes that no bound counts.
+#: Number of newest chunks of a stream that are left as they are. Of older ones, this many consecutive chunks
+#: are joined, up to this many rows and bytes: a chunk of one row takes kilobytes that no bound counts.
 CHUNKS_APART_MAX: Final = 1_024
 CHUNKS_JOINED: Final = 64
 JOINED_ROWS_MAX: Final = 4_096
 JOINED_BYTES_MAX: Final = 2**17
 
 
-class Rows:
+class StreamRows:
     """The data rows of a stream in tick order, as chunks whose tick spans never overlap."""
 
     __slots__ = ("_before", "_chunks", "_firsts", "_joined", "nbytes", "rows")
@@ -46,7 +46,7 @@ class Rows:
     def __init__(self) -> None:
         self._firsts: list[Tick] = []
         self._chunks: list[EventBatch] = []
-        #: So many of the first chunks are not looked at any more, whether they could be joined.
+        #: Number of first chunks that cannot be joined further and are skipped.
         self._joined = 0
         #: The number of rows before each chunk; computed by the first count after a change.
         self._before: list[int] | None = None
@@ -77,7 +77,7 @@ class Rows:
         return [*self.each_between(start, stop)]
 
     def each_between(self, start: Tick, stop: Tick) -> Iterator[EventBatch]:
-        """The same one by one, for whoever may want the first of them only. What comes later is not seen."""
+        """The same one by one, for callers that may need only the first. Later ones are not visited."""
         low, high = self._touching(start, stop)
         for chunk in self._chunks[low:high]:
             part = chunk.between(start, stop)
@@ -87,7 +87,7 @@ class Rows:
     def count(self, start: Tick, stop: Tick) -> int:
         """The number of rows with ticks in `start..stop`.
 
-        Counts for many positions in one stream look at its chunks once in all.
+        Counts for many positions in one stream visit its chunks once in total.
         """
         low, high = self._touching(start, stop)
         if low >= high:
@@ -109,7 +109,7 @@ class Rows:
         return mask
 
     def drop(self, start: Tick, stop: Tick) -> int:
-        """Remove the rows with ticks in `start..stop`; says how many there were."""
+        """Remove the rows with ticks in `start..stop`; returns their number."""
         if start >= stop:
             return 0
         low, high = self._touching(start, stop)
@@ -149,7 +149,7 @@ class Rows:
         return len(self._chunks)
 
     def _join(self) -> None:
-        """Make fewer and larger chunks of some small ones."""
+        """Join some small chunks into fewer, larger ones."""
         low = self._joined
         high = low + CHUNKS_JOINED
         made = [*gathered(self._chunks[low:high], JOINED_ROWS_MAX, JOINED_BYTES_MAX)]
@@ -169,11 +169,11 @@ class Rows:
             self.nbytes -= chunk.nbytes
         for chunk in chunks:
             self.rows += len(chunk)
-            # What is left of a batch may be its one large row.
+            # The rest of a batch may be its one large row.
             self.nbytes += chunk.weighed().nbytes
         self._firsts[low:high] = [chunk.first for chunk in chunks]
         self._chunks[low:high] = chunks
-        # Those that were joined come first; where any of them changes, those behind it may be joined again.
+        # Joined chunks come first; when one of them changes, those after it may be joined again.
         self._joined = (
             self._joined - (high - low) + len(chunks) if high <= self._joined else min(low, self._joined)
         )
@@ -186,14 +186,14 @@ class KnowledgeStream:
     #: The ticks that are D or F, with the epochs under which the silence among them was made.
     known: TickMap[Epochs] = field(default_factory=TickMap)
     #: The D ticks. Invariant: every row's tick is known.
-    rows: Rows = field(default_factory=Rows)
+    rows: StreamRows = field(default_factory=StreamRows)
 
     def accumulate(self, runs: list[Run], batch: EventBatch | None) -> tuple[list[Run], EventBatch | None]:
         """Join new knowledge; returns the runs that say more than before, and all data rows inside them.
 
-        Rows that were here already count too: whoever passes on the better stamp of a run must put
-        every row of it through the filter again, or would call data silent. Where `runs` overlap each
-        other, so do the runs that are returned.
+        Rows that were already here count too: a broker that passes on a better stamp of a run must filter
+        every row of it again, or it would call data silent. Where `runs` overlap each other, so do the runs
+        that are returned.
         """
         if len(runs) == 1 and batch is not None and self._is_next(runs[0], batch):
             self.rows.add(batch)
@@ -222,7 +222,7 @@ class KnowledgeStream:
         return self.known.where(start, stop, lambda stamp: stamp.covers(need))
 
     def finalise(self, start: Tick, stop: Tick, stamp: Epochs) -> None:
-        """Nobody needs `start..stop` any more, as of `stamp`: turn data into F and free it."""
+        """Nobody needs `start..stop` any longer, as of `stamp`: turn data into F and free it."""
         low, high = self.rows.span(start, stop)
         self.known.update(start, low, joining(stamp))
         if low < high:
@@ -234,7 +234,7 @@ class KnowledgeStream:
         self.known.update(high, stop, joining(stamp))
 
     def forget(self, start: Tick, stop: Tick) -> None:
-        """Lower `start..stop` to Q. Curiosity will bring it back if anybody needs it."""
+        """Lower `start..stop` to Q. Curiosity restores it if anybody needs it."""
         self.rows.drop(start, stop)
         self.known.clear(start, stop)
 

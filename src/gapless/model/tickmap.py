@@ -24,7 +24,7 @@ class TickMap(Generic[V]):
     __slots__ = ("_starts", "_stops", "_values", "version")
 
     def __init__(self) -> None:
-        #: Grows with every change: while it stays, whatever was read of the map is still true.
+        #: Grows with every change: while it is the same, everything read from the map is still true.
         self.version = 0
         self._starts: list[Tick] = []
         self._stops: list[Tick] = []
@@ -34,7 +34,7 @@ class TickMap(Generic[V]):
         return bool(self._starts)
 
     def __len__(self) -> int:
-        """How many runs the map holds."""
+        """Number of runs in the map."""
         return len(self._starts)
 
     @property
@@ -103,19 +103,19 @@ class TickMap(Generic[V]):
         self._replace(start, stop, out)
 
     def clear(self, start: Tick, stop: Tick) -> None:
-        """Take the value of every tick of `start..stop` away."""
+        """Remove the value of every tick of `start..stop`."""
         if start < stop:
             low, high = self._touching(start, stop)
             if low < high:
                 self._replace(start, stop, [])
 
-    def drop_lowest(self, runs_max: int) -> bool:
-        """When there are more than `runs_max` runs, drop the lowest until half as many are left."""
+    def drop_highest(self, runs_max: int) -> bool:
+        """When there are more than `runs_max` runs, drop the highest until half as many are left."""
         if len(self._starts) <= runs_max:
             return False
         keep = max(1, runs_max // 2)
         self.version += 1
-        del self._starts[:-keep], self._stops[:-keep], self._values[:-keep]
+        del self._starts[keep:], self._stops[keep:], self._values[keep:]
         return True
 
     def ticks(self, start: Tick, stop: Tick) -> TickSet:
@@ -149,7 +149,7 @@ class TickMap(Generic[V]):
         for at, (start, stop) in enumerate(zip(self._starts, self._stops, strict=True)):
             assert start < stop, f"empty run {start}..{stop}"
             if previous_stop is not None:
-                assert previous_stop <= start, f"run at {start} overlaps the one before"
+                assert previous_stop <= start, f"run at {start} overlaps the previous one"
                 if previous_stop == start:
                     assert self._values[at - 1] != self._values[at], f"runs not merged at {start}"
             previous_stop = stop

@@ -182,11 +182,11 @@ class TickSet:
         return _normalised([*self.pairs(), *other.pairs()])
 
     def _with(self, few: TickSet) -> TickSet:
-        """The union with a few ranges, each put into its place: the others are not looked at."""
+        """The union with a few ranges, each inserted in place: the others are not visited."""
         starts, stops = list(self._starts), list(self._stops)
         for start, stop in few.pairs():
             low, high = bisect_left(stops, start), bisect_right(starts, stop)
-            # The ranges that it touches become one with it.
+            # The ranges that it touches are merged into it.
             starts[low:high] = [min([start, *starts[low:high]])]
             stops[low:high] = [max([stop, *stops[low:high]])]
         return TickSet(tuple(starts), tuple(stops))
@@ -229,7 +229,7 @@ class TickSet:
         return _adopted(out)
 
     def chopped(self, ticks_max: int, parts_max: int) -> list[TickRange]:
-        """Cut into ranges of about `ticks_max` ticks, with larger ones rather than over `parts_max` cuts."""
+        """Split into ranges of about `ticks_max` ticks; longer ones rather than more than `parts_max`."""
         size = max(1, ticks_max, -(-self.ticks // max(1, parts_max)))
         parts: list[TickRange] = []
         for start, stop in self.pairs():

@@ -6,7 +6,7 @@
 - `storage`: the logs of the pubends that live here; flushes, retention and archives in threads
 - `links`: connections to the neighbour brokers, made again when they break
 - `sessions`: the clients, and who answers them:
-  `publishing` what they publish, with the numbers of `publishers`; `subscriptions` who wants what;
+  `publishing` what they publish, through `protocol.sessions`; `subscriptions` who wants what;
   `delivery` how rows reach them and when they are taken
 - `status` and `counters`: how the node is doing; `metrics` and `http` tell Prometheus
 - `logs`: named events with fields, as JSON or for people

@@ -1,8 +1,8 @@
 """How do connections come in, and what if too many do? One listening socket, and a bound for strangers.
 
-Whoever connects is a *stranger* until it has said who it is. There is a bound for strangers, and a smaller
-one for those of one host; whoever comes when it is reached takes the place of the one that has been silent
-for longest. So a flood of silent connections pushes out itself, and somebody who says who it is gets in.
+A connection is a *stranger* until it has identified itself. There is a limit of strangers, and a smaller one
+for those of one host; at the limit a new connection replaces the one that has been silent for longest. So a
+flood of silent connections pushes out itself, and a peer that identifies itself gets in.
 
 The handshake of TLS is part of that: a connection counts from the moment that it is accepted. When the system
 has no descriptor left for another one, nothing is accepted for a moment; those who are connected notice

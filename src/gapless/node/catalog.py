@@ -134,7 +134,7 @@ class Catalog:
         if not is_topic_name(asked.topic):
             raise SchemaError(
                 "E110",
-                f"{asked.topic!r:.80} is no name for a topic: use letters, digits, '_', '-' and '.'",
+                f"{asked.topic!r:.80} is not a valid name for a topic: use letters, digits, '_', '-' and '.'",
             )
         schema = Schema.parse(asked.topic, asked.columns)
         there = self.network.topics.get(asked.topic)
@@ -143,14 +143,14 @@ class Catalog:
         if there is not None:
             raise UsageError(
                 "E187",
-                f"topic '{asked.topic}' has the columns {columns_text(there)} already, "
-                f"and not {columns_text(schema)}: take another name",
+                f"topic '{asked.topic}' already has the columns {columns_text(there)}, "
+                f"and not {columns_text(schema)}: choose another name",
             )
         if self._broker not in self.network.repositories:
             others = ", ".join(sorted(self.network.repositories)) or "none"
-            raise UsageError("E189", f"'{self._broker}' takes no new topics: those who do are {others}")
+            raise UsageError("E189", f"'{self._broker}' takes no new topics: these do: {others}")
         if len(self.network.topics) >= TOPICS_MAX:
-            raise UsageError("E180", f"there are {TOPICS_MAX} topics already: no more can be created")
+            raise UsageError("E180", f"there are already {TOPICS_MAX} topics: no more can be created")
         mine = sum(self._creators.get(topic) == principal for topic in self.network.topics)
         if mine >= limits.principal_topics_max:
             raise UsageError(

@@ -20,14 +20,13 @@ from gapless.errors import GaplessError, NetworkDescriptionError
 from gapless.model.budget import DOCUMENT_BYTES_MAX, NODES_MAX
 from gapless.model.ids import BrokerId, TopicId
 from gapless.model.schema import Schema
-from gapless.node.identities import PUBLISHER_DAYS_MIN, PUBLISHERS_MAX
-from gapless.node.pipeline import Spark
 from gapless.node.secret import read_secret
 from gapless.node.security import ClientCertificates, Rights, Tls, Tokens
 from gapless.protocol.network import Network
+from gapless.protocol.sessions.identities import PUBLISHER_DAYS_MIN, PUBLISHERS_MAX
 from gapless.store.log import LogOptions
 from gapless.store.retention import Keep, Retention
-from gapless.views.limits import ROWS_MAX, STATES
+from gapless.views.limits import ROWS_MAX, STATES, State
 from gapless.views.registry import KIND
 from gapless.wire.address import DEFAULT_PORT, Address
 from gapless.wire.proof import NetworkSecret
@@ -50,7 +49,7 @@ NODE_SECTIONS = (
 
 #: The only broker of a network without a description.
 SOLE_BROKER = BrokerId("node")
-#: How long it keeps events when nobody says so: whoever is new wants to see what was published before.
+#: Its default retention: a newcomer wants to see earlier events.
 SOLE_RETENTION = "7d"
 
 #: No limit that counts things may be set higher.
@@ -59,6 +58,23 @@ LIMIT_MAX = 1_000_000
 _LANGUAGE_LIMITS = {"document_bytes_max": DOCUMENT_BYTES_MAX, "document_parts_max": NODES_MAX}
 
 Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    """What a network file says of the pipeline: section `[spark]`."""
+
+    #: The broker whose node starts it.
+    broker: str
+    master: str = "local[*]"
+    #: Where it keeps its checkpoints; by default in the folder of the node.
+    checkpoints: Path | None = None
+    #: Where Spark keeps groups.
+    state: State = "auto"
+    #: Maximum number of rows that a view may show, and a stage keep.
+    rows_max: int = ROWS_MAX
+    #: Its token.
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +88,7 @@ class Limits:
     clients_max: int = 20_000
     #: Maximum number of publisher identities that are remembered for each principal.
     principal_publishers_max: int = PUBLISHERS_MAX
-    #: An identity that a program has chosen is remembered for at least so many days after its last event.
+    #: Minimum number of days after its last event for which an identity that a program chose is remembered.
     publisher_days_min: int = PUBLISHER_DAYS_MIN
     #: Maximum number of connections of one principal.
     principal_clients_max: int = 18_000
@@ -83,7 +99,7 @@ class Limits:
     principal_names_max: int = 10_000
     #: Maximum number of characters in the conditions of one principal's subscriptions, together.
     principal_condition_bytes_max: int = 8 * 10**6
-    #: What the conditions of one principal may cost with every event: about microseconds, of a large event.
+    #: Maximum cost per event of one principal's conditions: about microseconds, for a large event.
     principal_matching_cost_max: int = 5_000
     #: Maximum number of bytes that wait to be read by the clients of one principal, together.
     principal_backlog_bytes_max: int = 256 * 10**6
@@ -108,7 +124,7 @@ class NodeConfig:
     folder: Path | None
     #: The version of the program, for people.
     software: str = ""
-    #: Where metrics and status are to be had over HTTP; None for nowhere.
+    #: Where metrics and status are served over HTTP; None for nowhere.
     http: Address | None = None
     tls: Tls | None = None
     #: What brokers prove to each other that they know; None when they need not.
@@ -130,6 +146,8 @@ class NodeConfig:
     spark: Spark | None = None
     #: What the operator knows to be lost: pubends whose log is, and `node.sqlite` for the database.
     accept_loss: frozenset[str] = frozenset()
+    #: The number of the node's life is at least this, whatever its folder and its clock say.
+    incarnation_min: int = 0
 
     def client_address(self, broker: BrokerId) -> Address:
         """Where clients reach a broker."""

@@ -2,15 +2,15 @@
 
 What is sent during one turn of the event loop goes out as one write: natural batching, without a timer. The
 first frame after a few milliseconds of quiet is written at once, as the turn may be long, and so are single
-deliveries, of which a turn has one for each of thousands of connections.
-A peer that sends what is no frame hears why and is cut off. A peer that does not read is not waited for:
-its owner looks at `backlog_bytes` and decides.
+deliveries, of which a turn has one for each of thousands of connections. A peer that sends an invalid frame
+is told why and disconnected. A peer that does not read is not waited for: its owner looks at `backlog_bytes`
+and decides.
 
-A client is read from as long as it reads its answers. Whoever has more than `ANSWERS_BYTES_MAX` of them
-unread is not heard until it has read some, and cut off after `UNREAD_SECONDS_MAX` without reading a byte. Its
-deliveries do not count: those have a pace of their own. What comes in one read is carried out as long as the
-principal has a share of the turn, and the rest of it later, in order; so is what comes behind a request that
-its owner cannot carry out yet.
+A client is read from as long as it reads its answers. While more than `ANSWERS_BYTES_MAX` of them are unread,
+nothing is read from it, and after `UNREAD_SECONDS_MAX` without reading a byte it is disconnected. Deliveries
+do not count: they have a pace of their own. What comes in one read is carried out as long as the principal
+has a share of the turn, and the rest of it later, in order; so is what comes behind a request that its owner
+cannot carry out yet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 #: The transport says stop above this many unsent bytes, and go on below a quarter of it.
 WRITE_BYTES_HIGH = 1 * 2**20
-
+#: A connection with so many unsent bytes does not read.
+BACKLOG_BYTES_MAX = 4 * 2**20
 
 #: Maximum number of bytes of answers that wait to be read by a client; above, it is not heard.
 ANSWERS_BYTES_MAX = 1 * 2**20
@@ -138,6 +139,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._out_bytes + buffered
 
     @property
+    def is_flooded(self) -> bool:
+        """Whether so much waits here that nothing more may be delivered."""
+        return self.backlog_bytes > BACKLOG_BYTES_MAX
+
+    @property
     def is_open(self) -> bool:
         """Whether anything sent has a chance to arrive."""
         return self._transport is not None and not self._transport.is_closing()
@@ -189,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         return None if self._transport is None else self._transport.get_extra_info("peercert")
 
     def keep_alive(self, seconds: int) -> None:
-        """Let the system find out, within a few times so many seconds, that the peer has vanished."""
+        """Let the system detect a vanished peer within a few times this many seconds."""
         found = None if self._transport is None else self._transport.get_extra_info("socket")
         if found is not None:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

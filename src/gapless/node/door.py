@@ -1,8 +1,8 @@
 """Who may come in? The door of a node: where it listens, who has to show what, and how many there may be.
 
-Brokers and clients come to the same port. Whoever connects has a few seconds to say who it is, in one small
-frame; until then nothing is done for it and it may take up next to nothing. Whoever may not come in hears
-why, with a code, and is cut off; the others notice nothing.
+Brokers and clients connect to the same port. A peer has a few seconds to identify itself, in one small frame;
+until then nothing is done for it and it may use almost nothing. A peer that is refused hears why, with a
+code, and is cut off; the others notice nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gapless.wire.proof import Answering
 
 log = event_log("gapless.door")
 
-#: Whoever connects has so long to say who it is, and before that as long for the handshake of TLS.
+#: How long a peer has to identify itself, and before that, for the TLS handshake.
 HELLO_SECONDS_MAX = 5.0
 #: A peer that is silent for so long is asked by the system whether it is there, three times and no more.
 KEEP_ALIVE_SECONDS = 30
@@ -107,7 +107,7 @@ class Door:
                 "open_door",
                 listens=str(listen),
                 missing=missing,
-                way_out="whoever reaches this address may publish and subscribe, or listen in: "
+                way_out="anybody who reaches this address may publish and subscribe, or listen in: "
                 "add these tables to the network file, or listen at 127.0.0.1",
             )
 
@@ -143,7 +143,7 @@ class Door:
         log.repeated(
             "peer_refused",
             by=(host, error.code),
-            # Whoever is sent elsewhere because the node stops has done nothing wrong.
+            # A peer that is sent elsewhere because the node stops has done nothing wrong.
             level=logging.INFO if error.code == STOPPING else logging.WARNING,
             peer=connection.peer,
             code=error.code,
@@ -204,13 +204,13 @@ class Door:
             way_out = "limits.clients_max" if most == wanted else "the limit of open files (ulimit -n)"
             raise UsageError(
                 "E197",
-                f"this node has {most} clients already: go to another edge, or raise {way_out}",
+                f"this node already has {most} clients: connect to another edge, or raise {way_out}",
                 retry=True,
             )
         required = config.tls is not None and config.tls.clients is ClientCertificates.REQUIRED
         # TLS has verified any certificate that was shown.
         if required and not connection.certificate:
-            raise UsageError("E196", "this node takes only clients with a certificate: show yours")
+            raise UsageError("E196", "this node requires a client certificate: show yours")
         rights = EVERYTHING if config.tokens is None else config.tokens.rights(hello.token)
         subject = subject_of(connection.certificate)
         rights = rights if subject is None else replace(rights, certificate=subject)

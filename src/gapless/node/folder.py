@@ -9,9 +9,9 @@ each knows something of the other:
 - Beside the logs a small file names the node and counts its starts. The database counts them first, so the
   file is never ahead of it, unless the database is an older copy.
 
-A contradiction is an error that names both. Whoever cannot restore what is missing says so (`accept_loss`).
-Then the events of the log that are left are history, no tick is given twice, and whoever had not got all of
-them is told of a gap.
+A contradiction is an error that names both. An operator who cannot restore what is missing says so
+(`accept_loss`). Then the remaining events of the log become history, no tick is given twice, and subscribers
+that had not got all of them are told of a gap.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gapless.errors import ParameterError, StoreError
 from gapless.model.epochs import EPOCH_ALL, LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
+from gapless.node.lognames import rename_log
 from gapless.node.logs import event_log
 from gapless.protocol.effects import ReleaseRecord
 from gapless.protocol.parameters import Parameters
@@ -43,7 +44,7 @@ log = event_log("gapless.folder")
 LOGS_NAME = "log"
 #: The file beside the logs.
 IDENTITY_NAME = "node.json"
-#: Incarnations are counted from 2024 on, so many in a second. They fit into 39 bits for centuries.
+#: Incarnations count from 2024 on, this many per second. They fit into 39 bits for centuries.
 _FIRST_SECOND = 1_704_067_200
 _LIVES_PER_SECOND = 64
 _FOREIGN = "give each broker its own folder"
@@ -192,6 +193,8 @@ class Folder:
             raise done.error
         with database.transaction():
             database.put_meta(f"lost_before:{pubend}", b"%d" % floor)
+            # Whoever has read more of it than there is has to be told.
+            rename_log(database, pubend, disk.log_id, floor)
             self.remember(database, disk)
         self._lost.add(pubend)
         log.warning(
@@ -354,5 +357,5 @@ def _has_segments(folder: Path) -> bool:
 def _way_out(pubend: PubendId) -> str:
     return (
         f"restore the log from a copy, or start once with --accept-loss {pubend}: "
-        "what is missing becomes a gap that subscribers are told of"
+        "the missing part is reported to subscribers as a gap"
     )

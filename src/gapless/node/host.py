@@ -32,6 +32,7 @@ from gapless.protocol.effects import (
     RememberTopics,
     SendMessage,
     StartTimer,
+    TellHorizon,
     TrimLog,
 )
 from gapless.protocol.events import Event, Now, PublishRequested, RecordDurable, TimerFired
@@ -150,17 +151,16 @@ class Host:
                 self._links.send(effect)
             case Deliver():
                 self._sessions.delivery.deliver(effect)
+            case TellHorizon():
+                self._sessions.delivery.tell_horizon(effect)
             case AppendRecord():
-                publishing = self._sessions.publishing
-                self._storage.append(effect, publishing.note_of(effect), publishing.weight_of(effect))
+                self._storage.append(effect)
             case AcceptPublish():
                 self._sessions.publishing.accepted(effect)
             case RefusePublish():
                 self._sessions.publishing.refused(effect)
-            case ConfirmSubscription():
+            case ConfirmSubscription() | ConfirmChange():
                 self._sessions.subscriptions.confirmed(effect)
-            case ConfirmChange():
-                self._sessions.subscriptions.changed(effect)
             case ReadRecords():
                 self._storage.read(effect)
             case TrimLog():

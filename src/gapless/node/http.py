@@ -7,9 +7,9 @@
 | `/healthz` | 200 while the node runs |
 | `/readyz` | 200 when it serves, 503 with the reasons while it does not |
 
-It is no web server. A request has one line and a few headers, is answered once, and the connection is
-closed; whoever sends more, or takes longer, is cut off. There is no TLS and no token: it is meant for the
-same machine, or for a network where everybody may know.
+It is not a web server. A request has one line and a few headers, is answered once, and the connection is
+closed; larger or slower requests are cut off. There is no TLS and no token: it is meant for the same machine,
+or for a network where everybody may look.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gapless.wire.address import Address
 
 log = event_log("gapless.http")
 
-#: A request has at most so many bytes, and must have come after so long.
+#: Maximum size of a request, and the time in which it must arrive.
 REQUEST_BYTES_MAX = 8 * 2**10
 REQUEST_SECONDS_MAX = 5.0
 #: So many are answered at the same time; the others are sent away.
@@ -70,7 +70,7 @@ class HttpDoor:
                 "open_door",
                 listens=str(listen),
                 missing="everything",
-                way_out="whoever reaches this address may read the status: serve HTTP at 127.0.0.1",
+                way_out="anybody who reaches this address may read the status: serve HTTP at 127.0.0.1",
             )
 
     @property
@@ -105,7 +105,7 @@ class HttpDoor:
         except TimeoutError:
             log.repeated("http_timeout", by=None, peer=str(writer.get_extra_info("peername")))
         except OSError:
-            # Whoever asked has left: nobody is there to hear that this went wrong.
+            # The client has left: there is nobody to report this to.
             return
         finally:
             writer.close()
@@ -129,7 +129,7 @@ class HttpDoor:
         try:
             return page()
         except Exception as error:  # noqa: BLE001
-            # A page changes nothing: whoever asked hears of it.
+            # A page changes nothing: the client gets the error.
             log.error("request_failed", path=path, reason=repr(error))
             return text_page("internal error; see the log of the node", HTTPStatus.INTERNAL_SERVER_ERROR)
 

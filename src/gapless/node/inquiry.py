@@ -1,7 +1,7 @@
 """How does a node answer `why`? With what it knows of one event, and of one subscription.
 
 A question costs one look at the broker and, where the pubend lives, one read of one row of the log, in the
-thread that reads history: so no question delays an event. Only so many are answered at a time.
+thread that reads history: so no question delays an event. Only a few are answered at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from gapless.errors import StoreError, UsageError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import epoch_text
-from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.ids import BrokerId, PubendId
 from gapless.model.python_values import rows_of, time_text
 from gapless.model.ticks import Tick, TickRange
 from gapless.node.logs import event_log
@@ -29,13 +29,13 @@ from gapless.wire.client_messages import AskStatus
 
 if TYPE_CHECKING:
     from gapless.node.node import Node
-    from gapless.node.subscription import Subscription
+    from gapless.protocol.sessions.subscriptions import EdgeSubscription
 
 log = event_log("gapless.inquiry")
 
 #: So many questions may wait for the disk.
 QUESTIONS_MAX = 64
-#: Of a text or a document in an event, so many characters are told.
+#: Maximum number of characters shown of a text or document in an event.
 VALUE_CHARACTERS_MAX = 100_000
 
 
@@ -79,7 +79,7 @@ class Inquiry:
         except StoreError as error:
             refuse(error)
         except Exception as error:  # noqa: BLE001
-            # A question changes nothing: whoever asked hears of it, and all others are served on.
+            # A question changes nothing: its sender gets the error, and everybody else is served.
             log.error("request_failed", code="E181", reason=repr(error))
             refuse(UsageError("E181", "internal error; see the log of the node"))
 
@@ -142,7 +142,7 @@ class Inquiry:
         told: dict[str, Any] = {
             "subscription": found.name,
             "name": found.asked.name,
-            "client": None if found.session is None else found.session.name,
+            "client": None if found.client is None else found.client.name,
             "topic": found.asked.topic,
             "where": found.asked.where,
             "order": found.asked.order.value,
@@ -151,7 +151,7 @@ class Inquiry:
             "pubends": list(found.pubends),
         }
         if found.reader is not None:
-            told["acknowledged"] = self._node.sessions.delivery.positions(found.reader)
+            told["acknowledged"] = self._node.sessions.delivery.session.positions(found.reader)
         if event is not None:
             here = stand(self._node.broker, found.name, *event)
             told["stand"] = None
@@ -170,10 +170,9 @@ class Inquiry:
                 }
         return told
 
-    def _found(self, name: str) -> Subscription | None:
+    def _found(self, name: str) -> EdgeSubscription | None:
         """A subscription by the name that a client gave it, or by the one that the status lists."""
-        subscriptions = self._node.sessions.subscriptions
-        return subscriptions._named.get(name) or subscriptions._by_name.get(SubscriptionId(name))
+        return self._node.sessions.subscriptions.session.found(name)
 
 
 def _path(parent: Mapping[Any, Any], cell: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from gapless.node.guard import Guard
 #: Maximum number that is done in one turn of the event loop. Each is a step of the broker, of up to 0.3 ms,
 #: or several milliseconds for a large condition: none is begun when a turn has taken this many seconds.
 LEAVING_MAX, TURN_SECONDS = 10, 0.003
-#: After a turn everybody else is served for so many times as long.
+#: After a turn everybody else is served for this many times as long.
 REST = 2
 
 Each = TypeVar("Each")

@@ -195,7 +195,7 @@ class Links:
         """The neighbour of that name. Raises PeerError when there is none."""
         neighbour = self._neighbours.get(BrokerId(name))
         if neighbour is None:
-            raise PeerError("E221", f"'{name}' is no neighbour of '{self._broker}'")
+            raise PeerError("E221", f"'{name}' is not a neighbour of '{self._broker}'")
         return neighbour
 
     def welcome(self, connection: Connection, hello: Hello) -> _Link:

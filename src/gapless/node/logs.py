@@ -191,5 +191,5 @@ def _shown(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """A text that commands no terminal and makes no second line, whoever wrote it."""
+    """A text with control characters escaped, on one line."""
     return text if text.isprintable() else json.dumps(text)[1:-1]

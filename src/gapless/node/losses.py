@@ -1,88 +1,89 @@
-"""What has a named subscription lost, and its edge never heard of? What was released and not acked from here.
-
-A pubend releases only what every edge has acked. So an edge that is granted a later start than it asked for
-has acked everything in between that it needed, in its last life, and nothing is missing. There are two
-exceptions, and the pubend tells of both:
-
-- The folder of the edge is an older copy. Then the pubend has seen a later life than the folder knows of.
-- The log of the pubend was cut short, and its operator has accepted that.
-
-Then events may be gone that named subscriptions need, and their clients have to be told. A loss is kept until
-the client has acknowledged something beyond it, so that no restart in between makes it silent.
-
-Implements docs/protocol.md, section 9.
-"""
+"""How does a node keep what its named subscriptions have lost? In its database, until their clients know."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable
 
 import msgspec
 
-from gapless.model.epochs import LIFE_STEP, incarnation_of
+from gapless.errors import StoreError
 from gapless.model.ids import PubendId
-from gapless.model.ticks import TICK_MIN, Tick
+from gapless.model.ticks import Tick
 from gapless.node.logs import event_log
+from gapless.node.named import NamedBook
 from gapless.protocol.effects import ConfirmSubscription
+from gapless.protocol.sessions.losses import LossBook
 from gapless.store.recovery import RecoveryDatabase
 
 log = event_log("gapless.losses")
 
+#: What the disk has refused is tried again after this time.
+RETRY_SECONDS = 1.0
 _LOST_KEY = "lost"
+_LOGS_KEY = "known_logs"
 _lost = msgspec.msgpack.Decoder(dict[str, dict[str, tuple[int, int]]])
+_logs = msgspec.msgpack.Decoder(dict[str, str])
 
 
-class Losses:
-    """What the named subscriptions of an edge have lost, and have not been told of."""
+class Losses(LossBook):
+    """What the named subscriptions of a node have lost, on its disk."""
 
     def __init__(self, database: RecoveryDatabase | None = None, life_before: int = 0) -> None:
         """`life_before` is the last incarnation that the folder knew of when the node started."""
-        self._life_before = life_before
-        #: By the name of a subscription and pubend, the ticks that it may have lost.
-        self._lost: dict[str, dict[PubendId, tuple[Tick, Tick]]] = {}
-        told = None if database is None else database.meta(_LOST_KEY)
-        if told is not None:
-            self._lost = {
-                name: {PubendId(pubend): ticks for pubend, ticks in lost.items()}
-                for name, lost in _lost.decode(told).items()
-            }
-
-    def granted(self, name: str, position: Tick, effect: ConfirmSubscription) -> bool:
-        """A subscription of an earlier life goes on; says whether something is lost by that."""
-        # A life with very many changes runs a little into the numbers of the next one.
-        is_older_copy = incarnation_of(effect.seen) > self._life_before + LIFE_STEP // 2
-        if effect.start <= position or not (is_older_copy or position < effect.lost_before):
-            return False
-        lost = self._lost.setdefault(name, {})
-        first, _ = lost.get(effect.pubend, (position, effect.start))
-        lost[effect.pubend] = (first, effect.start)
-        reason = "the folder is an older copy" if is_older_copy else "the log of the pubend was cut short"
-        log.warning(
-            "ticks_lost", name=name, pubend=effect.pubend, start=first, stop=effect.start, reason=reason
+        lost = None if database is None else database.meta(_LOST_KEY)
+        logs = None if database is None else database.meta(_LOGS_KEY)
+        super().__init__(
+            {
+                name: {PubendId(pubend): ticks for pubend, ticks in each.items()}
+                for name, each in ({} if lost is None else _lost.decode(lost)).items()
+            },
+            {PubendId(pubend): name for pubend, name in ({} if logs is None else _logs.decode(logs)).items()},
+            life_before,
         )
-        return True
+        self.book: NamedBook | None = None
+        self._is_saving = False
 
-    def of(self, name: str, pubend: PubendId) -> tuple[Tick, Tick] | None:
-        """The ticks that a subscription may have lost, and whose client has not come beyond them."""
-        return self._lost.get(name, {}).get(pubend)
+    def _lose(self, name: str, effect: ConfirmSubscription, lost_from: Tick, reason: str) -> None:
+        super()._lose(name, effect, lost_from, reason)
+        start, stop = self.lost[name][effect.pubend]
+        log.warning("ticks_lost", name=name, pubend=effect.pubend, start=start, stop=stop, reason=reason)
 
-    def moved(self, name: str, positions: Mapping[PubendId, Tick]) -> bool:
-        """A client has acknowledged so much; says whether it has come beyond a loss."""
-        lost = self._lost.get(name)
-        if lost is None:
-            return False
-        over = [pubend for pubend, (_, stop) in lost.items() if positions.get(pubend, TICK_MIN) > stop]
-        for pubend in over:
-            del lost[pubend]
-        if not lost:
-            del self._lost[name]
-        return bool(over)
+    def save(self) -> None:
+        """Have the disk know what was lost, should the node die before the clients hear of it."""
+        if not self._is_saving:
+            self._is_saving = True
+            asyncio.get_running_loop().call_soon(self._save)
 
-    def forget(self, name: str) -> None:
-        """The subscription is over."""
-        self._lost.pop(name, None)
+    def _save(self) -> None:
+        assert self.book is not None, "somebody has a name, so there is a database"
+        self._is_saving = False
+        self.settle()
+        self.book.write(self.write(), self._saved)
+
+    def _saved(self, error: StoreError | None) -> None:
+        if error is not None:
+            log.repeated("losses_not_written", by=error.code, code=error.code, reason=error.message)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self.save)
 
     def write(self) -> Callable[[RecoveryDatabase], None]:
         """What puts all of this, as it is now, into a database."""
-        lost = msgspec.msgpack.encode(self._lost)
-        return lambda database: database.put_meta(_LOST_KEY, lost)
+        lost, logs = msgspec.msgpack.encode(self.lost), msgspec.msgpack.encode(self.logs)
+
+        def put(database: RecoveryDatabase) -> None:
+            database.put_meta(_LOST_KEY, lost)
+            database.put_meta(_LOGS_KEY, logs)
+
+        return put
+
+
+def told_of_gap(effect: ConfirmSubscription) -> None:
+    """Tell the operator that subscribers of this edge have a gap, because a pubend has begun another log."""
+    log.repeated(
+        "log_began_anew",
+        by=(effect.pubend, effect.log),
+        pubend=effect.pubend,
+        log=effect.log,
+        start=effect.lost_from,
+        stop=effect.start,
+    )

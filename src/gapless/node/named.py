@@ -22,7 +22,8 @@ from gapless.model.ticks import Tick
 from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.worker import Desk
-from gapless.store.recovery import NamedSubscription, RecoveryDatabase
+from gapless.protocol.sessions.subscriptions import NamedSubscription
+from gapless.store.recovery import RecoveryDatabase
 
 log = event_log("gapless.named")
 

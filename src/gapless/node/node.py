@@ -19,7 +19,7 @@ from types import TracebackType
 from gapless.errors import NetworkDescriptionError, StoreError, SupersededError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import TICK_MAX, Tick
-from gapless.node.bulk import BulkDoor
+from gapless.node.bulk_reads.opening import BulkReads
 from gapless.node.catalog import Catalog, retention_of, stored_creations
 from gapless.node.clock import WallClock, check_ahead
 from gapless.node.config import NodeConfig, check_links
@@ -30,14 +30,13 @@ from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accept
 from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
-from gapless.node.identities import Identities
 from gapless.node.inquiry import Inquiry
 from gapless.node.links import Links
+from gapless.node.lognames import log_name, renamed_after_loss
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.losses import Losses
 from gapless.node.metrics import exposition
 from gapless.node.principals import Principals
-from gapless.node.publishers import Publishers
 from gapless.node.quarantine import Quarantine
 from gapless.node.remembering import Remembering
 from gapless.node.security import Tls, Tokens, check_files, days_left, is_gone
@@ -58,6 +57,9 @@ from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.events import BrokerStarted
 from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
+from gapless.protocol.sessions.identities import PublisherIdentities
+from gapless.protocol.sessions.publishers import Publishers
+from gapless.protocol.sessions.subscriptions import NamedSubscription
 from gapless.store.archive import Archive
 from gapless.store.contract import RecordLog
 from gapless.store.files import ARCHIVE_NAME, DiskFiles, failure, keep_private
@@ -65,7 +67,7 @@ from gapless.store.history import History
 from gapless.store.keyed import SEGMENT_BYTES, KeyedLog
 from gapless.store.log import Log, LogOptions
 from gapless.store.memory import MemoryLog
-from gapless.store.recovery import NamedSubscription, RecoveryDatabase
+from gapless.store.recovery import RecoveryDatabase
 from gapless.store.reserve import Reserve
 from gapless.store.retention import KEYED, Keep, Retention
 from gapless.wire.address import Address
@@ -79,7 +81,7 @@ TICK_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 5.0
 #: A log that is kept by size has segments of a quarter of that, but none smaller than this.
 SEGMENT_BYTES_MIN = 2**16
-#: A certificate that expires within so many days is worth a warning.
+#: A certificate that expires within this many days causes a warning.
 CERTIFICATE_DAYS_MIN = 14.0
 
 
@@ -128,7 +130,7 @@ class Node:
         counters = self._host.counters
         if self._ticker is not None:
             counters.messages_dropped = self.links.dropped
-            counters.events_refused = self.sessions.publishing.events_refused
+            counters.events_refused = self.sessions.publishing.session.events_refused
             counters.events_quarantined = self.quarantine.events
         return counters
 
@@ -187,6 +189,7 @@ class Node:
             principals=Principals(config.limits),
             reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),
             is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
+            clock=self._host.clock.now,
         )
         self.links = Links(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
@@ -196,7 +199,7 @@ class Node:
         self.sessions.inquiry = Inquiry(self)
         self.sessions.remember = self._remembering.write_now
         self.sessions.publishing.flush = self.storage.flush
-        self.bulk = self.sessions.bulk = BulkDoor(
+        self.bulk = self.sessions.bulk = BulkReads(
             config, self._histories, lambda pubend: known_horizon(self.broker, pubend)
         )
         self._host.feed(BrokerStarted())
@@ -466,7 +469,7 @@ class Node:
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""
         config = self.config
-        incarnation = least_incarnation(time.time())
+        incarnation = max(least_incarnation(time.time()), config.incarnation_min)
         if config.folder is not None:
             self._folder = Folder(config.folder, config.broker, config.accept_loss)
             try:
@@ -587,24 +590,38 @@ class Node:
         recovered: dict[PubendId, Recovered] = {}
         for place in places:
             opened = self._open_log(place, network)
-            recovered[place.pubend] = self.storage.add(place.pubend, opened, self._host.now().clock)
+            found = self.storage.add(place.pubend, opened, self._host.now().clock)
+            recovered[place.pubend] = self._named_log(place.pubend, opened, found)
             self._publishers[place.pubend] = self._recovered(place.pubend, opened)
         return recovered
 
     def _recovered_logs(self) -> dict[PubendId, Recovered]:
         """What the logs say to a broker that starts, and what its operator knows to be lost of them."""
-        found = self.storage.recovered(self._host.now().clock)
-        if self._database is None or self._folder is None:
-            return found
-        lost = {pubend: self._folder.lost_before(self._database, pubend) for pubend in found}
-        return {pubend: replace(each, lost_before=lost[pubend]) for pubend, each in found.items()}
+        logs = self.storage.logs
+        return {
+            pubend: self._named_log(pubend, logs[pubend], each)
+            for pubend, each in self.storage.recovered(self._host.now().clock).items()
+        }
+
+    def _named_log(self, pubend: PubendId, log: RecordLog, found: Recovered) -> Recovered:
+        """What a log says, with its name, and what the operator knows to be lost of it."""
+        disk, database = on_disk(log), self._database
+        name = log_name(
+            database,
+            pubend,
+            "" if disk is None else disk.log_id,
+            has_events=found.next_tick > 0,
+            now=self._host.now().clock,
+        )
+        if database is not None and self._folder is not None:
+            found = replace(found, lost_before=self._folder.lost_before(database, pubend))
+        return replace(found, log_id=name.name, began=name.began)
 
     def _recover_publishers(self, logs: Mapping[PubendId, RecordLog]) -> None:
         """Who published what, and whose the identities are."""
-        self._identities = Identities(
+        self._identities = PublisherIdentities(
             publishers_max=self.config.limits.principal_publishers_max,
             publisher_days_min=self.config.limits.publisher_days_min,
-            clock=lambda: self._host.now().clock,
             is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
         )
         self._publishers = {pubend: self._recovered(pubend, each) for pubend, each in logs.items()}
@@ -648,6 +665,8 @@ class Node:
             if self._database is not None:
                 with contextlib.suppress(StoreError):
                     self._database.begin_incarnation(mistake.incarnation)
+                    if mistake.older_copy is not None:
+                        renamed_after_loss(self._database, PubendId(mistake.older_copy), mistake.began)
             self._broken(mistake)
             return
         found = traceback.extract_tb(mistake.__traceback__)

@@ -25,7 +25,7 @@ from gapless.content.cost import matching_cost
 from gapless.errors import UsageError
 from gapless.model.ids import TopicId
 from gapless.node.config import Limits
-from gapless.node.security import ANONYMOUS
+from gapless.protocol.sessions.identities import ANONYMOUS
 
 #: A condition, and the topic that it is about.
 Matched: TypeAlias = tuple[TopicId, Condition]

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gapless.model.ids import PubendId
+from gapless.model.notes import PublisherPosition
 from gapless.model.ticks import Tick
-from gapless.node.publishers import Publishers
 from gapless.node.worker import Desk
-from gapless.store.recovery import PublisherPosition, RecoveryDatabase
+from gapless.protocol.sessions.publishers import Publishers
+from gapless.store.recovery import RecoveryDatabase
 
 #: Maximum number of publishers that are taken in one turn of the event loop.
 TAKEN_MAX = 500

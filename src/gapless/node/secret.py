@@ -15,7 +15,7 @@ from gapless.errors import NetworkDescriptionError, UsageError
 from gapless.wire.proof import NetworkSecret
 
 SECRET_PREFIX = "gapless_network_"  # noqa: S105  # what secrets begin with, so that people and scanners know one
-#: Nobody guesses a secret of so many characters, whoever made it.
+#: Minimum length of a secret, so that it cannot be guessed.
 SECRET_CHARACTERS_MIN, SECRET_CHARACTERS_MAX = 32, 1_024
 
 

@@ -20,8 +20,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from gapless.errors import NetworkDescriptionError, PeerError, UsageError
+from gapless.errors import NetworkDescriptionError, PeerError, UsageError, no_topic
 from gapless.model.ids import BrokerId, TopicId
+from gapless.protocol.sessions.identities import ANONYMOUS
 
 #: So many characters of a token's hash find it; all of them are compared.
 _PREFIX_CHARACTERS = 16
@@ -31,8 +32,6 @@ TOKEN_PREFIX = "gapless_"  # noqa: S105  # what tokens begin with, so that peopl
 #: many names as they like: when there is no room, all answers are forgotten, and found again when needed.
 KNOWN_MAX = 4_096
 
-#: The principal of every client that shows neither token nor certificate.
-ANONYMOUS = "anonymous"
 #: Whose the names are that were made before names had owners.
 NOBODY = "nobody"
 
@@ -102,8 +101,7 @@ class Rights:
 
     def no_topic(self, topic: TopicId, topics: Iterable[TopicId]) -> UsageError:
         """There is no such topic among these; those that it may know of are named."""
-        known = ", ".join(each for each in topics if self.may_see(each)) or "none"
-        return UsageError("E141", f"there is no topic '{topic}': there is {known}")
+        return no_topic(topic, (each for each in topics if self.may_see(each)))
 
     def _may(self, what: str, patterns: Iterable[str], topic: TopicId) -> bool:
         # A publisher asks this once per batch: the answer is looked up, and there are few topics.
@@ -146,15 +144,15 @@ class Tokens:
     def rights(self, token: str | None) -> Rights:
         """What whoever shows this token may do. Raises UsageError when that is nothing."""
         if token is None:
-            raise UsageError("E185", "this node takes only clients with a token: give yours")
+            raise UsageError("E185", "this node requires a token: pass yours")
         digest = token_hash(token)
         for known, rights in self.by_prefix.get(digest[:_PREFIX_CHARACTERS], ()):
             if hmac.compare_digest(known, digest):
                 return rights
-        raise UsageError("E185", "the token is none of this network's: check it for a typing error")
+        raise UsageError("E185", "this network does not know the token: check it for typos")
 
 
-class Standing(Enum):
+class TokenStanding(Enum):
     """What has become of the token of a connected client."""
 
     SAME = "same"
@@ -162,14 +160,14 @@ class Standing(Enum):
     GONE = "gone"
 
 
-def standing(tokens: Tokens | None, rights: Rights) -> Standing:
+def standing(tokens: Tokens | None, rights: Rights) -> TokenStanding:
     """What these tokens say to a client that came in with those rights."""
     if tokens is None:
-        return Standing.SAME if rights.name is None else Standing.CHANGED
+        return TokenStanding.SAME if rights.name is None else TokenStanding.CHANGED
     for known, now in tokens.by_prefix.get(rights.sha256[:_PREFIX_CHARACTERS], ()):
         if known == rights.sha256:
-            return Standing.SAME if now == replace(rights, certificate=None) else Standing.CHANGED
-    return Standing.GONE
+            return TokenStanding.SAME if now == replace(rights, certificate=None) else TokenStanding.CHANGED
+    return TokenStanding.GONE
 
 
 def is_gone(principal: str, tokens: Tokens | None, tls: Tls | None) -> bool:

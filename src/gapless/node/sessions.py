@@ -1,4 +1,4 @@
-"""What does a node do for its clients? It reads what they say, and whoever is concerned answers.
+"""What does a node do for its clients? It reads their requests, and the responsible part answers.
 
 - `publishing` takes what they publish
 - `subscriptions` knows who wants what
@@ -25,13 +25,13 @@ from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.losses import Losses
 from gapless.node.principals import Principal, Principals
-from gapless.node.publishers import Publishers
 from gapless.node.publishing import Publishing
 from gapless.node.reading import NotReadYetError
-from gapless.node.security import EVERYTHING, Rights, Standing, Tokens, standing
-from gapless.node.subscription import Subscription
+from gapless.node.security import EVERYTHING, Rights, Tokens, TokenStanding, standing
 from gapless.node.subscriptions import Subscriptions
 from gapless.protocol.network import Network
+from gapless.protocol.sessions.publishers import Publishers
+from gapless.protocol.sessions.subscriptions import EdgeSubscription
 from gapless.store.recovery import RecoveryDatabase
 from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.client_messages import (
@@ -56,7 +56,7 @@ from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, e
 from gapless.wire.rows import RowFormat
 
 if TYPE_CHECKING:
-    from gapless.node.bulk import BulkDoor
+    from gapless.node.bulk_reads.opening import BulkReads
     from gapless.node.inquiry import Inquiry
 
 log = event_log("gapless.sessions")
@@ -85,8 +85,12 @@ class Sessions:
         principals: Principals | None = None,
         reach: Callable[[PubendId], Tick] = lambda _: TICK_MAX,
         is_gone: Callable[[str], bool] = lambda _: False,
+        clock: Callable[[], Tick] = lambda: 0,
     ) -> None:
-        """`guard` hears of mistakes of our own; `reach` and `is_gone` are for subscriptions: see there."""
+        """`guard` hears of mistakes of our own; `reach` and `is_gone` are for subscriptions: see there.
+
+        `clock` is the wall clock.
+        """
         self.network = network
         #: Who has how much of this node.
         self.principals = Principals(Limits()) if principals is None else principals
@@ -98,7 +102,13 @@ class Sessions:
         self._sources = sources = {pubend: at for at, pubend in enumerate(sorted(network.pubends))}
         self._forms = forms = {topic: RowFormat(schema) for topic, schema in network.topics.items()}
         self.publishing = Publishing(
-            network, publishers, feed, catalog.addresses, guard, limits=self.principals.limits
+            network,
+            publishers,
+            feed,
+            catalog.addresses,
+            guard,
+            limits=self.principals.limits,
+            clock=clock,
         )
         self.delivery = Delivery(forms, sources, feed, network.parameters.deliveries_waiting_max, guard)
         self.subscriptions = Subscriptions(
@@ -118,7 +128,7 @@ class Sessions:
         #: Writes down what is known of publishers; set before anybody is let in.
         self.remember: Callable[[], object] = lambda: None
         #: The door for bulk reads; set before anybody is let in.
-        self.bulk: BulkDoor | None = None
+        self.bulk: BulkReads | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
         self._sweeps = 0
@@ -151,8 +161,8 @@ class Sessions:
     def extend(self, network: Network) -> None:
         """The network has grown to this.
 
-        Whoever reads a topic that has got another pubend is hung up on: a client that comes back goes on
-        where it was, and gets the new pubend too.
+        Readers of a topic that got another pubend are disconnected: a client that comes back resumes where it
+        was, and gets the new pubend too.
         """
         fresh = sorted(set(network.pubends) - set(self._sources))
         wider = {network.pubends[each].topic for each in fresh} & set(self.network.topics)
@@ -160,7 +170,7 @@ class Sessions:
         for topic, schema in network.topics.items():
             if topic not in self._forms:
                 self._forms[topic] = RowFormat(schema)
-        self.network = self.publishing.network = self.subscriptions.network = network
+        self.network = self.publishing.session.network = self.subscriptions.network = network
         self._decoders.clear()
         for session in list(self._sessions):
             if any(each.asked.topic in wider for each in session.subscriptions.values()):
@@ -168,17 +178,17 @@ class Sessions:
 
     def stop(self) -> None:
         """Let nobody publish any more; what is on its way is answered."""
-        self.publishing.is_stopping = True
+        self.publishing.session.is_stopping = True
         self.publishing.hand_over()
 
     def renew(self, tokens: Tokens | None) -> None:
-        """There are other tokens: whoever has a right no more, or another one, is hung up on."""
+        """The tokens changed: clients with lost or changed rights are disconnected."""
         for session in list(self._sessions):
             match standing(tokens, session.rights):
-                case Standing.GONE:
+                case TokenStanding.GONE:
                     text = "the token was removed from this network: ask for another one"
                     session.connection.refuse(UsageError("E185", text))
-                case Standing.CHANGED:
+                case TokenStanding.CHANGED:
                     text = "the rights of the token have changed: connect again"
                     session.connection.refuse(UsageError("E188", text, retry=True))
 
@@ -236,7 +246,7 @@ class Sessions:
             case Credit():
                 reader = session.named(request.subscription).reader
                 if reader is not None:
-                    self.delivery.granted(reader, request.rows)
+                    self.delivery.perform(self.delivery.session.granted(reader, request.rows))
             case Subscribe():
                 session.rights.check_subscribe(request.topic)
                 self.subscriptions.subscribe(session, request)
@@ -258,7 +268,7 @@ class Sessions:
                 self.subscriptions.change(session, request)
             case ReleasePublisher():
                 session.rights.check_admin("release publishers")
-                self.publishing.release(request.publisher)
+                self.publishing.session.release(request.publisher)
                 self.remember()
                 session.send(Done(request=request.request))
             case Publish():
@@ -353,7 +363,12 @@ class Session:
         self.principal = principal
         #: Requests that are carried out and not answered: at most `REQUESTS_MAX`.
         self.requests = 0
-        self.subscriptions: dict[int, Subscription] = {}
+        self.subscriptions: dict[int, EdgeSubscription] = {}
+
+    @property
+    def outlet(self) -> Connection:
+        """Where its deliveries go."""
+        return self.connection
 
     def send(self, message: NodeMessage) -> None:
         """Send to the client; lost when it is gone."""
@@ -367,7 +382,9 @@ class Session:
         """A request takes a while. Raises UsageError when too many do so already."""
         if self.requests >= REQUESTS_MAX:
             raise UsageError(
-                "E108", f"{self.requests} requests of this client wait already: ask again later", retry=True
+                "E108",
+                f"{self.requests} requests of this client are already waiting: retry later",
+                retry=True,
             )
         self.requests += 1
 
@@ -375,7 +392,7 @@ class Session:
         """One of them is answered."""
         self.requests -= 1
 
-    def named(self, number: int) -> Subscription:
+    def named(self, number: int) -> EdgeSubscription:
         """A subscription of this client. Raises UsageError when there is none of that number."""
         found = self.subscriptions.get(number)
         if found is None:

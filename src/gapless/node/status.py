@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from gapless.node.clock import WallClock
     from gapless.node.sessions import Sessions
     from gapless.node.storage import LogFigures
-    from gapless.node.subscription import Subscription
     from gapless.protocol.broker import Broker
+    from gapless.protocol.sessions.subscriptions import EdgeSubscription
 
 #: The states of a subscription, in the order in which they are listed.
 _URGENT = ("unconfirmed", "lagging", "parked", "live")
 #: Of a condition so much is shown.
 WHERE_CHARACTERS_MAX = 200
-#: So many clients, and so many subscriptions, are listed one by one.
+#: Maximum number of clients, and of subscriptions, listed individually.
 LISTED_MAX = 100
 
 
@@ -98,6 +98,7 @@ def pubends_status(
             "topic": figures.topic,
             "broker": broker.network.pubends[figures.pubend].broker,
             "here": source is not None,
+            "log": figures.log,
             "frontier": figures.frontier,
             "events_stop": figures.events_stop,
             "horizon": figures.horizon,
@@ -197,15 +198,16 @@ def subscriptions_status(sessions: Sessions, broker: Broker) -> dict[str, object
         listed.append(
             {
                 "subscription": each.name,
-                "client": None if each.session is None else each.session.name,
+                "client": None if each.client is None else each.client.name,
                 "topic": each.asked.topic,
                 "where": each.asked.where[:WHERE_CHARACTERS_MAX],
                 "name": each.asked.name,
-                "owner": each.principal.name,
+                "owner": each.owner.name,
                 "order": each.asked.order.value,
                 "mode": each.asked.mode,
                 "state": _state(each, lagging),
                 "starts": each.starts,
+                "awaited": each.awaited,
                 "positions": positions,
                 "lag_ms": {pubend: lag and lag.ticks / TICKS_PER_MS for pubend, lag in lags.items()},
                 "lag_events": {pubend: lag and lag.events for pubend, lag in lags.items()},
@@ -224,16 +226,16 @@ def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
         "guaranteed": len(held) - best_effort,
         "best_effort": best_effort,
         "named": sum(each.asked.name is not None for each in held),
-        "parked": sum(each.session is None for each in held),
-        "lagging": sum(each.session is not None and each.name in lagging for each in held),
+        "parked": sum(each.client is None for each in held),
+        "lagging": sum(each.client is not None and each.name in lagging for each in held),
     }
 
 
 def _most_urgent(
-    held: Collection[Subscription], lagging: Mapping[SubscriptionId, object]
-) -> Iterator[Subscription]:
+    held: Collection[EdgeSubscription], lagging: Mapping[SubscriptionId, object]
+) -> Iterator[EdgeSubscription]:
     """At most `LISTED_MAX` of them, in one pass: there may be very many."""
-    found: dict[str, list[Subscription]] = {state: [] for state in _URGENT}
+    found: dict[str, list[EdgeSubscription]] = {state: [] for state in _URGENT}
     for each in held:
         alike = found[_state(each, lagging)]
         if len(alike) < LISTED_MAX:
@@ -241,12 +243,12 @@ def _most_urgent(
     return islice(chain.from_iterable(found.values()), LISTED_MAX)
 
 
-def _held(sessions: Sessions) -> Collection[Subscription]:
-    return sessions.subscriptions._by_name.values()
+def _held(sessions: Sessions) -> Collection[EdgeSubscription]:
+    return sessions.subscriptions.held()
 
 
-def _state(subscription: Subscription, lagging: Mapping[SubscriptionId, object]) -> str:
-    if subscription.session is None:
+def _state(subscription: EdgeSubscription, lagging: Mapping[SubscriptionId, object]) -> str:
+    if subscription.client is None:
         return "parked"
     if subscription.reader is None:
         return "unconfirmed"

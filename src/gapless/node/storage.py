@@ -1,6 +1,8 @@
 """How do records become durable without blocking the event loop? Threads flush them, log by log.
 
 Records appended during a flush make up the next one: a busy log flushes in large groups, an idle log at once.
+While the disk is quick and there is little to write, the loop waits for the thread, at most a millisecond: an
+event is then stored, confirmed and delivered in one turn of the loop.
 Large flushes have a thread of their own, so that small ones need not wait for them. So do reads and trims, so
 that new events never wait for history.
 """
@@ -12,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gapless.errors import StoreError
@@ -41,6 +44,13 @@ TRIM_AGAIN_SECONDS = 2.0
 #: share the disk.
 QUICK_BYTES_MAX = 1 * 2**20
 OTHERS_SECONDS = 0.1
+#: The loop waits for a flush of no more rows and bytes than this if the disk is quick: answering in the same
+#: turn saves more than the wait costs. More rows are worth overlapping with the disk.
+AWAITED_ROWS_MAX, AWAITED_BYTES_MAX = 8, 16 * 2**10
+#: How long it waits at most, and for how long it does not wait after a flush that took longer: at first, and
+#: if the disk is slow again and again.
+AWAITED_SECONDS_MAX = 0.001
+UNAWAITED_SECONDS, UNAWAITED_SECONDS_MAX = 0.1, 10.0
 #: A read or trim, or an archiving or tidying run, that takes longer than this is stuck.
 READ_SECONDS_MAX = 30.0
 ARCHIVE_SECONDS_MAX = 300.0
@@ -115,6 +125,11 @@ class Storage:
         #: The log that was flushed last, and when that began; then the same for the last one of another log.
         self._last_flush: tuple[PubendId, float] = (PubendId(""), -OTHERS_SECONDS)
         self._last_other = self._last_flush
+        #: Until when the loop waits for no flush because the disk was slow, and how long the next pause is.
+        self._unawaited_until = 0.0
+        self._unawaited_s = UNAWAITED_SECONDS
+        #: Number of flushes under way.
+        self._flushes = 0
         #: Logs with records that no flush has been started for.
         self._appended: dict[PubendId, None] = {}
         #: Records that are not flushed yet, with their rows and bytes; then those to report to the broker.
@@ -215,12 +230,15 @@ class Storage:
         """The logs, for readers other than the broker. Logs are only ever added."""
         return self._logs
 
-    def append(self, effect: AppendRecord, note: bytes = b"", weight: int = 0) -> None:
-        """Append a record and have it flushed. It counts as `weight` more rows than it has."""
-        self._logs[effect.pubend].append(effect.token, effect.record, note)
-        batch = effect.record.batch if isinstance(effect.record, BatchRecord) else None
-        rows, nbytes = (0, 0) if batch is None else (len(batch) + weight, batch.nbytes)
-        self._weights.setdefault(effect.pubend, deque()).append(Durable(effect.token, rows, nbytes))
+    def append(self, effect: AppendRecord) -> None:
+        """Append a record and have it flushed."""
+        record = effect.record
+        note, rows, nbytes, weight = b"", 0, 0, 0
+        if isinstance(record, BatchRecord):
+            note, weight = record.note, record.weight
+            rows, nbytes = len(record.batch) + weight, record.batch.nbytes
+        self._logs[effect.pubend].append(effect.token, record, note)
+        self._weights.setdefault(effect.pubend, deque()).append(Durable(effect.token, rows, nbytes, weight))
         if effect.pubend not in self._flushing:
             self._flushing.add(effect.pubend)
             self._idle.clear()
@@ -233,7 +251,7 @@ class Storage:
         """Start flushing what was appended, without waiting for the next turn of the loop."""
         appended, self._appended = self._appended, {}
         for pubend in appended:
-            self._flush(pubend)
+            self._flush(pubend, may_wait=True)
 
     def read(self, effect: ReadRecords) -> None:
         """Read records. The result arrives as an event."""
@@ -330,20 +348,41 @@ class Storage:
         for each in self._logs.values():
             each.close()
 
-    def _flush(self, pubend: PubendId) -> None:
+    def _flush(self, pubend: PubendId, *, may_wait: bool = False) -> None:
         began = time.perf_counter()
-        is_quick = sum(each.nbytes for each in self._weights[pubend]) <= QUICK_BYTES_MAX
+        weights = self._weights[pubend]
+        nbytes = sum(each.nbytes for each in weights)
+        is_quick = nbytes <= QUICK_BYTES_MAX
         if pubend != self._last_flush[0]:
             self._last_other = self._last_flush
         self._last_flush = (pubend, began)
-        (self._writer if is_quick else self._bulk_writer).do(
-            self._logs[pubend].flush,
-            lambda flushed, error: self._flushed(pubend, began, flushed, error, is_quick=is_quick),
-        )
+        self._flushes += 1
+        work, then = self._logs[pubend].flush, partial(self._flushed, pubend, began, is_quick=is_quick)
+        if (
+            may_wait
+            and is_quick
+            and self._flushes == 1
+            and nbytes <= AWAITED_BYTES_MAX
+            and began >= self._unawaited_until
+            and sum(each.rows for each in weights) <= AWAITED_ROWS_MAX
+        ):
+            self._flush_quickly(work, then)
+        else:
+            (self._writer if is_quick else self._bulk_writer).do(work, then)
+
+    def _flush_quickly(
+        self, work: Callable[[], Flushed], then: Callable[[Flushed, BaseException | None], None]
+    ) -> None:
+        if self._writer.do_quickly(work, then, AWAITED_SECONDS_MAX):
+            self._unawaited_s = max(UNAWAITED_SECONDS, self._unawaited_s * 0.99)
+        else:
+            self._unawaited_until = time.perf_counter() + self._unawaited_s
+            self._unawaited_s = min(2 * self._unawaited_s, UNAWAITED_SECONDS_MAX)
 
     def _flushed(
         self, pubend: PubendId, began: float, flushed: Flushed, error: BaseException | None, *, is_quick: bool
     ) -> None:
+        self._flushes -= 1
         seconds = time.perf_counter() - began
         self._flush_took(seconds)
         if isinstance(error, StoreError):

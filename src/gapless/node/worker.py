@@ -1,8 +1,9 @@
 """How does work that may wait for the disk leave the event loop? One thread, one piece of work at a time.
 
 An executor makes two futures and several callbacks for each piece, which takes longer than a small flush
-does. Here a piece of work is one entry of a queue, and its end is one call on the loop. `Desk` is the same
-with futures, for work that is rare.
+does. Here a piece of work is one entry of a queue, and its end is one call on the loop. Where even that turn
+of the loop takes longer than the work, the loop may wait for it, up to a bound (`do_quickly`). `Desk` is the
+same with futures, for work that is rare.
 
 A thread that has ended, or that has been at one piece for longer than its patience, says so: a node that
 waits for it is not ready (`trouble`).
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
 Result = TypeVar("Result")
@@ -47,6 +48,47 @@ class _Busy:
         return f"thread {self.name}, which has been busy for {seconds:.0f} s"
 
 
+class _Piece:
+    """One piece of work, and whether the loop waits for it."""
+
+    __slots__ = ("_ended", "_gate", "_is_awaited", "error", "result", "then", "work")
+
+    def __init__(
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None], *, is_awaited: bool
+    ) -> None:
+        self.work = work
+        self.then = then
+        self.result: Any = None
+        self.error: BaseException | None = None
+        #: Both are needed only while the loop waits: `_ended` is held until the work is done, and `_gate`
+        #: decides who calls `then` when the work and the loop's patience end at the same moment.
+        self._is_awaited = is_awaited
+        self._gate = Lock() if is_awaited else None
+        self._ended = Lock() if is_awaited else None
+        if self._ended is not None:
+            self._ended.acquire()
+
+    def ended(self) -> bool:
+        """The work is done; whether the loop waits for it and will call `then`. Called by the thread."""
+        if self._gate is None or self._ended is None:
+            return False
+        with self._gate:
+            self._ended.release()
+            return self._is_awaited
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of the work, not longer than this; whether it has ended. Called by the loop."""
+        assert self._gate is not None
+        assert self._ended is not None
+        if self._ended.acquire(timeout=seconds):
+            return True
+        with self._gate:
+            if self._ended.acquire(blocking=False):
+                return True
+            self._is_awaited = False
+            return False
+
+
 class Worker:
     """A thread of its own for one kind of work."""
 
@@ -62,15 +104,27 @@ class Worker:
         self._busy = _Busy(name, patience_s)
         self._died = died
         self._closed = False
-        self._queue: SimpleQueue[
-            tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None
-        ] = SimpleQueue()
+        self._queue: SimpleQueue[_Piece | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def do(self, work: Callable[[], Result], then: Callable[[Result, BaseException | None], None]) -> None:
         """Do the work in the thread, then call `then` on the loop: with the result, or what was raised."""
-        self._queue.put((work, then))
+        self._queue.put(_Piece(work, then, is_awaited=False))
+
+    def do_quickly(
+        self, work: Callable[[], Result], then: Callable[[Result, BaseException | None], None], seconds: float
+    ) -> bool:
+        """As `do`, but wait for the end of the work, not longer than this. Whether it has ended.
+
+        `then` is called before this returns if it has, and by the loop later if not.
+        """
+        piece = _Piece(work, then, is_awaited=True)
+        self._queue.put(piece)
+        if not piece.wait(seconds):
+            return False
+        then(piece.result, piece.error)
+        return True
 
     def trouble(self) -> str | None:
         """What a person should know, None when all is well."""
@@ -91,15 +145,14 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while (item := self._queue.get()) is not None:
-                work, then = item
-                result, error = None, None
+            while (piece := self._queue.get()) is not None:
                 try:
                     with self._busy:
-                        result = work()
+                        piece.result = piece.work()
                 except BaseException as raised:  # noqa: BLE001  # whoever asked decides what to do about it
-                    error = raised
-                self._call(then, result, error)
+                    piece.error = raised
+                if not piece.ended():
+                    self._call(piece.then, piece.result, piece.error)
         except BaseException as raised:  # noqa: BLE001  # it must not end without a word
             if self._died is not None:
                 self._call(self._died, raised)

@@ -12,15 +12,12 @@ Implements docs/protocol.md, sections 4 to 10 and 12.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import assert_never
 
-import numpy as np
-
 from gapless.errors import UsageError
-from gapless.model.batch import EventBatch
 from gapless.model.epochs import Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId
+from gapless.model.logs import LogLife
 from gapless.model.packed import fitting
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
@@ -42,7 +39,9 @@ from gapless.protocol.events import (
     RecordFailed,
     RecordsRead,
     RetentionMoved,
+    RoamersReached,
     SubscribeRequested,
+    SubscriberEvent,
     SubscriberReady,
     SubscriberSlow,
     SubscriptionsRestored,
@@ -50,7 +49,7 @@ from gapless.protocol.events import (
     TopicsLearned,
     UnsubscribeRequested,
 )
-from gapless.protocol.istream import Istream
+from gapless.protocol.holdings import Holdings
 from gapless.protocol.joining import joined
 from gapless.protocol.links import Links
 from gapless.protocol.marks import mark, reached
@@ -62,6 +61,7 @@ from gapless.protocol.messages import (
     CellMessage,
     KnowledgeMessage,
     LinkStatusMessage,
+    LogKnownMessage,
     Message,
     NackMessage,
     SidewaysMessage,
@@ -70,11 +70,12 @@ from gapless.protocol.messages import (
     TopicsMessage,
 )
 from gapless.protocol.network import Network
-from gapless.protocol.ostream import CellFilter, Ostream, Telling, split
-from gapless.protocol.path import Path
+from gapless.protocol.ostream import CellFilter, Telling
+from gapless.protocol.path import Path, Standing, memory_of
 from gapless.protocol.peers import Peers
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import Routing
+from gapless.protocol.step import Memory, Step
 
 FIRST_TIME_TWICE = mark(
     "first_time_twice", "first-time knowledge of known ticks was treated as a retransmission"
@@ -82,34 +83,13 @@ FIRST_TIME_TWICE = mark(
 ACK_EXPECTED_PASSED = mark("ack_expected_passed", "AckExpected was passed on to a cell that had not acked")
 TOPICS_OVERTAKEN = mark("topics_overtaken", "a message spoke of a topic that nobody had told of yet")
 TOPICS_TOLD_AGAIN = mark("topics_told_again", "a neighbour knew other topics and was told of all")
+HANDED_STRAIGHT = mark("handed_straight", "new events went straight from a pubend to readers at its broker")
+LOG_RENEWED = mark("log_renewed", "a pubend had begun another log: what was known of the old one was dropped")
+LOG_CONTRADICTED = mark("log_contradicted", "what came from upstream contradicted the log that is known")
+OLD_ACK_IGNORED = mark("old_ack_ignored", "an ack was about another log than the one that is known")
 ACK_EXPECTED_ANSWERED = mark("ack_expected_answered", "AckExpected was answered with an ack by a router")
 
 __all__ = ["Broker", "Memory", "Recovered"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """How much one broker holds, for bounds."""
-
-    #: How many streams (istreams) it has.
-    streams: int
-    rows: int
-    row_bytes: int
-    runs: int
-
-
-@dataclass(slots=True)
-class _Step:
-    """What one step collects."""
-
-    now: Now
-    effects: list[Effect] = field(default_factory=list)
-    #: The pubends whose streams or readers changed.
-    touched: set[PubendId] = field(default_factory=set)
-    #: The pubends that changed, and of which nothing is left to settle.
-    straight: set[PubendId] = field(default_factory=set)
-    #: The pubends that live here and were asked something: when they want to be woken may have changed.
-    used: set[PubendId] = field(default_factory=set)
 
 
 class Broker:
@@ -127,15 +107,17 @@ class Broker:
         self.network = network
         self.broker = broker
         self._cell = network.cell_of[broker]
+        self._incarnation = incarnation
         self._recovered = dict(recovered)
         self._links = Links(network, broker)
         self._peers = Peers(network, broker)
         self._routing = Routing(network, broker, first_epoch(incarnation))
-        self._paths = {pubend: self._path(pubend) for pubend in sorted(network.pubends)}
+        self._paths = {each: Path.made(network, self._cell, each) for each in sorted(network.pubends)}
         istreams = {pubend: path.istream for pubend, path in self._paths.items()}
         self._edge = Edge(network, broker, incarnation, istreams) if broker in network.edges else None
         self._timer_ms: int | None = None
         self._deadlines = Deadlines()
+        self._holdings = Holdings()
         #: What the last step changed, for `check`.
         self._touched: set[PubendId] = set()
 
@@ -145,7 +127,7 @@ class Broker:
         Raises UsageError, before anything changes, when the caller broke the contract, and PeerError
         when a neighbour broke the protocol.
         """
-        step = _Step(now)
+        step = Step(now)
         self._apply(event, step)
         if self._timer_ms is not None and now.ms >= self._timer_ms and not isinstance(event, TimerFired):
             # The timer is due: its work is done here and now, so that no flood of messages can put it off.
@@ -157,45 +139,18 @@ class Broker:
     def check(self) -> None:
         """Raise if the last step broke an invariant. Runs after every step in tests and simulation."""
         for pubend in self._touched:
-            path = self._paths[pubend]
-            path.istream.check()
-            for ostream in path.ostreams.values():
-                ostream.check()
-            if path.pubend is not None:
-                path.pubend.check()
+            self._paths[pubend].check()
         if self._edge is not None:
             self._edge.check(self._touched)
 
     def memory(self) -> Memory:
         """How much the broker holds."""
-        streams = [path.istream.stream for path in self._paths.values()]
-        ostreams = [o for path in self._paths.values() for o in path.ostreams.values()]
-        return Memory(
-            streams=len(streams),
-            rows=sum(stream.rows.rows for stream in streams),
-            row_bytes=sum(stream.rows.nbytes for stream in streams),
-            runs=sum(len(stream.known) for stream in streams)
-            + sum(len(ostream.passed) + len(ostream.curious) for ostream in ostreams),
-        )
+        return memory_of(self._paths.values())
 
-    def _path(self, pubend: PubendId) -> Path:
-        tree = self.network.tree_of(pubend)
-        runs_max = self.network.parameters.stream_runs_max
-        return Path(
-            tree,
-            Istream(pubend, self.network.parameters),
-            {
-                cell: Ostream(cell, tree.edges[cell], runs_max)
-                for cell in tree.children[self._cell]
-                if tree.edges[cell]
-            },
-            tree.parent.get(self._cell),
-        )
-
-    def _apply(self, event: Event, step: _Step) -> None:
+    def _apply(self, event: Event, step: Step) -> None:
         match event:
             case BrokerStarted():
-                self._started(step)
+                self._begin(sorted(self.network.pubends), step)
             case PublishRequested():
                 self._publish(event, step)
             case RecordDurable() | RecordFailed() | RecordsRead() | RetentionMoved():
@@ -214,6 +169,7 @@ class Broker:
                 | DeliveryTaken()
                 | SubscriberReady()
                 | SubscriberSlow()
+                | RoamersReached()
             ):
                 self._subscriber_acted(event, step)
             case TopicsLearned():
@@ -223,7 +179,7 @@ class Broker:
             case _:
                 assert_never(event)
 
-    def _heard(self, event: MessageReceived, step: _Step) -> None:
+    def _heard(self, event: MessageReceived, step: Step) -> None:
         messages: Sequence[Message] = (event.message,)
         if event.also and isinstance(event.message, KnowledgeMessage):
             rows_max = self.network.parameters.message_rows_max
@@ -237,14 +193,17 @@ class Broker:
                 # It has overtaken the news of a creation. Whatever it said will be said again.
                 reached(TOPICS_OVERTAKEN)
 
-    def _link_up(self, neighbour: BrokerId, step: _Step) -> None:
+    def _link_up(self, neighbour: BrokerId, step: Step) -> None:
         if neighbour not in self.network.neighbours(self.broker):
-            raise UsageError("E148", f"'{neighbour}' is no neighbour of '{self.broker}'")
+            raise UsageError("E148", f"'{neighbour}' is not a neighbour of '{self.broker}'")
         self._links.up(neighbour, step.now)
         step.effects += self._routing.link_up(neighbour)
+        for path in self._paths.values():
+            if self.network.cell_of[neighbour] in path.ostreams and path.istream.log.id:
+                step.effects.append(SendMessage(to=neighbour, message=path.log_only()))
         self._tell_topics([neighbour], self.network.created, step)
 
-    def _extend(self, event: TopicsLearned, step: _Step) -> None:
+    def _extend(self, event: TopicsLearned, step: Step) -> None:
         """The host has written creations down: grow, and tell the neighbours."""
         before, network = self.network, self.network.extended(event.creations)
         if network is before:
@@ -254,28 +213,29 @@ class Broker:
         self._routing.extend(network)
         self._recovered.update(event.recovered)
         fresh = sorted(set(network.pubends) - set(before.pubends))
-        self._paths.update((pubend, self._path(pubend)) for pubend in fresh)
+        self._paths.update((pubend, Path.made(self.network, self._cell, pubend)) for pubend in fresh)
         if self._edge is not None:
             self._edge.extend(network, {pubend: self._paths[pubend].istream for pubend in fresh})
         self._begin(fresh, step)
         up = [each for each in network.neighbours(self.broker) if self._links.is_up(each)]
         self._tell_topics(up, network.created - before.created, step)
 
-    def _tell_topics(
-        self, neighbours: Sequence[BrokerId], creations: Iterable[Creation], step: _Step
-    ) -> None:
+    def _tell_topics(self, neighbours: Sequence[BrokerId], creations: Iterable[Creation], step: Step) -> None:
         told = sorted(creations, key=lambda each: each.age)
         for start in range(0, len(told), MESSAGE_CREATIONS_MAX):
             message = TopicsMessage(creations=tuple(told[start : start + MESSAGE_CREATIONS_MAX]))
             step.effects += [SendMessage(to=neighbour, message=message) for neighbour in neighbours]
 
-    def _status_told(self, sender: BrokerId, message: LinkStatusMessage, step: _Step) -> None:
+    def _news_told(self, sender: BrokerId, message: LinkStatusMessage | TopicsMessage, step: Step) -> None:
+        if isinstance(message, TopicsMessage):
+            self._topics_told(message, step)
+            return
         self._links.status(sender, message)
         if message.topics != self.network.created_digest and self.network.created:
             reached(TOPICS_TOLD_AGAIN)
             self._tell_topics([sender], self.network.created, step)
 
-    def _topics_told(self, message: TopicsMessage, step: _Step) -> None:
+    def _topics_told(self, message: TopicsMessage, step: Step) -> None:
         wider = self.network.extended(message.creations)
         fresh = wider.created - self.network.created
         if fresh:
@@ -283,7 +243,7 @@ class Broker:
             step.effects.append(RememberTopics(creations=creations))
 
     def _log_answered(
-        self, event: RecordDurable | RecordFailed | RecordsRead | RetentionMoved, step: _Step
+        self, event: RecordDurable | RecordFailed | RecordsRead | RetentionMoved, step: Step
     ) -> None:
         pubend = self._hosted(event.pubend)
         step.used.add(event.pubend)
@@ -306,17 +266,7 @@ class Broker:
             case _:
                 assert_never(event)
 
-    def _subscriber_acted(
-        self,
-        event: SubscribeRequested
-        | SubscriptionsRestored
-        | FilterChangeRequested
-        | UnsubscribeRequested
-        | DeliveryTaken
-        | SubscriberReady
-        | SubscriberSlow,
-        step: _Step,
-    ) -> None:
+    def _subscriber_acted(self, event: SubscriberEvent, step: Step) -> None:
         edge = self._subends()
         match event:
             case SubscribeRequested():
@@ -338,75 +288,134 @@ class Broker:
                 step.touched.update(edge.ready(event.subscription))
             case SubscriberSlow():
                 step.touched.update(edge.slow(event))
+            case RoamersReached():
+                step.touched.update(edge.roamed(event))
             case _:
                 assert_never(event)
 
-    def _started(self, step: _Step) -> None:
-        self._begin(sorted(self.network.pubends), step)
-
-    def _begin(self, pubends: Sequence[PubendId], step: _Step) -> None:
+    def _begin(self, pubends: Sequence[PubendId], step: Step) -> None:
         """These pubends are new to this life: begin those that live here, and look what is wanted of them."""
         for pubend in pubends:
             if self.network.pubends[pubend].broker == self.broker:
                 log = self._recovered.get(pubend, Recovered())
-                source = Pubend.recover(pubend, self.network.parameters, log, step.now)
+                parameters = self.network.parameters
+                source = Pubend.recover(pubend, parameters, log, step.now, self._incarnation)
                 self._paths[pubend].pubend = source
+                self._paths[pubend].istream.log = source.log
                 # The past below the first event, and all that was released, is silent for ever.
                 self._tell([source.final()], step)
         if self._edge is not None:
             self._subscriptions_changed(step)
 
-    def _publish(self, event: PublishRequested, step: _Step) -> None:
+    def _publish(self, event: PublishRequested, step: Step) -> None:
         # When the pubend wants to be woken does not depend on what waits for the disk.
         pubend = self._hosted(event.pubend)
         schema = self.network.topics[self.network.pubends[event.pubend].topic]
         rows = fitting(event.rows, schema)
         if not rows.num_rows:
             # Nothing to log and nothing to tell: it is as durable as it will ever be.
-            none = np.zeros(0, dtype=np.int64)
-            step.effects.append(AcceptPublish(pubend=event.pubend, token=event.token, ticks=none))
+            step.effects.append(AcceptPublish(pubend=event.pubend, token=event.token, ticks=range(0)))
             return
-        encoded = event.encoded if rows is event.rows else None
-        step.effects += pubend.publish(rows, event.token, step.now, encoded)
+        step.effects += pubend.publish(event, rows, step.now)
 
-    def _received(self, sender: BrokerId, message: Message, step: _Step) -> None:
+    def _received(self, sender: BrokerId, message: Message, step: Step) -> None:
         match message:
-            case KnowledgeMessage():
-                self._paths[message.pubend].last_sender = sender
-                self._tell([message], step)
+            case KnowledgeMessage() | AckExpectedMessage() | StartGrantMessage():
+                self._upstream_said(sender, message, step)
             case AckMessage():
-                path = self._paths[message.pubend]
-                path.ostreams[self.network.cell_of[sender]].acked_by_cell(message.runs)
-                path.ack_dirty = True
-                step.touched.add(message.pubend)
+                self._acked(sender, message, step)
             case NackMessage():
                 self._nacked(sender, message, step)
-            case AckExpectedMessage():
-                self._paths[message.pubend].last_sender = sender
-                self._ack_expected(message.pubend, message.before, step)
             case StartRequestMessage():
                 self._start_requested(message, step)
-            case StartGrantMessage():
-                self._grant(message, step)
+            case LogKnownMessage():
+                self._log_known(message, step)
             case AdvertisementMessage():
                 self._advertised(sender, message, step)
             case AdvertisementAckMessage():
                 self._routing.acknowledged(sender, message)
-            case LinkStatusMessage():
-                self._status_told(sender, message, step)
-            case TopicsMessage():
-                self._topics_told(message, step)
+            case LinkStatusMessage() | TopicsMessage():
+                self._news_told(sender, message, step)
             case SidewaysMessage():
                 step.effects += self._links.pass_on(message.message.pubend, message)
             case _:
                 assert_never(message)
 
-    def _tell(self, knowledge: list[KnowledgeMessage], step: _Step) -> None:
+    def _upstream_said(
+        self, sender: BrokerId, message: KnowledgeMessage | AckExpectedMessage | StartGrantMessage, step: Step
+    ) -> None:
+        path = self._paths[message.pubend]
+        if not isinstance(message, StartGrantMessage):
+            path.last_sender = sender
+        if isinstance(message, KnowledgeMessage) and self._edge is not None:
+            self._edge.check_stamps(message.runs)
+        if not self._is_current(path, message.log, step):
+            return
+        if isinstance(message, KnowledgeMessage):
+            self._tell([message], step)
+        elif isinstance(message, AckExpectedMessage):
+            self._ack_expected(message.pubend, message.before, step)
+        else:
+            self._grant(message, step)
+
+    def _acked(self, sender: BrokerId, message: AckMessage, step: Step) -> None:
+        path = self._paths[message.pubend]
+        if message.log != path.istream.log.id:
+            # Whoever sent it has not heard of this log, unless it is us who have not.
+            reached(OLD_ACK_IGNORED)
+            if path.istream.log.id:
+                step.effects.append(SendMessage(to=sender, message=path.log_only()))
+            return
+        path.ostreams[self.network.cell_of[sender]].acked_by_cell(message.runs)
+        path.ack_dirty = True
+        step.touched.add(message.pubend)
+
+    def _is_current(self, path: Path, log: LogLife, step: Step) -> bool:
+        """Whether what upstream says of a log may be used; takes up a log that is new here."""
+        if log is path.istream.log:
+            return True
+        standing = path.standing(log)
+        if standing is Standing.CONTRADICTED:
+            reached(LOG_CONTRADICTED)
+            known = path.log_known(step.now.ms, self.network.parameters.advertise_repeat_ms)
+            if known is not None:
+                self._send_up(path, known, step)
+            return False
+        if standing is not Standing.CURRENT:
+            self._take_up(path, log, standing, step)
+        return True
+
+    def _take_up(self, path: Path, log: LogLife, standing: Standing, step: Step) -> None:
+        """A pubend speaks from another log, or from a later life of its host: everybody below hears of it."""
+        pubend = path.istream.pubend
+        if standing is Standing.RENEWED:
+            reached(LOG_RENEWED)
+            path.renew(log)
+            if self._edge is not None:
+                self._edge.renewed(pubend)
+        path.istream.log = log
+        path.ack_again()
+        step.touched.add(pubend)
+        for cell in path.ostreams:
+            self._send_down(path, cell, path.log_only(), step)
+
+    def _log_known(self, message: LogKnownMessage, step: Step) -> None:
+        """Somebody below knows of a log that contradicts what it was told: the pubend has to hear of it."""
+        path = self._paths[message.pubend]
+        if path.pubend is not None:
+            path.pubend.contradicted(self.broker, message)
+            return
+        standing = path.standing(message.log)
+        if standing in (Standing.LATER_LIFE, Standing.RENEWED):
+            self._take_up(path, message.log, standing, step)
+        self._send_up(path, message, step)
+
+    def _tell(self, knowledge: list[KnowledgeMessage], step: Step) -> None:
         """Knowledge has come: join it, and pass the news on to every cell that may need it."""
         for message in knowledge:
             pubend, path = message.pubend, self._paths[message.pubend]
             first_time = message.first_time
-            if first_time and self._known_before(path, message.batch):
+            if first_time and path.knows(message.batch):
                 reached(FIRST_TIME_TWICE)
                 first_time = False
             step.touched.add(pubend)
@@ -422,9 +431,9 @@ class Broker:
 
     def _is_news(self, message: KnowledgeMessage) -> bool:
         path = self._paths.get(message.pubend)
-        return path is not None and not self._known_before(path, message.batch)
+        return path is not None and not path.knows(message.batch)
 
-    def _straight(self, knowledge: list[KnowledgeMessage], step: _Step) -> bool:
+    def _straight(self, knowledge: list[KnowledgeMessage], step: Step) -> bool:
         """Hand new events straight to local readers that lack nothing before them; says whether it did.
 
         Nearly all events of a broker that hosts the pubend and its readers are like that. The result is that
@@ -437,10 +446,10 @@ class Broker:
         istream = path.istream
         if batch is None or path.ostreams or istream.asked or message.final_before != istream.final_before:
             return False
-        [run] = message.runs
-        delivers = self._edge.straight(pubend, run, batch)
+        delivers = self._edge.straight(pubend, message.runs[0], batch)
         if delivers is None:
             return False
+        reached(HANDED_STRAIGHT)
         step.effects += delivers
         if delivers and istream.is_within_bounds:
             # The ack stays: it ends below the oldest delivery that was not taken. The pubend wants to be
@@ -451,28 +460,14 @@ class Broker:
             step.touched.add(pubend)
         return True
 
-    def _known_before(self, path: Path, batch: EventBatch | None) -> bool:
-        if batch is None or batch.first >= path.istream.frontier:
-            return False
-        return bool(path.istream.stream.known.runs(batch.first, batch.last + 1))
-
-    def _send_knowledge(self, path: Path, cell: CellId, telling: Telling, step: _Step) -> None:
-        final = path.istream.final_before
-        for runs, batch in split(telling, self.network.parameters.message_rows_max):
-            message = KnowledgeMessage(
-                pubend=path.istream.pubend,
-                # What is final needs no runs: `final_before` says it all.
-                runs=tuple((max(start, final), stop, stamp) for start, stop, stamp in runs if stop > final),
-                batch=batch,
-                first_time=telling.first_time,
-                final_before=final,
-            )
+    def _send_knowledge(self, path: Path, cell: CellId, telling: Telling, step: Step) -> None:
+        for message in path.told(telling, self.network.parameters.message_rows_max):
             if telling.to is not None and self._links.is_up(telling.to):
                 step.effects.append(SendMessage(to=telling.to, message=message))
             else:
                 self._send_down(path, cell, message, step)
 
-    def _nacked(self, sender: BrokerId, message: NackMessage, step: _Step) -> None:
+    def _nacked(self, sender: BrokerId, message: NackMessage, step: Step) -> None:
         path = self._paths[message.pubend]
         ostream = path.ostreams[self.network.cell_of[sender]]
         wants = self._wants(path, message.pubend, ostream.cell)
@@ -483,7 +478,7 @@ class Broker:
             self._ask(message.pubend, unknown, step)
         step.touched.add(message.pubend)
 
-    def _ask(self, pubend: PubendId, ticks: TickSet, step: _Step) -> None:
+    def _ask(self, pubend: PubendId, ticks: TickSet, step: Step) -> None:
         """Ask upstream, or the pubend itself, for ticks that were not asked for just now."""
         path = self._paths[pubend]
         if path.pubend is not None:
@@ -500,7 +495,7 @@ class Broker:
                 assert path.upstream is not None, f"{self.broker} hosts {pubend}: nothing is upstream"
                 step.effects += self._links.send_up(pubend, path.upstream, sender, nack, sideways=False)
 
-    def _ack_expected(self, pubend: PubendId, before: Tick, step: _Step) -> None:
+    def _ack_expected(self, pubend: PubendId, before: Tick, step: Step) -> None:
         path = self._paths[pubend]
         step.touched.add(pubend)
         passed = False
@@ -508,27 +503,28 @@ class Broker:
             if ostream.acked_under(self._wants(path, pubend, cell)) < before:
                 reached(ACK_EXPECTED_PASSED)
                 passed = True
-                self._send_down(path, cell, AckExpectedMessage(pubend=pubend, before=before), step)
+                message = AckExpectedMessage(pubend=pubend, before=before, log=path.istream.log)
+                self._send_down(path, cell, message, step)
         if self._edge is not None:
             self._edge.ack_expected(pubend, before, step.now)
         elif not passed:
             reached(ACK_EXPECTED_ANSWERED)
-        # Whatever we can ack, the pubend has not heard of it: say it again.
-        path.ack_sent, path.ack_sent_ms, path.ack_of, path.ack_dirty = (), None, None, True
+        path.ack_again()
 
-    def _start_requested(self, message: StartRequestMessage, step: _Step) -> None:
+    def _start_requested(self, message: StartRequestMessage, step: Step) -> None:
         path = self._paths[message.pubend]
         if path.pubend is None:
             self._send_up(path, message, step)
             return
         step.used.add(message.pubend)
+        path.pubend.pass_old_log(message, step.now)
         known = self._routing.epochs_known(path.tree.root)
         effects, grants = path.pubend.start_requested(message, known.get(message.edge))
         step.effects += effects
         for grant in grants:
             self._grant(grant, step)
 
-    def _grant(self, message: StartGrantMessage, step: _Step) -> None:
+    def _grant(self, message: StartGrantMessage, step: Step) -> None:
         path = self._paths[message.pubend]
         if message.edge == self.broker:
             step.effects += self._subends().granted(message)
@@ -539,7 +535,7 @@ class Broker:
         if cell is not None:
             self._send_down(path, cell, message, step)
 
-    def _advertised(self, sender: BrokerId, message: AdvertisementMessage, step: _Step) -> None:
+    def _advertised(self, sender: BrokerId, message: AdvertisementMessage, step: Step) -> None:
         step.effects += self._routing.received(sender, self._peers.fitting(message))
         for pubend, path in self._paths.items():
             if path.pubend is not None:
@@ -550,14 +546,14 @@ class Broker:
                 for grant in grants:
                     self._grant(grant, step)
 
-    def _subscriptions_changed(self, step: _Step) -> None:
+    def _subscriptions_changed(self, step: Step) -> None:
         edge = self._subends()
         self._routing.wanted_here(*edge.changes(), edge.epochs())
         step.touched.update(self._paths)
         for path in self._paths.values():
             path.ack_dirty = True
 
-    def _woken(self, step: _Step) -> None:
+    def _woken(self, step: Step) -> None:
         # With the heartbeat of the links everything is looked at: a change of a condition may be
         # over without anything having happened to its pubend, for instance.
         is_beat = step.now.ms >= self._links.deadline_ms()
@@ -574,21 +570,23 @@ class Broker:
                 if expected is not None:
                     self._ack_expected(pubend, expected, step)
 
-    def _settle(self, step: _Step) -> None:
+    def _settle(self, step: Step) -> None:
         """After every event: deliver, ask, ack, advertise, forget down to the bounds, set the timer."""
         if step.touched:
             if self._edge is not None:
                 self._serve_subends(self._edge, step)
             for pubend in sorted(step.touched):
+                if self._edge is not None:
+                    step.effects += self._edge.horizons(pubend, step.now)
                 self._ack(pubend, step)
-                self._forget_to_bounds(pubend)
+        self._forget(step)
         up = self._links.all_up()
         step.effects += self._links.woken(step.now)
         if up:
             step.effects += self._routing.woken(up, step.now)
         self._set_timer(up, step)
 
-    def _serve_subends(self, edge: Edge, step: _Step) -> None:
+    def _serve_subends(self, edge: Edge, step: Step) -> None:
         # Asking a pubend of our own may bring knowledge at once, which may let subends advance again. The
         # next round asks for nothing that was asked in this one, so it is the last or the last but one.
         step.touched |= edge.related(step.touched)
@@ -609,7 +607,7 @@ class Broker:
                     self._ask(pubend, TickSet.of(part), step)
                     asked_here |= self._paths[pubend].pubend is not None
 
-    def _ack(self, pubend: PubendId, step: _Step) -> None:
+    def _ack(self, pubend: PubendId, step: Step) -> None:
         path = self._paths[pubend]
         if not path.ack_dirty and self._edge is None:
             return
@@ -632,7 +630,7 @@ class Broker:
         if path.pubend is not None:
             step.effects += path.pubend.acked(runs)
         else:
-            self._send_up(path, AckMessage(pubend=pubend, runs=runs), step)
+            self._send_up(path, AckMessage(pubend=pubend, runs=runs, log=path.istream.log.id), step)
 
     def _folded(self, path: Path, pubend: PubendId) -> AckRuns:
         parts: list[list[tuple[Tick, Epochs]]] = [ostream.acked() for ostream in path.ostreams.values()]
@@ -641,16 +639,19 @@ class Broker:
             parts.append([(acked, self._edge.ack_stamp(pubend))] if acked > TICK_MIN else [])
         return folded(parts)
 
-    def _forget_to_bounds(self, pubend: PubendId) -> None:
-        path = self._paths[pubend]
-        if path.istream.is_within_bounds:
-            return
-        position = self._edge.position(pubend) if self._edge is not None else TICK_MAX
-        for start, stop in path.istream.forget_to_bounds(position):
-            for ostream in path.ostreams.values():
-                ostream.forget(start, stop)
+    def _forget(self, step: Step) -> None:
+        """Forget what is beyond the bounds of the streams that changed, and of all streams together."""
+        changed = sorted(step.touched | step.straight)
+        for pubend in (each for each in changed if not self._paths[each].istream.is_within_bounds):
+            self._paths[pubend].forget_to_bounds(self._position(pubend))
+        bytes_max = self.network.parameters.broker_bytes_max
+        step.touched.update(self._holdings.settle(self._paths, changed, bytes_max, self._position))
 
-    def _set_timer(self, up: frozenset[BrokerId], step: _Step) -> None:
+    def _position(self, pubend: PubendId) -> Tick:
+        """The local subends that are in step have had everything below."""
+        return TICK_MAX if self._edge is None else self._edge.position(pubend)
+
+    def _set_timer(self, up: frozenset[BrokerId], step: Step) -> None:
         for pubend in step.touched | step.used:
             self._deadlines.put(pubend, self._deadline_ms(pubend))
         routing_ms = self._routing.deadline_ms(up) if up else None
@@ -662,19 +663,16 @@ class Broker:
 
     def _deadline_ms(self, pubend: PubendId) -> int | None:
         """When a pubend must be looked at again even if nothing happens."""
-        path = self._paths[pubend]
-        at = [None if path.pubend is None else path.pubend.deadline_ms()]
-        if path.ack_dirty and path.ack_sent_ms is not None:
-            at.append(path.ack_sent_ms + self.network.parameters.ack_delay_ms)
+        at = self._paths[pubend].deadlines_ms(self.network.parameters.ack_delay_ms)
         if self._edge is not None:
             at.append(self._edge.deadline_ms(pubend))
         return min((each for each in at if each is not None), default=None)
 
-    def _send_down(self, path: Path, cell: CellId, message: CellMessage, step: _Step) -> None:
+    def _send_down(self, path: Path, cell: CellId, message: CellMessage, step: Step) -> None:
         further = path.tree.children[cell]
         step.effects += self._links.send_down(message.pubend, cell, further, message)
 
-    def _send_up(self, path: Path, message: CellMessage, step: _Step) -> None:
+    def _send_up(self, path: Path, message: CellMessage, step: Step) -> None:
         assert path.upstream is not None, f"{self.broker} hosts {message.pubend}: nothing is upstream"
         step.effects += self._links.send_up(message.pubend, path.upstream, path.last_sender, message)
 
@@ -695,5 +693,5 @@ class Broker:
 
     def _subends(self) -> Edge:
         if self._edge is None:
-            raise UsageError("E144", f"'{self.broker}' is no edge: it takes no subscribers")
+            raise UsageError("E144", f"'{self.broker}' is not an edge: it takes no subscribers")
         return self._edge

@@ -1,7 +1,7 @@
 """What was added to a network while it runs? Creations: a topic, with a pubend of its own at one broker.
 
 The description of a network is a file, and all brokers have the same. What is created later is a set that
-only grows: whoever hears of a creation writes it down and passes it on, so that in the end all brokers know
+only grows: a broker that hears of a creation stores it and passes it on, so that in the end all brokers know
 the same set, in whatever order and however often they heard of it.
 
 Two brokers may create one topic without knowing of each other. If they mean the same columns it is one topic
@@ -22,7 +22,7 @@ from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
 
-#: A broker refuses to create more topics when its network has so many: each costs every broker a stream.
+#: Maximum number of topics in a network: each costs every broker a stream.
 TOPICS_MAX = 1_000
 #: So many creations are remembered, the oldest ones: brokers that were apart may together exceed TOPICS_MAX.
 CREATIONS_MAX = 4 * TOPICS_MAX

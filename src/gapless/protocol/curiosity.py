@@ -81,6 +81,10 @@ class NackClock:
         due = urgent | self.noticed.where(TICK_MIN, TICK_MAX, lambda since: since <= old_enough)
         return self._ask(due, now_ms)
 
+    def reset(self) -> None:
+        """Nothing is missing and nothing was asked for; what was learned of answers stays."""
+        self.noticed, self.asked = TickMap(), TickMap()
+
     def hurry(self, now_ms: int) -> None:
         """The pubend is known to be there: ask again now for everything that was not asked just now."""
         self.noticed = _all_set(self.noticed, now_ms - self.parameters.gap_curiosity_ms)

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from gapless.model.ids import PubendId
 
-#: The heap may hold so many entries for each pubend that were replaced since.
+#: Maximum number of outdated heap entries per pubend.
 STALE_MAX = 4
 
 
@@ -56,7 +56,7 @@ class Deadlines:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[PubendId]:
-        """Those whose time has come, sorted. They stay due until they are put anew."""
+        """Those whose time has come, sorted. They stay due until they are set again."""
         found: list[tuple[int, PubendId]] = []
         self._drop_stale()
         while self._heap and self._heap[0][0] <= now_ms:

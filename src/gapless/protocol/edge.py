@@ -10,20 +10,27 @@ Implements docs/protocol.md, sections 8, 9 and 10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 
 from gapless.content.condition import Condition
 from gapless.content.cost import placing_cost
 from gapless.errors import SupersededError, UsageError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs, first_epoch, incarnation_of
+from gapless.model.epochs import EPOCH_ALL, EPOCH_NONE, Epoch, Epochs, first_epoch, incarnation_of
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
 from gapless.protocol.curiosity import NackClock
+from gapless.protocol.door import PubendDoor, StartRequest
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
-from gapless.protocol.events import FilterChangeRequested, Now, Order, SubscribeRequested, SubscriberSlow
+from gapless.protocol.events import (
+    FilterChangeRequested,
+    Now,
+    Order,
+    RoamersReached,
+    SubscribeRequested,
+    SubscriberSlow,
+)
 from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
@@ -38,6 +45,8 @@ ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the p
 STARTS_TOGETHER = mark(
     "starts_together", "a start tick was asked for that is wanted, or below what is wanted"
 )
+LOG_GAP = mark("log_gap", "a subscription went on in another log, and its subscriber was told of the gap")
+LOG_GAP_GREW = mark("log_gap_grew", "events of a lost log were thrown away before their subscriber had them")
 PLACED_LATER = mark("placed_later", "more subscriptions were granted than are placed in one step")
 CHANGE_OVER = mark("change_over", "the condition before a change was needed by nobody any more")
 
@@ -45,37 +54,6 @@ CHANGE_OVER = mark("change_over", "the condition before a change was needed by n
 PHASES_MAX = 8
 #: What it takes to begin a subscription beside its condition, in units of about a microsecond.
 PLACED_COST = 100
-
-
-@dataclass(slots=True)
-class _Request:
-    """A start request that waits for its grant."""
-
-    epoch: Epoch
-    wanted: Tick | None
-    sent_ms: int
-
-
-@dataclass(slots=True)
-class _Door:
-    """What the edge keeps per pubend: its lane, its groups, and who waits for a start tick."""
-
-    lane: Lane
-    topic: TopicId
-    groups: list[Group] = field(default_factory=list)
-    #: Phases that wait for their start tick, by their birth, which ascends.
-    pending: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
-    #: Those of them that the pubend has not granted, and those that it has: these are placed as soon as there
-    #: is time for it. In total order they may still wait for other pubends.
-    ungranted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
-    granted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
-    request: _Request | None = None
-    #: What the pubend said of earlier lives of this edge, and of events that it has lost.
-    seen: Epoch = EPOCH_NONE
-    lost_before: Tick = TICK_MIN
-    #: Restored subscriptions that wait for their start tick need the ticks from here on.
-    floor: Tick = TICK_MAX
-    delay_at_ms: int = 0
 
 
 class Edge:
@@ -96,13 +74,17 @@ class Edge:
         #: What was not yet told to the routing: an item for each phase that began or ended.
         self._begun: list[Want] = []
         self._ended: list[Want] = []
-        self._doors: dict[PubendId, _Door] = {}
+        self._doors: dict[PubendId, PubendDoor] = {}
         self._publisher: dict[PubendId, Group] = {}
         self._total: dict[TopicId, Group] = {}
         #: Deliveries that were not taken, with the group, and the laggard if it was for one alone.
         self._waiting: dict[int, tuple[Group, Subend | None]] = {}
         #: The merge of subscriptions that are older than the newest pubend of their topic.
         self._older: dict[SubscriptionId, Group] = {}
+        #: Gaps that grew, to be told of.
+        self._grown: list[Effect] = []
+        #: Members that have taken all below a change, and first wait for a start in a renewed log.
+        self._put_off: list[tuple[Group, Subend, Tick]] = []
         self.extend(network, istreams)
 
     def extend(self, network: Network, istreams: dict[PubendId, Istream]) -> None:
@@ -111,7 +93,7 @@ class Edge:
         for pubend, istream in istreams.items():
             lane = Lane(pubend, self.broker, istream, NackClock(self._parameters))
             self._publisher[pubend] = group = Group((lane,), self._parameters)
-            self._doors[pubend] = _Door(lane, network.pubends[pubend].topic, [group])
+            self._doors[pubend] = PubendDoor(lane, network.pubends[pubend].topic, [group])
         for topic in sorted({self._doors[pubend].topic for pubend in istreams}):
             before = self._total.get(topic)
             if before is not None:
@@ -156,7 +138,15 @@ class Edge:
 
     def _subscribe(self, event: SubscribeRequested, wanted: Mapping[PubendId, Tick]) -> Subend:
         slot = self._free_slots.pop() if self._free_slots else next(self._slots)
-        subend = Subend(event.subscription, slot, event.topic, event.order, [])
+        subend = Subend(
+            event.subscription,
+            slot,
+            event.topic,
+            event.order,
+            [],
+            logs=dict(event.logs),
+            roams=event.roams,
+        )
         self._subends[event.subscription] = subend
         self._add_phase(subend, event.condition, wanted, {})
         for condition, since in event.changes:
@@ -183,6 +173,7 @@ class Edge:
             for phase in subend.phases:
                 for waiting in (door.pending, door.ungranted, door.granted):
                     waiting.pop(phase.birth, None)
+            door.roaming.discard(subscription)
             if not door.pending:
                 door.floor = TICK_MAX
         self._ended += [(subend.topic, phase.condition) for phase in subend.phases]
@@ -202,6 +193,48 @@ class Edge:
         """The stamp of the current subscription set."""
         return Epochs({self.broker: self.epoch})
 
+    def check_stamps(self, runs: Sequence[Run]) -> None:
+        """Raise SupersededError when a stamp speaks of subscriptions of a later life of this edge."""
+        for _, _, stamp in runs:
+            if self.epoch < (seen := stamp.get(self.broker)) < EPOCH_ALL:
+                raise SupersededError(self.broker, self._incarnation, incarnation_of(seen))
+
+    def renewed(self, pubend: PubendId) -> None:
+        """A pubend has begun another log, which has lost its promises: all who read it ask for a start again.
+
+        In total order those who wait keep their places on the other pubends.
+        """
+        door = self._doors[pubend]
+        door.request, door.seen, door.lost_before = None, EPOCH_NONE, TICK_MIN
+        door.lane.renewed()
+        for subend in self._subends.values():
+            group = self.group_of(subend.subscription, pubend)
+            if group is not None and subend.phases[0].birth not in door.pending:
+                self._displace(subend, group)
+            for phase in subend.phases:
+                if phase.birth in door.pending:
+                    phase.granted.pop(pubend, None)
+                    door.granted.pop(phase.birth, None)
+                    door.ungranted[phase.birth] = (subend, phase)
+        door.ungranted = dict(sorted(door.ungranted.items()))
+        for each in sorted({each for group in door.groups for each in group.pubends}):
+            self._doors[each].pending = dict(sorted(self._doors[each].pending.items()))
+
+    def _displace(self, subend: Subend, group: Group) -> None:
+        """Let a reader of a group wait for its start once more, at the position that it has."""
+        first = subend.phases[0]
+        held = {each: group.acked(each) for each in group.pubends}
+        positions = group.positions(subend)
+        first.wanted = {**first.wanted, **positions}
+        first.asked.update(positions)
+        first.granted.update((each, (at, group.horizon)) for each, at in positions.items())
+        group.displace(subend)
+        for each in group.pubends:
+            door = self._doors[each]
+            door.pending[first.birth] = (subend, first)
+            # Without it nothing says that it may still need what it was handed and has not taken.
+            door.floor = min(door.floor, held[each])
+
     def granted(self, message: StartGrantMessage) -> list[Effect]:
         """A pubend says from which tick on the subscriptions of an epoch are gapless.
 
@@ -219,7 +252,11 @@ class Edge:
             if birth > message.epoch:
                 break
             if phase.asked.get(message.pubend) == message.wanted:
-                start = max(message.start, phase.wanted.get(message.pubend, TICK_MIN))
+                position = phase.wanted.get(message.pubend, TICK_MIN)
+                start = max(message.start, position)
+                if phase is subend.phases[0] and self._is_elsewhere(subend, message.pubend):
+                    # Not below its position: it would take an event there for one that it has.
+                    start = max(start, position + 1, message.log.began)
                 phase.granted[message.pubend] = (start, message.until)
                 del door.ungranted[birth]
                 door.granted[birth] = (subend, phase)
@@ -266,6 +303,11 @@ class Edge:
         lagging = [group.sent(subend) for group in self._groups_of(subend)]
         return self._merge(subend).pubends if any(lagging) else ()
 
+    def _is_elsewhere(self, subend: Subend, pubend: PubendId) -> bool:
+        """Whether the position of a subscription is in another log than the one that there is now."""
+        own, now = subend.logs.get(pubend, ""), self._doors[pubend].lane.istream.log.id
+        return bool(own and now) and own != now
+
     def slow(self, event: SubscriberSlow) -> tuple[PubendId, ...]:
         """A subscriber's queue overflowed: take it off the live path; returns the pubends to look at."""
         subend = self._subends.get(event.subscription)
@@ -276,10 +318,57 @@ class Edge:
         subend.slow = event.away or not subend.away
         subend.away = event.away
         self._drop_outstanding(subend)
+        first = subend.phases[0]
+        positions = dict(event.positions)
+        for pubend, base in subend.bases.items():
+            if positions.get(pubend, base) < base:
+                # It had not taken all of the log that is lost.
+                reached(LOG_GAP_GREW)
+                self._grown.append(self._confirm(subend, pubend, base, positions[pubend]))
+                positions[pubend] = base
         for group in self._groups_of(subend):
-            if all(subend.phases[0].birth not in self._doors[p].pending for p in group.pubends):
-                group.fall_behind(subend, dict(event.positions))
+            if all(first.birth not in self._doors[p].pending for p in group.pubends):
+                group.fall_behind(subend, positions)
+            elif any(p in subend.logs for p in group.pubends):
+                # It was displaced, and begins where it is now when it is placed again.
+                back = {
+                    p: at
+                    for p, at in positions.items()
+                    if p in group.pubends and at < first.wanted.get(p, TICK_MIN)
+                }
+                first.wanted = {**first.wanted, **back}
+                first.granted.update(
+                    (p, (at, first.granted[p][1])) for p, at in back.items() if p in first.granted
+                )
         return self._merge(subend).pubends
+
+    def _confirm(
+        self, subend: Subend, pubend: PubendId, start: Tick, lost_from: Tick | None
+    ) -> ConfirmSubscription:
+        door = self._doors[pubend]
+        return ConfirmSubscription(
+            subscription=subend.subscription,
+            slot=subend.slot,
+            pubend=pubend,
+            start=start,
+            seen=door.seen,
+            lost_before=door.lost_before,
+            log=door.lane.istream.log.id,
+            began=door.lane.istream.log.began,
+            lost_from=lost_from,
+        )
+
+    def roamed(self, event: RoamersReached) -> tuple[PubendId, ...]:
+        """Those who roam know how far they are; returns the pubends to look at."""
+        return (event.pubend,) if self._doors[event.pubend].roamed(event) else ()
+
+    def horizons(self, pubend: PubendId, now: Now) -> list[Effect]:
+        """Have those who roam told how far they are, now and then."""
+        door = self._doors[pubend]
+        if not door.roaming or now.ms < door.horizon_at_ms:
+            return []
+        door.horizon_at_ms = now.ms + self._parameters.horizon_ms
+        return door.horizon()
 
     def ack_expected(self, pubend: PubendId, before: Tick, now: Now) -> None:
         """The pubend misses acks below `before`: ask at once for everything that is unknown there."""
@@ -297,7 +386,11 @@ class Edge:
     def advance(self, pubends: set[PubendId]) -> list[Effect]:
         """Hand out what can be handed out on these pubends. Ends phases that are over, under a new epoch."""
         over = False
-        effects: list[Effect] = []
+        effects, self._grown = self._grown, []
+        put_off, self._put_off = self._put_off, []
+        for group, subend, settled in put_off:
+            if self._subends.get(subend.subscription) is subend:
+                over |= self._pass_by(group, subend, settled)
         groups = {id(g): g for pubend in sorted(pubends) for g in self._doors[pubend].groups}
         for group in groups.values():
             for deliver in group.advance(self._serials):
@@ -314,7 +407,7 @@ class Edge:
         self.epoch += over
         for pubend in pubends:
             door = self._doors[pubend]
-            door.lane.settled_below(self._position(door))
+            door.lane.settled_below(door.position)
         return effects
 
     def straight(self, pubend: PubendId, run: Run, batch: EventBatch) -> list[Deliver] | None:
@@ -366,15 +459,35 @@ class Edge:
             for phase in starting:
                 phase.asked[pubend] = wanted
         alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
-        door.request = _Request(max(alike), wanted, now.ms)
-        return [StartRequestMessage(pubend=pubend, edge=self.broker, epoch=door.request.epoch, wanted=wanted)]
+        door.request = StartRequest(max(alike), wanted, now.ms)
+        log, beyond = self._old_log(door)
+        return [
+            StartRequestMessage(
+                pubend=pubend,
+                edge=self.broker,
+                epoch=door.request.epoch,
+                wanted=wanted,
+                log=log,
+                beyond=beyond,
+            )
+        ]
+
+    def _old_log(self, door: PubendDoor) -> tuple[str, Tick]:
+        """A log that those who wait have positions in and that may be gone, and the highest of these."""
+        pubend = door.lane.pubend
+        old = [
+            (phase.wanted[pubend], subend.logs[pubend])
+            for subend, phase in door.ungranted.values()
+            if pubend in phase.wanted and subend.logs.get(pubend, "") not in ("", door.lane.istream.log.id)
+        ]
+        return (old[0][1], max(at for at, _ in old)) if old else ("", TICK_MIN)
 
     def acked(self, pubend: PubendId) -> Tick:
         """The tick below which no subend needs anything of this pubend; TICK_MIN for none."""
         door = self._doors[pubend]
         reading = [group.acked(pubend) for group in door.groups if group.has_readers]
         if reading:
-            return min(door.floor, *reading)
+            return min(door.floor, *reading, door.level if door.roaming else TICK_MAX)
         return min(door.floor, max(door.lane.istream.frontier, door.lane.expected))
 
     def ack_epoch(self, pubend: PubendId) -> Epoch:
@@ -392,7 +505,7 @@ class Edge:
 
     def position(self, pubend: PubendId) -> Tick:
         """The lowest horizon of the groups that read a pubend; TICK_MAX when none does."""
-        return self._position(self._doors[pubend])
+        return self._doors[pubend].position
 
     def deadline_ms(self, pubend: PubendId) -> int | None:
         """When this pubend must be looked at again even if nothing happens."""
@@ -402,6 +515,8 @@ class Edge:
             waiting.append(0)
         if door.request is not None:
             waiting.append(door.request.sent_ms + self._parameters.advertise_repeat_ms)
+        if door.roaming:
+            waiting.append(door.horizon_at_ms)
         if self._parameters.delay_curiosity_ms is not None and any(g.has_readers for g in door.groups):
             waiting.append(door.delay_at_ms)
         return min((at for at in waiting if at is not None), default=None)
@@ -502,17 +617,9 @@ class Edge:
                 break
             if phase is subend.phases[0]:
                 starts = group.place(subend)
-                effects += [
-                    ConfirmSubscription(
-                        subscription=subend.subscription,
-                        slot=subend.slot,
-                        pubend=each,
-                        start=starts[each],
-                        seen=self._doors[each].seen,
-                        lost_before=self._doors[each].lost_before,
-                    )
-                    for each in group.pubends
-                ]
+                for each in group.pubends if subend.roams else ():
+                    self._doors[each].roam(subend.subscription, starts[each])
+                effects += [self._begun_at(subend, each, starts[each]) for each in group.pubends]
             else:
                 since = group.change(subend, phase)
                 effects += [
@@ -525,9 +632,24 @@ class Edge:
                 del self._doors[each].pending[phase.birth]
         return effects
 
+    def _begun_at(self, subend: Subend, pubend: PubendId, start: Tick) -> ConfirmSubscription:
+        """A subscription was placed; if it was in another log before, something is lost."""
+        lost_from = None
+        log = self._doors[pubend].lane.istream.log
+        if self._is_elsewhere(subend, pubend):
+            reached(LOG_GAP)
+            position = subend.phases[0].wanted.get(pubend, start)
+            lost_from = position if log.began == TICK_MIN else min(position, log.began)
+            subend.bases[pubend] = start
+        subend.logs[pubend] = log.id
+        return self._confirm(subend, pubend, start, lost_from)
+
     def _pass_by(self, group: Group, subend: Subend, settled: Tick) -> bool:
-        before = list(subend.phases)
-        over = subend.pass_by(group.pubends, settled, self._merge(subend).pubends)
+        before, pubends = list(subend.phases), self._merge(subend).pubends
+        if any(before[0].birth in self._doors[each].pending for each in pubends):
+            self._put_off.append((group, subend, settled))
+            return False
+        over = subend.pass_by(group.pubends, settled, pubends)
         if over:
             reached(CHANGE_OVER)
             ended = before[: len(before) - len(subend.phases)]
@@ -563,15 +685,16 @@ class Edge:
             if subend.subscription in group.laggards
         )
 
-    def _position(self, door: _Door) -> Tick:
-        return min((group.horizon for group in door.groups if group.has_readers), default=TICK_MAX)
-
-    def _delay_curiosity(self, door: _Door, now: Now) -> None:
+    def _delay_curiosity(self, door: PubendDoor, now: Now) -> None:
+        if door.roaming and now.ms >= door.horizon_at_ms:
+            # Where nobody wants what is published, nothing comes by itself: the silence is asked for.
+            ago = self._parameters.horizon_ms * TICKS_PER_MS
+            door.lane.overdue = max(door.lane.overdue, now.clock - ago)
         delay_ms = self._parameters.delay_curiosity_ms
         if delay_ms is None or now.ms < door.delay_at_ms:
             return
         door.delay_at_ms = now.ms + delay_ms
-        position = self._position(door)
+        position = door.position
         if TICK_MIN < position < now.clock - delay_ms * TICKS_PER_MS:
             reached(DELAY_CURIOUS)
             door.lane.overdue = max(door.lane.overdue, now.clock)

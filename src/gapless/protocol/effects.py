@@ -16,16 +16,20 @@ from gapless.content.rows import Positions
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_NONE, Epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
-from gapless.model.ticks import TICK_MIN, Tick, TickArray, TickRange
+from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.creations import Creation
 from gapless.protocol.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """Log record: events with their ticks."""
+    """Log record: events with their ticks, and who published them."""
 
     batch: EventBatch
+    #: The note of the request that they came with.
+    note: bytes = b""
+    #: How many more rows would take as long; for the host, and not stored.
+    weight: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,7 @@ class AcceptPublish:
 
     pubend: PubendId
     token: int
-    ticks: TickArray
+    ticks: range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,11 @@ class RefusePublish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmSubscription:
-    """From `start` on, the subscription gets every matching event of `pubend`, once and in order."""
+    """From `start` on, the subscription gets every matching event of `pubend`, once and in order.
+
+    Comes again for a subscription that goes on in another log of the pubend, or that has lost more of the old
+    one than was known.
+    """
 
     subscription: SubscriptionId
     #: The small number that names the subscription in deliveries; used again only after it has ended.
@@ -124,6 +132,13 @@ class ConfirmSubscription:
     seen: Epoch = EPOCH_NONE
     #: Of the events below, the pubend has lost some before everybody had acked them.
     lost_before: Tick = TICK_MIN
+    #: The id of the pubend's log. A host that keeps the position of a subscription keeps it, too.
+    log: str = ""
+    #: The tick at which that log began.
+    began: Tick = TICK_MIN
+    #: Set when that log is not the one in which the subscription had its position: of the old log it gets
+    #: nothing more from here on, and of the new one nothing below `start`. Its subscriber has to be told.
+    lost_from: Tick | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +174,19 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellHorizon:
+    """All subscribers of `pubend` were handed everything below `before`, except those that are lagging.
+
+    Those that roam are to be told, behind what they were handed before. Answered by `RoamersReached` when
+    they have said so. Repeating is harmless.
+    """
+
+    pubend: PubendId
+    before: Tick
+    lagging: frozenset[SubscriptionId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RememberTopics:
     """Write down that these topics were created; answered by `TopicsLearned`. Repeating is harmless."""
 
@@ -183,6 +211,7 @@ Effect: TypeAlias = (
     | ConfirmSubscription
     | ConfirmChange
     | Deliver
+    | TellHorizon
     | RememberTopics
     | StartTimer
 )

@@ -6,7 +6,7 @@ Implements docs/protocol.md, section 4.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -57,6 +57,10 @@ class PublishRequested:
     rows: pa.RecordBatch | PackedRows
     #: The rows as an Arrow message, when they came as one.
     encoded: memoryview | None = None
+    #: What the log keeps beside the rows, so that nothing is stored twice; see `model.notes`.
+    note: bytes = b""
+    #: How many more rows would take as long, because of the documents in these.
+    weight: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,10 @@ class SubscribeRequested:
     #: Changes of the condition that an earlier life of the edge confirmed, the oldest first: what decides
     #: instead, per pubend from which tick on. Those of pubends that are not named are confirmed anew.
     changes: tuple[tuple[Condition, Mapping[PubendId, Tick]], ...] = ()
+    #: The ids of the logs in which `start` names positions that this subscription had before.
+    logs: Mapping[PubendId, str] = field(default_factory=dict)
+    #: Whether its subscriber may come back at another edge: nothing is acked that it does not know of.
+    roams: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +207,18 @@ class SubscriberSlow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoamersReached:
+    """All subscribers of `pubend` that roam have said that they have everything below `before`.
+
+    Ignored unless `roamers` is how many of them there are: one more or less is reported on its own.
+    """
+
+    pubend: PubendId
+    before: Tick
+    roamers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsLearned:
     """These topics were created, here or elsewhere, and the host has written it down.
 
@@ -215,6 +235,18 @@ class TimerFired:
     """The moment of the last `StartTimer` has come. An early or extra firing is harmless."""
 
 
+#: What subscribers do, and what becomes of what they are handed.
+SubscriberEvent: TypeAlias = (
+    SubscribeRequested
+    | SubscriptionsRestored
+    | FilterChangeRequested
+    | UnsubscribeRequested
+    | DeliveryTaken
+    | SubscriberReady
+    | SubscriberSlow
+    | RoamersReached
+)
+
 Event: TypeAlias = (
     BrokerStarted
     | PublishRequested
@@ -225,13 +257,7 @@ Event: TypeAlias = (
     | MessageReceived
     | LinkUp
     | LinkDown
-    | SubscribeRequested
-    | SubscriptionsRestored
-    | FilterChangeRequested
-    | UnsubscribeRequested
-    | DeliveryTaken
-    | SubscriberReady
-    | SubscriberSlow
+    | SubscriberEvent
     | TopicsLearned
     | TimerFired
 )

@@ -46,6 +46,8 @@ class StreamFigures:
 
     pubend: PubendId
     topic: TopicId
+    #: The id of its log; empty when nothing was heard of it.
+    log: str
     #: One past the last tick that anything is known of; None when nothing is.
     frontier: Tick | None
     #: One past the last event: of the pubend where it lives, else the last that came; None before the first.
@@ -143,6 +145,7 @@ def _stream(broker: Broker, pubend: PubendId) -> StreamFigures:
     return StreamFigures(
         pubend=pubend,
         topic=broker.network.pubends[pubend].topic,
+        log=istream.log.id,
         frontier=_told(istream.frontier),
         events_stop=_told(istream.events_stop if source is None else source.events_stop),
         acked=path.ack_sent[-1][0] if path.ack_sent else None,

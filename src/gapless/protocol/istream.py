@@ -1,9 +1,9 @@
 """What does this broker know of one pubend, and what has it asked for? The input stream.
 
-One istream per pubend holds the knowledge that came from upstream (from the pubend itself at its
-own broker), for all ostreams and subends below. Curiosity from below is consolidated here: a tick
-that was asked for a moment ago is not asked for again, whoever else lacks it. Asked ticks are
-forgotten after the minimum repetition interval, so that a repeated nack is fresh.
+One istream per pubend holds the knowledge that came from upstream (from the pubend itself at its own broker),
+for all ostreams and subends below. Curiosity from below is consolidated here: a tick that was asked for a
+moment ago is not asked for again for another asker. Asked ticks are forgotten after the minimum repetition
+interval, so that a repeated nack is fresh.
 
 All of it is soft state. When a bound is reached the stream forgets, and curiosity heals it.
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ids import PubendId
+from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.stream import KnowledgeStream, Run
 from gapless.model.tickmap import TickMap
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
@@ -46,6 +47,15 @@ class Istream:
     asked: TickMap[int] = field(default_factory=TickMap)
     #: One past the last event that came. Only grows; only people who look at a broker read it.
     events_stop: Tick = TICK_MIN
+    #: The log that all of this is about.
+    log: LogLife = UNNAMED
+
+    def renew(self, log: LogLife) -> None:
+        """The pubend has begun another log: what was known of the old one says nothing about it."""
+        self.log = log
+        self.stream = KnowledgeStream()
+        self.final_before = self.events_stop = TICK_MIN
+        self.asked = TickMap()
 
     def accumulate(
         self, runs: tuple[Run, ...], batch: EventBatch | None, final_before: Tick
@@ -63,7 +73,7 @@ class Istream:
         if self.asked:
             for start, stop, _ in news:
                 self.asked.clear(start, stop)
-            self.asked.drop_lowest(self.parameters.stream_runs_max)
+            self.asked.drop_highest(self.parameters.stream_runs_max)
         if not news:
             reached(KNOWLEDGE_REPEATED)
         return fresh + news, rows
@@ -84,7 +94,7 @@ class Istream:
             reached(NACK_FRESH_AGAIN)
         for start, stop in fresh.pairs():
             self.asked.set_range(start, stop, now_ms)
-        self.asked.drop_lowest(self.parameters.stream_runs_max)
+        self.asked.drop_highest(self.parameters.stream_runs_max)
         return fresh - again, again
 
     def _within_bound(self, ticks: TickSet, fresh_since: int) -> TickSet:
@@ -119,15 +129,16 @@ class Istream:
             and len(stream.known) <= parameters.stream_runs_max
         )
 
-    def forget_to_bounds(self, position: Tick) -> list[tuple[Tick, Tick]]:
-        """Forget until the bounds hold; returns the forgotten ranges.
+    def forget_to_bounds(self, position: Tick, bytes_max: int = TICK_MAX) -> list[tuple[Tick, Tick]]:
+        """Forget until the bounds hold, and at most `bytes_max` are left; returns the forgotten ranges.
 
         Ticks below `position` have been passed on by all who are in step, so they go first, oldest
         first. Above it the farthest go first: what comes next is needed next.
         """
         forgotten: list[tuple[Tick, Tick]] = []
         rows = self.stream.rows
-        while rows.nbytes > self.parameters.stream_bytes_max and rows.rows:
+        bytes_max = min(bytes_max, self.parameters.stream_bytes_max)
+        while rows.nbytes > bytes_max and rows.rows:
             low, stop = rows.lowest()
             high, _ = rows.highest()
             start, stop = (low, stop) if stop <= position else (high, TICK_MAX)

@@ -45,6 +45,8 @@ def _follows(before: KnowledgeMessage, after: KnowledgeMessage) -> bool:
     """Whether a message goes on behind another, of the same kind."""
     if before.pubend != after.pubend or not (before.first_time and after.first_time):
         return False
+    if before.log != after.log:
+        return False
     first, second = before.batch, after.batch
     if first is None or second is None or not (len(first) and len(second) and before.runs and after.runs):
         return False
@@ -60,6 +62,7 @@ def _one(group: list[KnowledgeMessage]) -> KnowledgeMessage:
         batch=EventBatch.joined([message.batch for message in group if message.batch is not None]),
         first_time=True,
         final_before=max(message.final_before for message in group),
+        log=group[0].log,
     )
 
 

@@ -42,6 +42,11 @@ class Lane:
     def __post_init__(self) -> None:
         self.requires.set_range(TICK_MIN, TICK_MAX, EPOCH_NONE)
 
+    def renewed(self) -> None:
+        """The pubend has begun another log: what was expected and asked of the old one is void."""
+        self.expected = self.overdue = TICK_MIN
+        self.clock.reset()
+
     def require(self, start: Tick, epoch: Epoch) -> None:
         """From `start` on there is a subscription that only silence of `epoch` or later speaks for."""
         self.requires.update(start, TICK_MAX, lambda old: epoch if old is None else max(old, epoch))

@@ -16,6 +16,7 @@ from gapless.content.condition import Condition
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_NONE, Epoch, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.creations import Creation
@@ -32,6 +33,8 @@ class KnowledgeMessage:
     first_time: bool
     #: No tick below this one is needed by anybody any more.
     final_before: Tick
+    #: The log that has these ticks.
+    log: LogLife = UNNAMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,8 @@ class AckMessage:
 
     pubend: PubendId
     runs: tuple[tuple[Tick, Epochs], ...]
+    #: The id of the log that has these ticks.
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,8 @@ class AckExpectedMessage:
 
     pubend: PubendId
     before: Tick
+    #: The log that the tick is in.
+    log: LogLife = UNNAMED
 
 
 #: What somebody wants of a topic.
@@ -106,6 +113,9 @@ class StartRequestMessage:
     epoch: Epoch
     #: The earliest tick that is wanted, None for "from now on".
     wanted: Tick | None
+    #: Some of them had come up to `beyond` in the log of this id: a new log must go on above that.
+    log: str = ""
+    beyond: Tick = TICK_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +134,19 @@ class StartGrantMessage:
     seen: Epoch = EPOCH_NONE
     #: Of the events below, some were lost before everybody had acked them.
     lost_before: Tick = TICK_MIN
+    #: The log that made the promise.
+    log: LogLife = UNNAMED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogKnownMessage:
+    """Upstream: what was said contradicts this log, which is known here up to the tick `known`."""
+
+    pubend: PubendId
+    log: LogLife
+    known: Tick
+    #: One past the last event that is known of it.
+    events: Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +154,13 @@ class LinkStatusMessage:
     """To every neighbour, now and then: which cells the sender has a working link to."""
 
     reaches: frozenset[CellId]
-    #: The digest of the creations that the sender knows: whoever knows others tells them.
+    #: The digest of the creations that the sender knows: a neighbour that knows others sends them.
     topics: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsMessage:
-    """To every neighbour: these topics were created. Whoever has not heard of one passes it on."""
+    """To every neighbour: these topics were created. A broker to which one is new passes it on."""
 
     creations: tuple[Creation, ...]
 
@@ -151,7 +174,13 @@ class SidewaysMessage:
 
 
 CellMessage: TypeAlias = (
-    KnowledgeMessage | AckMessage | NackMessage | AckExpectedMessage | StartRequestMessage | StartGrantMessage
+    KnowledgeMessage
+    | AckMessage
+    | NackMessage
+    | AckExpectedMessage
+    | StartRequestMessage
+    | StartGrantMessage
+    | LogKnownMessage
 )
 Message: TypeAlias = (
     CellMessage

@@ -40,7 +40,7 @@ CURIOSITY_FORGOTTEN = mark(
     "curiosity_forgotten", "an ostream reached its bound of curious runs and forgot some"
 )
 
-#: An ack carries at most so many runs; the epochs of the later ones are met into one.
+#: Maximum number of runs in an ack; the epochs of further ones are met into the last.
 ACK_RUNS_MAX = 8
 
 
@@ -187,7 +187,7 @@ class Ostream:
         self._no_longer_curious(runs, wants)
         for start, stop in unknown.pairs():
             self.curious.set_range(start, stop, asker)
-        if self.curious.drop_lowest(self.runs_max):
+        if self.curious.drop_highest(self.runs_max):
             reached(CURIOSITY_FORGOTTEN)
         return (Telling(runs, rows, first_time=False, to=asker) if runs else None), unknown
 
@@ -282,13 +282,13 @@ class Ostream:
         for start, stop, stamp in runs:
             if stamp.covers(need):
                 self.curious.clear(start, stop)
-        if self.curious.drop_lowest(self.runs_max):
+        if self.curious.drop_highest(self.runs_max):
             reached(CURIOSITY_FORGOTTEN)
 
     def _withhold(self, runs: list[Run]) -> None:
         for start, stop, stamp in runs:
             self.withheld.update(start, stop, joining(stamp))
-        self.withheld.drop_lowest(self.runs_max)
+        self.withheld.drop_highest(self.runs_max)
 
     def _settle_data(self, start: Tick, stop: Tick, stamp: Epochs) -> None:
         for _, _, old in self.passed.runs(start, stop):

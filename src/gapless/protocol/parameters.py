@@ -27,7 +27,7 @@ class Parameters:
     gap_curiosity_ms: int = 200
     #: The least time between two nacks for one tick, and the first guess of NRT.
     nack_repeat_min_ms: int = 600
-    #: NRT never backs off beyond this.
+    #: Maximum of NRT after backing off.
     nack_repeat_max_ms: int = 20_000
     #: DCT: how far a doubt horizon may trail the clock before the subend asks. None: for ever.
     delay_curiosity_ms: int | None = None
@@ -41,31 +41,35 @@ class Parameters:
     publish_ahead_ms: int = 1_000
     #: How far beyond its clock a pubend follows the ticks of others; no longer leap of a clock is believed.
     ticks_ahead_ms: int = 86_400_000
-    #: Acks are not sent more often than this.
+    #: Minimum time between two acks of one pubend.
     ack_delay_ms: int = 50
+    #: How often subscribers that roam are told how far they are, when they do not know it from their events.
+    horizon_ms: int = 5_000
     #: How often brokers tell their neighbours which cells they reach.
     link_status_ms: int = 1_000
-    #: A neighbour that said nothing for so long is taken for dead.
+    #: How long a neighbour may be silent before it is considered dead.
     link_silent_ms: int = 5_000
     #: How long an advertisement or a start request waits for its answer before it is repeated.
     advertise_repeat_ms: int = 500
-    #: A nack is cut into ranges of about so many ticks, ...
+    #: Approximate maximum number of ticks in one nack; longer ranges are split.
     nack_ticks_max: int = 500_000
-    #: ... but into no more than so many.
+    #: Approximate maximum number of nacks into which a range is split.
     nack_parts_max: int = 16
-    #: How many rows one message, one read of the log or one delivery may carry.
+    #: Maximum number of rows in one message, one read of the log or one delivery.
     message_rows_max: int = 16_384
-    #: How many conditions one advertisement may carry; more travel in parts.
+    #: Maximum number of conditions in one advertisement; more travel in parts.
     message_conditions_max: int = 512
-    #: How much work a broker does in one step to compare conditions, in units of about a microsecond.
+    #: Maximum work per step for comparing conditions, in units of about a microsecond.
     compare_work_max: int = 10_000
-    #: How much work a broker does in one step to begin subscriptions that were granted, in the same units.
+    #: Maximum work per step for beginning granted subscriptions, in the same units.
     place_work_max: int = 3_000
-    #: How many bytes of data rows one stream of a broker keeps; beyond, it forgets.
+    #: Maximum bytes of data rows that one stream keeps; beyond, it forgets.
     stream_bytes_max: int = 64 * 2**20
-    #: How many runs one stream keeps; beyond, it forgets.
+    #: Maximum bytes of data rows that all streams of a broker keep together; beyond, the largest forgets.
+    broker_bytes_max: int = 128 * 2**20
+    #: Maximum number of runs that one stream keeps; beyond, it forgets.
     stream_runs_max: int = 4_096
-    #: How many deliveries of one group, or of one laggard, may wait to be taken before no more is handed out.
+    #: Maximum number of untaken deliveries of one group, or of one laggard; then no more is handed out.
     deliveries_waiting_max: int = 65_536
 
     def __post_init__(self) -> None:

@@ -16,8 +16,9 @@ import numpy as np
 
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import EPOCH_NONE
+from gapless.model.epochs import EPOCH_NONE, LIVES_MAX
 from gapless.model.ids import BrokerId, CellId
+from gapless.model.logs import UNNAMED
 from gapless.model.ticks import TICK_MAX, TICK_MIN
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, is_pubend_name, is_topic_name
 from gapless.protocol.messages import (
@@ -28,6 +29,7 @@ from gapless.protocol.messages import (
     CellMessage,
     KnowledgeMessage,
     LinkStatusMessage,
+    LogKnownMessage,
     Message,
     NackMessage,
     SidewaysMessage,
@@ -57,7 +59,7 @@ class Peers:
         Raises PeerError, naming the sender and its fault, unless it may send this message.
         """
         if sender not in self._neighbours:
-            raise PeerError("E203", f"'{sender}' is no neighbour of '{self._broker}'")
+            raise PeerError("E203", f"'{sender}' is not a neighbour of '{self._broker}'")
         match message:
             case LinkStatusMessage():
                 self._check_status(sender, message)
@@ -112,7 +114,10 @@ class Peers:
             case NackMessage(ticks=ticks):
                 wrong = not ticks or not _are_ticks(ticks.start, ticks.stop)
             case StartRequestMessage(edge=edge):
-                wrong = edge not in self._edges_behind(sender, message) or not _are_ticks(message.wanted or 0)
+                wrong = edge not in self._edges_behind(sender, message)
+                wrong = wrong or not _are_ticks(message.wanted or 0, message.beyond)
+            case LogKnownMessage():
+                wrong = not _are_ticks(message.known, message.events)
             case StartGrantMessage(edge=edge):
                 edges = self._network.tree_of(message.pubend).edges[self._cell]
                 wrong = edge not in edges or not _are_ticks(message.start, message.until)
@@ -120,7 +125,14 @@ class Peers:
                 wrong = not _are_ticks(before)
             case _:
                 assert_never(message)
-        if wrong:
+        log = (
+            message.log
+            if isinstance(
+                message, LogKnownMessage | StartGrantMessage | KnowledgeMessage | AckExpectedMessage
+            )
+            else UNNAMED
+        )
+        if wrong or not (_are_ticks(log.floor, log.events, log.began) and 0 <= log.life <= LIVES_MAX):
             raise PeerError(
                 "E205", f"'{sender}' sent a {type(message).__name__} that makes no sense: {message}"
             )

@@ -21,9 +21,11 @@ from typing import assert_never
 import numpy as np
 import pyarrow as pa
 
+from gapless.errors import SupersededError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, EPOCH_NONE, Epoch, Epochs, incarnation_of
 from gapless.model.ids import BrokerId, PubendId
+from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.packed import PackedRows
 from gapless.model.stream import Run
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
@@ -41,9 +43,14 @@ from gapless.protocol.effects import (
     StartRecord,
     TrimLog,
 )
-from gapless.protocol.events import Now, RecordsRead
+from gapless.protocol.events import Now, PublishRequested, RecordsRead
 from gapless.protocol.marks import mark, reached
-from gapless.protocol.messages import KnowledgeMessage, StartGrantMessage, StartRequestMessage
+from gapless.protocol.messages import (
+    KnowledgeMessage,
+    LogKnownMessage,
+    StartGrantMessage,
+    StartRequestMessage,
+)
 from gapless.protocol.parameters import Parameters
 
 #: A pubend that nobody wants tells so much silence more.
@@ -58,20 +65,23 @@ ACK_CAPPED = mark("ack_capped", "an ack made under older epochs was not believed
 ACK_EXPECTED = mark("ack_expected", "a pubend missed acks and said so")
 CURIOSITY_IN_LOG = mark("curiosity_in_log", "curiosity was answered by reading the log")
 PUBLISH_FAILED = mark("publish_failed", "a record could not be written and its events were refused")
+OLD_LOG_PASSED = mark("old_log_passed", "a new log went on above the ticks that edges had of the old one")
+FELL_BEHIND = mark("fell_behind", "a broker heard of a life of its own that is not behind it, and ended")
+OLDER_COPY = mark("older_copy", "a pubend heard that others know more of its log than there is")
 RECOVERED = mark("pubend_recovered", "a pubend started from a log with history")
 
 #: Start ticks kept per edge; beyond, the two oldest become one that is at least as careful.
 STARTS_MAX = 64
 #: Grants remembered per edge for repeated requests.
 GRANTS_MAX = 256
-#: So many events are worth a message of their own: putting them together with others would copy them.
+#: From this many events on, a batch gets its own message: joining it with others would copy it.
 TELL_ROWS_WORTH = 512
-#: And so many bytes are; no more than this is put together.
+#: The same in bytes, and the maximum that is joined.
 TELL_BYTES_WORTH = 2**18
 #: Start requests that wait for their advertisement; beyond, they are dropped and the edge repeats them.
 EARLY_MAX = 256
-#: Each reservation of a pubend that stays idle covers twice the time of the one before, up to so many times
-#: `reserve_ms`: what a crash skips stays in proportion to how long nothing was published.
+#: Each reservation of an idle pubend covers twice the time of the previous one, up to this many times
+#: `reserve_ms`: what a crash skips stays in proportion to the idle time.
 RESERVE_GROWTH_MAX = 10
 
 
@@ -90,6 +100,9 @@ class Recovered:
     kept_from: Tick = TICK_MAX
     #: Of the events below, the host knows that some are lost which not everybody had acked.
     lost_before: Tick = TICK_MIN
+    #: The id that the host gave the log, and the tick at which it began; see `LogLife`.
+    log_id: str = ""
+    began: Tick = TICK_MIN
 
     @property
     def floor(self) -> Tick:
@@ -192,12 +205,18 @@ class Pubend:
     reserve_growth: int = 1
     #: The highest tick that was asked for and lay too far beyond the clock to be followed.
     asked_beyond: Tick = TICK_MIN
+    #: The name of its log in this life.
+    log: LogLife = UNNAMED
 
     @staticmethod
-    def recover(pubend: PubendId, parameters: Parameters, log: Recovered, now: Now) -> Pubend:
+    def recover(
+        pubend: PubendId, parameters: Parameters, log: Recovered, now: Now, incarnation: int = 0
+    ) -> Pubend:
         """A pubend that goes on where its log ends."""
         floor = log.floor
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
+        if log.log_id:
+            self.log = LogLife(log.log_id, incarnation, floor, log.next_tick, log.began)
         self.released = self.releasing = self.releasable = log.released
         self.kept_from, self.lost_before = log.kept_from, log.lost_before
         self.events_stop = log.next_tick
@@ -216,36 +235,31 @@ class Pubend:
             reached(RECOVERED)
         return self
 
-    def publish(
-        self,
-        rows: pa.RecordBatch | PackedRows,
-        publish_token: int,
-        now: Now,
-        encoded: memoryview | None = None,
-    ) -> list[Effect]:
+    def publish(self, event: PublishRequested, rows: pa.RecordBatch | PackedRows, now: Now) -> list[Effect]:
         """Give the rows their ticks and log them. Nobody hears of them before they are durable.
 
-        `encoded` are the rows as an Arrow message, when they came as one. Refused while the log is too far
-        behind: what waits for the disk is held in memory. Refused also while ticks are too far ahead of time:
-        every other pubend in a total order has to follow them.
+        `rows` are those of the event, in the schema of the topic. Refused while the log is too far behind:
+        what waits for the disk is held in memory. Refused also while ticks are too far ahead of time: every
+        other pubend in a total order has to follow them.
         """
         waiting = sum(p.record.batch.nbytes for p in self.pending if isinstance(p.record, BatchRecord))
         if waiting > self.parameters.stream_bytes_max:
             reason = f"the log is behind by {waiting} bytes: try again when it has caught up"
-            return [RefusePublish(pubend=self.pubend, token=publish_token, reason=reason)]
+            return [RefusePublish(pubend=self.pubend, token=event.token, reason=reason)]
         time = self._time(now)
         ahead_ms = (self.next_tick - time) // TICKS_PER_MS
         if ahead_ms > self.parameters.publish_ahead_ms:
             reason = f"more than one event a microsecond: ticks are {ahead_ms} ms ahead: try again later"
-            return [RefusePublish(pubend=self.pubend, token=publish_token, reason=reason)]
+            return [RefusePublish(pubend=self.pubend, token=event.token, reason=reason)]
         self.reserve_growth = 1
         first = max(self.next_tick, time)
         if now.clock < self.next_tick:
             reached(CLOCK_HELD)
         ticks = np.arange(first, first + rows.num_rows, dtype=np.int64)
         self.next_tick = first + rows.num_rows
-        record = BatchRecord(batch=EventBatch(ticks, rows, encoded=encoded))
-        return [self._append(record, publish_token)]
+        encoded = event.encoded if rows is event.rows else None
+        batch = EventBatch(ticks, rows, encoded=encoded)
+        return [self._append(BatchRecord(batch=batch, note=event.note, weight=event.weight), event.token)]
 
     def durable(
         self, token: int, now: Now
@@ -260,9 +274,9 @@ class Pubend:
             match done.record:
                 case BatchRecord(batch=batch):
                     batches.append(batch)
-                    effects.append(
-                        AcceptPublish(pubend=self.pubend, token=done.publish_token, ticks=batch.ticks)
-                    )
+                    # One request gets ticks that follow each other.
+                    ticks = range(batch.first, batch.last + 1)
+                    effects.append(AcceptPublish(pubend=self.pubend, token=done.publish_token, ticks=ticks))
                 case ReserveRecord(before=before):
                     self.reserved = max(self.reserved, before)
                 case StartRecord():
@@ -322,6 +336,30 @@ class Pubend:
         self.owed -= done
         reached(CURIOSITY_IN_LOG)
         return self._read_next(), [self._retransmission(done, event.batch)]
+
+    def contradicted(self, broker: BrokerId, message: LogKnownMessage) -> None:
+        """Somebody knows something else of this pubend than what this log says.
+
+        Raises SupersededError when it is right: this life has fallen behind, or the log is an older copy.
+        What this life has added to an older copy is kept: the log begins anew where this life did.
+        """
+        known, own = message.log, self.log
+        has_more = message.known > own.floor or message.events > own.events
+        is_behind = known.life > own.life or (known.life == own.life and known != own)
+        is_older_copy = known.id == own.id and (is_behind or (has_more and known.life < own.life))
+        if is_behind or is_older_copy:
+            reached(OLDER_COPY if is_older_copy else FELL_BEHIND)
+            older_copy = self.pubend if is_older_copy else None
+            raise SupersededError(
+                broker, own.life, max(known.life, own.life), older_copy=older_copy, began=own.floor
+            )
+
+    def pass_old_log(self, request: StartRequestMessage, now: Now) -> None:
+        """Go on above the ticks that an edge had of an earlier log: it takes nothing below for new."""
+        if request.log not in ("", self.log.id) and request.beyond >= self.next_tick:
+            reached(OLD_LOG_PASSED)
+            self._follow(request.beyond + 1, now)
+            self.next_tick = max(self.next_tick, min(request.beyond + 1, self.time_tick))
 
     def start_requested(
         self, request: StartRequestMessage, known_epoch: Epoch
@@ -453,6 +491,7 @@ class Pubend:
             batch=batch if batch is not None and len(batch) else None,
             first_time=first_time,
             final_before=self.released,
+            log=self.log,
         )
 
     def _append(self, record: Record, publish_token: int = -1) -> AppendRecord:
@@ -496,6 +535,7 @@ class Pubend:
             until=self.told,
             seen=self._seen(record),
             lost_before=self.lost_before,
+            log=self.log,
         )
 
     def _seen(self, record: StartRecord) -> Epoch:

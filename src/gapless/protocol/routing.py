@@ -29,10 +29,10 @@ from itertools import islice
 
 from gapless.content.condition import Condition
 from gapless.content.cost import placing_cost
-from gapless.content.forest import Change, Forest
+from gapless.content.covering.forest import CoveringChange, Forest
+from gapless.content.covering.work import Work
 from gapless.content.selection import Selection
 from gapless.content.size import size_of
-from gapless.content.work import Work
 from gapless.errors import PeerError, SupersededError
 from gapless.model.epochs import NEVER, Epochs, incarnation_of
 from gapless.model.ids import BrokerId, CellId, TopicId
@@ -68,16 +68,16 @@ ADVERTISEMENT_DROPPED = mark(
     "advertisement_dropped", "parts of an advertisement were dropped because a newer one came"
 )
 
-#: Changes are kept so that a neighbour that is a little behind need not get a whole set: so many at least,
-#: counting one for each version and each condition, and as many as there are conditions to advertise.
+#: Minimum number of changes kept, so that a neighbour that is slightly behind need not get a whole set,
+#: counting one for each version and each condition; at most as many as there are conditions to advertise.
 CHANGES_MAX = 64
-#: A part of an advertisement has about so many bytes at most, so that it fits into a frame.
+#: Approximate maximum size of a part of an advertisement in bytes, so that it fits into a frame.
 PART_BYTES_MAX = 2**20
 #: To take in a part of an advertisement is about so much work at most, unless it has one condition only.
 PART_WORK_MAX = 20_000
-#: When more conditions than this go at once, and fewer stay, it is cheaper to count anew.
+#: When more conditions than this are removed at once, and fewer stay, recounting is cheaper.
 REBUILT_MIN = 1_024
-#: Conditions that there was no work left to compare are compared later, a part every so many milliseconds.
+#: Interval in milliseconds at which conditions left over for lack of work are compared.
 SETTLE_MS = 50
 #: So many conditions of one broker below are kept; a broker that advertises more is cut off.
 WANTS_MAX = 2**20
@@ -256,7 +256,7 @@ class _Root:
         if self.touched.pop(want, None) is None:
             self.touched[want] = was
 
-    def _touch(self, topic: TopicId, change: Change) -> None:
+    def _touch(self, topic: TopicId, change: CoveringChange) -> None:
         for was, conditions in ((False, change.maximal), (True, change.covered)):
             for condition in conditions:
                 self.toggle((topic, condition), was=was)
@@ -381,10 +381,9 @@ class Routing:
         if upward is None or message.origin != self._broker:
             return
         if message.version is not None and message.version > state.version:
+            # Epochs of this life would be taken for those of another one: silence for data.
             seen, ours = incarnation_of(message.version), incarnation_of(self._first_version)
-            if seen > ours:
-                # Epochs of this life would be taken for those of another one: silence for data.
-                raise SupersededError(self._broker, ours, seen)
+            raise SupersededError(self._broker, ours, seen)
         transfer = upward.transfer
         if message.staged is not None:
             if transfer is not None and message.staged == (transfer.version, transfer.at):
@@ -393,7 +392,7 @@ class Routing:
                 if transfer.at == len(transfer.parts):
                     reached(ADVERTISED_FROM_THE_START)
                     transfer.at = 0
-        elif message.version is None or message.version > state.version:
+        elif message.version is None:
             state.upward[sender] = _Upward()
         elif upward.acked != message.version:
             # An older version is believed, too: it may have forgotten the newer one. If that is old news, it
@@ -516,7 +515,7 @@ class Routing:
             found.epochs = epochs
 
     def _rebuild(self, state: _Root, cell: CellId) -> None:
-        """Count anew what is wanted: of an edge that was restarted all is gone, and little is left."""
+        """Recount what is wanted: after the restart of an edge most of it is gone."""
         before = dict.fromkeys(state.advertised())
         state.forests, state.unsettled = {}, {}
         topics = sorted(state.topics.intersection(self._own))

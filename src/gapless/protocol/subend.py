@@ -39,6 +39,7 @@ from gapless.protocol.effects import Deliver
 from gapless.protocol.events import Order
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
+from gapless.protocol.merging import Merged, cut
 from gapless.protocol.parameters import Parameters
 
 BEYOND_DOUBT_HELD = mark("beyond_doubt_held", "data beyond the doubt horizon waited for a gap to be filled")
@@ -102,10 +103,15 @@ class Subend:
     phases: list[Phase]
     #: It was reported slow, and has neither taken anything nor been reported ready since.
     slow: bool = False
-    #: Its subscriber is not there to take anything.
+    #: Its subscriber is not there to take anything; it may come back at another edge.
     away: bool = False
+    roams: bool = False
     #: The serials of the deliveries handed to it as a laggard that it has not taken.
     outstanding: set[int] = field(default_factory=set)
+    #: Per pubend the id of the log in which its position is.
+    logs: dict[PubendId, str] = field(default_factory=dict)
+    #: Per pubend that has lost a log: where it began in the one that came after.
+    bases: dict[PubendId, Tick] = field(default_factory=dict)
 
     def in_force(self, pubend: PubendId, tick: Tick) -> tuple[Phase, Tick]:
         """The phase that decides of a tick, and the tick up to which it does."""
@@ -151,20 +157,6 @@ class CatchUp:
     def settle(self) -> None:
         """All before the oldest delivery that was not taken is taken; what was taken out of turn waits."""
         self.taken = next(iter(self.outstanding.values()), self.handed)
-
-
-@dataclass(slots=True)
-class Merged:
-    """Rows of one or several pubends in delivery order."""
-
-    batch: EventBatch
-    source: Positions | None
-
-    def where(self, rows: Positions) -> Merged:
-        """The rows at these positions."""
-        if len(rows) == len(self.batch):
-            return self
-        return Merged(self.batch.take(rows), None if self.source is None else self.source[rows])
 
 
 @dataclass(slots=True)
@@ -246,16 +238,15 @@ class Group:
         if subend.slot in self.index:
             self.switches.setdefault(since, {})[subend.subscription] = subend
             self._switch()
+        self.stir(subend)
         return since
 
     def passed(self) -> list[tuple[Subend, Tick]]:
         """Members that have taken all below a change of their condition, and up to where they have."""
         found: list[tuple[Subend, Tick]] = []
-        if self.passing:
-            settled = self._settled()
-            for since in sorted(since for since in self.passing if since <= settled):
-                members = self.passing.pop(since).values()
-                found += [(subend, settled) for subend in members if subend.slot in self.index]
+        settled = self._settled() if self.passing else TICK_MIN
+        for since in sorted(since for since in self.passing if since <= settled):
+            found += [(each, settled) for each in self.passing.pop(since).values() if each.slot in self.index]
         return found
 
     def remove(self, subend: Subend) -> None:
@@ -310,6 +301,23 @@ class Group:
     def known_now(self) -> tuple[int, ...]:
         """Differs whenever more or less is known to laggards: while it stays, those who are stuck stay so."""
         return (self.horizon, *(lane.istream.stream.known.version for lane in self.lanes))
+
+    def positions(self, subend: Subend) -> dict[PubendId, Tick]:
+        """Per pubend the tick below which a reader was handed everything."""
+        lag = self.laggards.get(subend.subscription) or self.parked.get(subend.subscription)
+        if lag is not None:
+            return dict(lag.handed)
+        at = max(self.horizon, self.late_starts.get(subend.slot, TICK_MIN))
+        return dict.fromkeys(self.pubends, at)
+
+    def displace(self, subend: Subend) -> None:
+        """Take a reader out until it is placed again. What it was handed, it may still take."""
+        lag = self.laggards.get(subend.subscription)
+        if lag is not None:
+            self.put_apart({serial: min(at.values()) for serial, at in lag.outstanding.items()})
+        self.remove(subend)
+        self.lacking.clear()
+        self.newcomers.clear()
 
     def stir(self, subend: Subend) -> None:
         """Something has changed for a laggard: look at it again, even if nothing else has."""
@@ -405,7 +413,7 @@ class Group:
         reached(LAGGARD_REJOINED)
         del self.laggards[subend.subscription]
         self._gone(subend)
-        self._put_apart({serial: min(at.values()) for serial, at in lag.outstanding.items()})
+        self.put_apart({serial: min(at.values()) for serial, at in lag.outstanding.items()})
         self._join(subend, max(lag.handed.values()))
         return True
 
@@ -429,7 +437,7 @@ class Group:
             heappop(heap)
         return min(self.horizon, oldest, heap[0][0] if heap else TICK_MAX)
 
-    def _put_apart(self, deliveries: Mapping[int, Tick]) -> None:
+    def put_apart(self, deliveries: Mapping[int, Tick]) -> None:
         """These deliveries wait beside those that ascend."""
         self.waiting_apart.update(deliveries)
         for serial, tick in deliveries.items():
@@ -471,6 +479,10 @@ class Group:
                 phase, until = lag.subend.in_force(lane.pubend, start)
                 stop = min(self.horizon, start + lag.window, until)
                 parts.append(lane.gaps_under(start, stop, phase.birth))
+                _, change = lag.subend.in_force(lane.pubend, min(lag.handed.values()))
+                if self.horizon < change < TICK_MAX:
+                    # It comes to the tick of a change no earlier than the horizon that it chases.
+                    parts.append(lane.gaps(self.horizon, change))
         lacking = parts[0] if len(parts) == 1 else TickSet.of(*(run for part in parts for run in part))
         self.lacking[lane.pubend] = (known, lacking)
         return lacking
@@ -538,7 +550,7 @@ class Group:
 
     def _begin_at(self, horizon: Tick) -> None:
         """Nobody reads here: the stream goes on at another place, which may be an earlier one."""
-        self._put_apart(self.waiting)
+        self.put_apart(self.waiting)
         self.waiting.clear()
         self.horizon = horizon
 
@@ -572,10 +584,8 @@ class Group:
             reached(MERGE_HELD if len(self.lanes) > 1 else BEYOND_DOUBT_HELD)
 
     def _last_row(self) -> Tick:
-        spans = [
-            lane.istream.stream.rows.highest()[1] for lane in self.lanes if lane.istream.stream.rows.rows
-        ]
-        return max(spans, default=TICK_MIN)
+        held = (lane.istream.stream.rows for lane in self.lanes)
+        return max((rows.highest()[1] for rows in held if rows.rows), default=TICK_MIN)
 
     def _pieces(
         self, start: dict[PubendId, Tick], stop: Tick, *, laggard: bool = False
@@ -604,9 +614,9 @@ class Group:
                 low = {pubend: max(at, reach) for pubend, at in low.items()}
                 at = 0
                 while merged is not None and at < len(merged.batch):
-                    cut = _cut(merged.batch, at, rows_max)
-                    yield merged.where(np.arange(at, cut)), int(merged.batch.ticks[cut - 1]) + 1
-                    at = cut
+                    stop_at = cut(merged.batch, at, rows_max)
+                    yield merged.where(np.arange(at, stop_at)), int(merged.batch.ticks[stop_at - 1]) + 1
+                    at = stop_at
         if stop > min(start.values()):
             yield None, stop
 
@@ -687,11 +697,3 @@ class Group:
             source=merged.source,
             laggard=laggard,
         )
-
-
-def _cut(batch: EventBatch, start: int, rows_max: int) -> int:
-    """Where to end a piece that begins at `start`: rows of one tick stay together."""
-    cut = min(len(batch), start + rows_max)
-    while cut < len(batch) and batch.ticks[cut] == batch.ticks[cut - 1]:
-        cut += 1
-    return cut

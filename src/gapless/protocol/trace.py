@@ -41,6 +41,7 @@ from gapless.protocol.effects import (
     SendMessage,
     StartRecord,
     StartTimer,
+    TellHorizon,
     TrimLog,
 )
 from gapless.protocol.events import (
@@ -57,7 +58,9 @@ from gapless.protocol.events import (
     RecordFailed,
     RecordsRead,
     RetentionMoved,
+    RoamersReached,
     SubscribeRequested,
+    SubscriberEvent,
     SubscriberReady,
     SubscriberSlow,
     SubscriptionsRestored,
@@ -72,6 +75,7 @@ from gapless.protocol.messages import (
     AdvertisementMessage,
     KnowledgeMessage,
     LinkStatusMessage,
+    LogKnownMessage,
     Message,
     NackMessage,
     SidewaysMessage,
@@ -86,18 +90,8 @@ Entry: TypeAlias = tuple[int, BrokerId, Item]
 #: The subscriptions behind the slots of one broker's deliveries.
 SlotNames: TypeAlias = Mapping[int, SubscriptionId]
 
-#: Up to so many ticks or slots are listed; more are counted.
+#: Maximum number of ticks or slots listed individually; more are counted.
 LISTED_MAX = 8
-
-_SubscriberEvent: TypeAlias = (
-    SubscribeRequested
-    | SubscriptionsRestored
-    | FilterChangeRequested
-    | UnsubscribeRequested
-    | DeliveryTaken
-    | SubscriberReady
-    | SubscriberSlow
-)
 
 
 def describe(item: Item, names: SlotNames | None = None) -> str:
@@ -153,7 +147,8 @@ def _message_text(message: Message) -> str:
         case KnowledgeMessage(pubend=pubend, runs=runs, batch=batch):
             first_time = " first-time" if message.first_time else ""
             final = f" final {_before(message.final_before)}" if message.final_before > TICK_MIN else ""
-            return f"knowledge {pubend} {_runs_text(runs)}{_data_text(batch)}{first_time}{final}"
+            log = f" of {message.log}" if message.log.id and not runs else ""
+            return f"knowledge {pubend} {_runs_text(runs)}{_data_text(batch)}{first_time}{final}{log}"
         case AckMessage(pubend=pubend):
             return f"ack {pubend} {_runs_text(_ack_runs(message))}"
         case NackMessage(pubend=pubend, ticks=ticks):
@@ -172,7 +167,7 @@ def _message_text(message: Message) -> str:
             return f"start-request {pubend} {{{edge}:{epoch_text(epoch)}}} from {since}"
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, start=start):
             return f"start-grant {pubend} {{{edge}:{epoch_text(epoch)}}} from {start}"
-        case LinkStatusMessage() | TopicsMessage():
+        case LinkStatusMessage() | TopicsMessage() | LogKnownMessage():
             return _news_text(message)
         case SidewaysMessage(cell=cell, message=inner):
             return f"sideways to {cell}: {_message_text(inner)}"
@@ -180,7 +175,9 @@ def _message_text(message: Message) -> str:
             assert_never(message)
 
 
-def _news_text(message: LinkStatusMessage | TopicsMessage) -> str:
+def _news_text(message: LinkStatusMessage | TopicsMessage | LogKnownMessage) -> str:
+    if isinstance(message, LogKnownMessage):
+        return f"log-known {message.pubend} {message.log} {_before(message.known)}"
     if isinstance(message, TopicsMessage):
         return f"topics {_creations_text(message.creations)}"
     topics = f" topics {message.topics:x}" if message.topics else ""
@@ -217,10 +214,11 @@ def _effect_text(effect: Effect, names: SlotNames) -> str:
         case RefusePublish(pubend=pubend, token=token, reason=reason):
             return f"refuse {pubend} #{token}: {reason}"
         case ConfirmSubscription(subscription=subscription, pubend=pubend, start=start):
-            return f"confirm {subscription} {pubend} from {start}"
+            lost = "" if effect.lost_from is None else f" lost from {effect.lost_from} on"
+            return f"confirm {subscription} {pubend} from {start}{lost}"
         case ConfirmChange(subscription=subscription, pubend=pubend, condition=condition, since=since):
             return f"confirm {subscription} {pubend} where {condition} from {since}"
-        case Deliver():
+        case Deliver() | TellHorizon():
             return _deliver_text(effect, names)
         case RememberTopics(creations=creations):
             return f"remember topics {_creations_text(creations)}"
@@ -260,6 +258,7 @@ def _event_text(event: Event) -> str:
             | DeliveryTaken()
             | SubscriberReady()
             | SubscriberSlow()
+            | RoamersReached()
         ):
             return _subscriber_text(event)
         case _:
@@ -280,7 +279,7 @@ def _log_event_text(event: RecordDurable | RecordFailed | RecordsRead | Retentio
             assert_never(event)
 
 
-def _subscriber_text(event: _SubscriberEvent) -> str:
+def _subscriber_text(event: SubscriberEvent) -> str:
     match event:
         case SubscribeRequested(subscription=subscription, topic=topic, condition=condition):
             total = " in total order" if event.order is Order.TOTAL else ""
@@ -299,6 +298,8 @@ def _subscriber_text(event: _SubscriberEvent) -> str:
             return " ".join(["taken delivery", *map(str, (serial, *also))])
         case SubscriberReady(subscription=subscription):
             return f"ready {subscription}"
+        case RoamersReached(pubend=pubend, before=before, roamers=roamers):
+            return f"roamers reached {pubend} {_before(before)} ({roamers})"
         case SubscriberSlow(subscription=subscription, positions=positions):
             taken = "".join(f" {pubend} {_before(positions[pubend])}" for pubend in sorted(positions))
             return f"{'away' if event.away else 'slow'} {subscription}" + (f" took{taken}" if taken else "")
@@ -332,7 +333,9 @@ def _record_text(record: Record) -> str:
             assert_never(record)
 
 
-def _deliver_text(effect: Deliver, names: SlotNames) -> str:
+def _deliver_text(effect: Deliver | TellHorizon, names: SlotNames) -> str:
+    if isinstance(effect, TellHorizon):
+        return f"tell horizon {effect.pubend} {_before(effect.before)}"
     slots = sorted({int(slot) for slot in effect.slots})
     named = [str(names.get(slot, f"slot {slot}")) for slot in slots]
     shares = [_share_text(effect, slot) for slot in slots[:LISTED_MAX]]
@@ -356,7 +359,7 @@ def _share_text(effect: Deliver, slot: int | None) -> str:
     return " ".join(f"{pubend} {' '.join(str(tick) for _, tick in pairs)}" for pubend, pairs in stretches)
 
 
-def _ticks_text(ticks: TickArray) -> str:
+def _ticks_text(ticks: TickArray | range) -> str:
     if not len(ticks):
         return "nothing"
     if len(ticks) <= LISTED_MAX:
@@ -405,7 +408,7 @@ def _message_mentions(message: Message, pubend: PubendId, tick: Tick) -> bool:
             return _message_mentions(inner, pubend, tick)
         case AdvertisementMessage() | AdvertisementAckMessage() | LinkStatusMessage() | TopicsMessage():
             return False
-        case StartRequestMessage() | StartGrantMessage():
+        case StartRequestMessage() | StartGrantMessage() | LogKnownMessage():
             return False
         case KnowledgeMessage(runs=runs, final_before=final_before):
             return message.pubend == pubend and (tick < final_before or _covered(runs, tick))
@@ -434,9 +437,11 @@ def _effect_mentions(effect: Effect, pubend: PubendId, tick: Tick) -> bool:
         case TrimLog(before=before):
             return effect.pubend == pubend and tick < before
         case AcceptPublish(ticks=accepted):
-            return effect.pubend == pubend and _holds(accepted, tick)
+            return effect.pubend == pubend and tick in accepted
         case Deliver():
             return _delivers(effect, pubend, tick)
+        case TellHorizon(before=before):
+            return effect.pubend == pubend and tick < before
         case RefusePublish() | ConfirmSubscription() | ConfirmChange() | RememberTopics() | StartTimer():
             return False
         case _:
@@ -458,7 +463,7 @@ def _event_mentions(event: Event, pubend: PubendId, tick: Tick) -> bool:
             return False
         case SubscribeRequested() | SubscriptionsRestored() | FilterChangeRequested():
             return False
-        case UnsubscribeRequested() | DeliveryTaken() | SubscriberReady():
+        case UnsubscribeRequested() | DeliveryTaken() | SubscriberReady() | RoamersReached():
             return False
         case _:
             assert_never(event)

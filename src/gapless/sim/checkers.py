@@ -11,21 +11,29 @@ are durable in the logs. The first broken promise is raised as a `Violation` tha
 | filter | what is taken matches the condition that decides of its tick |
 | start | nothing below the confirmed start; a start that was asked for is honoured |
 | durability | nothing is accepted or shown to anybody before it is flushed |
+| receipt | what has a receipt is in the log, at the tick that the receipt names |
+| one_to_one | a row, and a number of a publisher, is in the logs at most once |
+| publisher_order | the numbers of a publisher ascend, in the log and for every subscriber |
+| refused | what was refused for good is never stored, and nothing is taken as given up that was not |
 | release | nothing is released that a live subscription still has to take |
+| gap | of a lost log every subscriber is told, and of no gap that is none |
 | routing | a row crosses a link only if somebody behind it wants it |
 | memory | brokers stay within the bounds of their parameters |
+| cost | nothing is sent that nobody asked for or needs (`cost.py`) |
 | liveness | once healed, everybody gets everything, and the logs are released |
 | invariant | no assertion of a broker fails, and its effects make sense to a host |
 """
 
 from __future__ import annotations
 
+import traceback
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gapless.sim.conditions import Condition, Row
 from gapless.sim.observer import Observer, Wish
+from gapless.sim.plan import Below, Plan
 
 CHECKERS = (
     "exactly_once",
@@ -34,10 +42,19 @@ CHECKERS = (
     "filter",
     "start",
     "durability",
+    "receipt",
+    "one_to_one",
+    "publisher_order",
+    "refused",
     "release",
+    "gap",
     "routing",
     "memory",
+    "cost",
     "liveness",
+    "resumption",
+    "credit",
+    "acks",
     "invariant",
 )
 
@@ -67,21 +84,11 @@ class Violation(Exception):  # noqa: N818  # it is the name of a finding, and no
         return f"{self.checker}: {self.subject}{event}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What the checkers know of a network beforehand, as plain names and numbers."""
-
-    #: The topic of each pubend.
-    topic_of: Mapping[str, str]
-    #: The cell that each pubend lives in.
-    root_of: Mapping[str, str]
-    cell_of: Mapping[str, str]
-    #: Pairs of linked cells, which form a tree.
-    links: Sequence[tuple[str, str]]
-    edges: frozenset[str]
-    #: How many bytes of rows, and how many runs, each broker may hold.
-    row_bytes_max: Mapping[str, int]
-    runs_max: Mapping[str, int]
+def invariant_broken(error: Exception, subject: str) -> Violation:
+    """The violation that an assertion of a machine has found."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({place.filename.rpartition('/')[2]}:{place.lineno})"
+    return Violation("invariant", text, subject=subject)
 
 
 @dataclass(slots=True)
@@ -94,6 +101,17 @@ class _Truth:
     released: int = 0
     #: What the log was told to release; nobody can be promised less from then on.
     releasing: int = 0
+    #: How often it lost events; the logs that it had, each with how often that was before it began.
+    losses: int = 0
+    logs: dict[str, int] = field(default_factory=dict)
+    #: Whoever reads a log that began before this loss has to be told of it.
+    noticeable: int = 0
+    #: The events that were lost, with the tick of each and the loss.
+    gone: dict[int, tuple[int, int, Row]] = field(default_factory=dict)
+
+    def gone_at(self, tick: int) -> bool:
+        """Whether an event with this tick was lost."""
+        return any(tick == each for each, _, _ in self.gone.values())
 
 
 @dataclass(slots=True)
@@ -107,10 +125,33 @@ class _Share:
     cursor: int
     #: The conditions it had, the last first, each with the tick from which on it decides.
     conditions: list[tuple[int, Condition]]
+    #: The ids of the rows that were taken.
     taken: set[int] = field(default_factory=set)
+    #: The ids of rows that its program had before it lost its memory, and may get again.
+    spared: set[int] = field(default_factory=set)
+    #: Of logs that are lost: the ids and ticks of the rows that were taken.
+    taken_lost: set[tuple[int, int]] = field(default_factory=set)
     last: int = -1
     #: The moment of the last change.
     changed: int = -1
+    #: The log that it reads, and the one that it has just left; how many losses there had been when it began.
+    log: str = ""
+    moved_from: str | None = None
+    first_loss: int = 0
+    #: The gaps that it was told of: after which loss, from where on it gets nothing of the old log, and where
+    #: the new one begins.
+    gaps: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def is_told_of(self, tick: int) -> bool:
+        """Whether it knows that it does not get a tick."""
+        return any(lost_from <= tick < start for _, lost_from, start in self.gaps)
+
+    def take(self, row_id: int, tick: int, *, is_gone: bool) -> None:
+        """A row was taken, perhaps of a log that is lost."""
+        if is_gone:
+            self.taken_lost.add((row_id, tick))
+        else:
+            self.taken.add(row_id)
 
     def condition(self, tick: int) -> Condition:
         """The condition that decides of a tick."""
@@ -127,11 +168,27 @@ class _View:
     changes: list[Condition] = field(default_factory=list)
     #: In total order, the last event it took.
     last: tuple[int, str] = (-1, "")
+    #: The last number that it took of each publisher.
+    numbers: dict[str, int] = field(default_factory=dict)
 
     @property
     def last_wish(self) -> Condition:
         """The condition that it asked for last."""
         return self.changes[-1] if self.changes else self.wish.condition
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A row as its program published it."""
+
+    program: str
+    identity: str
+    number: int
+
+
+#: Refusals that say nothing of whether the event is stored: it was given up, or its topic is elsewhere.
+_TAKEN_AS_GIVEN_UP = "E102"
+_UNDECIDED = frozenset({_TAKEN_AS_GIVEN_UP, "E141", "E143"})
 
 
 class Checkers(Observer):
@@ -144,13 +201,25 @@ class Checkers(Observer):
         self._pubends: dict[str, list[str]] = {}
         for pubend, topic in sorted(plan.topic_of.items()):
             self._pubends.setdefault(topic, []).append(pubend)
-        self._below = _Below(plan)
+        self._below = Below(plan)
         #: Every condition that a subscription at an edge ever had, by (edge, topic).
         self._ever: dict[tuple[str, str], dict[Condition, None]] = {}
         #: Edges of which it is known that some subscription wanted the event.
         self._wanted: dict[tuple[str, int], set[str]] = {}
         #: Counts the steps of all brokers: the effects of one step happen at one moment.
         self._moment = 0
+        #: Who published each row, and each number of each program; and where the row is stored.
+        self._published: dict[int, _Published] = {}
+        self._ids: dict[tuple[str, int], int] = {}
+        self._stored: dict[int, tuple[str, int]] = {}
+        #: Where it was stored in a log that is lost.
+        self._stored_lost: dict[int, tuple[str, int]] = {}
+        #: The numbers of each identity that are stored, and the last one at each pubend.
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._last_numbers: dict[tuple[str, str], int] = {}
+        #: Rows without an outcome, by program; and rows that were refused for good.
+        self._open: dict[str, dict[int, None]] = {}
+        self._refused: dict[int, str] = {}
         #: Set when nothing has changed for long enough that only live subscriptions may attract rows.
         self.settled = False
         self.published = 0
@@ -175,12 +244,180 @@ class Checkers(Observer):
                 raise Violation("release", text, subject=pubend, pubend=pubend, tick=tick)
             truth.ticks.append(tick)
             truth.rows[tick] = row
+            self._check_stored(pubend, tick, row)
+
+    def _check_stored(self, pubend: str, tick: int, row: Row) -> None:
+        """A published row is stored once, in the order of its publisher, and not after it was refused."""
+        row_id = row["id"]
+        assert isinstance(row_id, int)
+        published = self._published.get(row_id)
+        if published is None:
+            return
+
+        def broken(checker: str, text: str) -> Violation:
+            name = f"{published.program} {published.identity}#{published.number}"
+            return Violation(checker, text, subject=name, pubend=pubend, tick=tick)
+
+        if row_id in self._stored:
+            raise broken("one_to_one", "stored again, after {}@{}".format(*self._stored[row_id]))
+        number = (published.identity, published.number)
+        if number in self._numbers:
+            raise broken("one_to_one", f"another row is stored under this number: {self._numbers[number]}")
+        if row_id in self._refused:
+            raise broken("refused", f"stored, but it was refused with {self._refused[row_id]}")
+        last = self._last_numbers.get((pubend, published.identity), -1)
+        if published.number < last:
+            raise broken("publisher_order", f"stored after number {last}")
+        self._stored[row_id] = (pubend, tick)
+        self._numbers[number] = row_id
+        self._last_numbers[pubend, published.identity] = published.number
+
+    # ---- lost logs -----------------------------------------------------------------------------------
+
+    def log_began(self, pubend: str, log: str) -> None:
+        """A log begins anew only when there was a loss."""
+        truth = self._truths[pubend]
+        if truth.logs and truth.losses <= max(truth.logs.values()):
+            raise Violation("gap", "its log began anew, and nothing was lost", subject=pubend, pubend=pubend)
+        truth.logs[log] = truth.losses
+
+    def log_lost(self, pubend: str, kept: Sequence[int], *, noticeable: bool) -> None:
+        """What is lost is owed to nobody, but whoever would have got it has to be told."""
+        truth = self._truths[pubend]
+        left = set(kept)
+        lost: dict[int, int] = {}
+        for tick in truth.ticks:
+            if tick not in left:
+                row = truth.rows.pop(tick)
+                row_id = row["id"]
+                assert isinstance(row_id, int)
+                truth.gone[row_id] = (tick, truth.losses, row)
+                lost[row_id] = tick
+        truth.ticks = [tick for tick in truth.ticks if tick in left]
+        self._publish_anew(pubend, lost)
+        truth.released = truth.releasing = 0
+        truth.losses += 1
+        if noticeable:
+            truth.noticeable = truth.losses
+        self._wanted = {key: edges for key, edges in self._wanted.items() if key[0] != pubend}
+        for view in self._views.values():
+            share = view.shares.get(pubend)
+            if share is not None:
+                share.cursor = 0
+                again = share.taken & lost.keys()
+                share.taken -= again
+                share.taken_lost.update((row_id, lost[row_id]) for row_id in again)
+
+    def _publish_anew(self, pubend: str, lost: Mapping[int, int]) -> None:
+        """What is lost may be published again: a publisher without a receipt sends its events once more."""
+        for row_id, tick in lost.items():
+            self._stored_lost[row_id] = (pubend, tick)
+            published = self._published.get(row_id)
+            if published is not None:
+                self._stored.pop(row_id, None)
+                self._numbers.pop((published.identity, published.number), None)
+                self._last_numbers.pop((pubend, published.identity), None)
+                for view in self._views.values():
+                    view.numbers.pop(published.identity, None)
+        for row in self._truths[pubend].rows.values():
+            published = self._published.get(row["id"])  # type: ignore[arg-type]
+            if published is not None:
+                self._last_numbers[pubend, published.identity] = published.number
+
+    def reads(self, subscription: str, pubend: str, log: str) -> None:
+        """A subscription goes on in another log when it is told of a gap, and then alone."""
+        share = self._views[subscription].shares.get(pubend)
+        if share is not None and share.log != log:
+            share.moved_from, share.log = share.log, log
+
+    def gap(self, subscription: str, pubend: str, lost_from: int, start: int) -> None:
+        """There is a gap between two logs, and one that grew is larger than it was."""
+        share, truth = self._views[subscription].shares[pubend], self._truths[pubend]
+        if share.moved_from is None and (not share.gaps or lost_from >= share.gaps[-1][1]):
+            text = f"told of a gap {lost_from}..{start} in log {share.log}, and nothing was lost"
+            raise Violation("gap", text, subject=subscription, pubend=pubend)
+        share.moved_from = None
+        share.gaps.append((truth.logs[share.log], lost_from, start))
+
+    def _is_behind(self, share: _Share, truth: _Truth) -> bool:
+        """Whether a subscription reads a log that has lost something.
+
+        An older copy that nobody can tell from the log may have lost promises as well: nothing is asked of
+        it for those who read it.
+        """
+        return truth.logs.get(share.log, 0) < truth.losses
+
+    def _untold(self, subscription: str, pubend: str) -> Violation | None:
+        """A loss that a subscriber has not been told of."""
+        view, truth = self._views[subscription], self._truths[pubend]
+        share = view.shares[pubend]
+        if truth.logs.get(share.log, 0) < truth.noticeable:
+            text = f"still reads {share.log}, which is lost"
+            return Violation("gap", text, subject=subscription, pubend=pubend)
+        if share.moved_from is not None:
+            text = f"went on from log {share.moved_from} in {share.log} without being told"
+            return Violation("gap", text, subject=subscription, pubend=pubend)
+        for row_id, (tick, loss, row) in truth.gone.items():
+            is_known = (row_id, tick) in share.taken_lost or share.is_told_of(tick)
+            if tick < share.start or is_known or not share.condition(tick).accepts(row):
+                continue
+            told = [lost_from for after, lost_from, _ in share.gaps if after > loss]
+            if told and min(told) > tick and loss >= share.first_loss:
+                text = f"lost with its log, and the gap begins at {min(told)}"
+                return Violation("gap", text, subject=subscription, pubend=pubend, tick=tick)
+        return None
 
     def ticks_of(self, topic: str) -> list[int]:
         """The ticks of all durable events of a topic, sorted."""
         return sorted(tick for pubend in self._pubends[topic] for tick in self._truths[pubend].ticks)
 
     # ---- publishers ----------------------------------------------------------------------------------
+
+    def numbered(self, program: str, identity: str, number: int, row_id: int) -> None:
+        """Somebody owes the program an answer from now on."""
+        self._published[row_id] = _Published(program, identity, number)
+        self._ids[program, number] = row_id
+        self._open.setdefault(program, {})[number] = None
+
+    def receipted(self, program: str, number: int, pubend: str, tick: int | None) -> None:
+        """What has a receipt is stored, and where the receipt says."""
+        row_id = self._ids[program, number]
+        self._open[program].pop(number, None)
+        # A receipt may be under way while the log is lost.
+        stored = self._stored.get(row_id, self._stored_lost.get(row_id))
+        if stored is None:
+            text = "has a receipt, but is not stored"
+        elif stored[0] != pubend or tick not in {None, stored[1]}:
+            text = "has a receipt for {}@{}, but is stored at {}@{}".format(pubend, tick, *stored)
+        else:
+            return
+        raise Violation("receipt", text, subject=f"{program}#{number}", pubend=pubend, tick=tick)
+
+    def unpublished(self, program: str, number: int, code: str, *, retry: bool) -> None:
+        """What is refused for good is not stored, and never will be."""
+        row_id = self._ids[program, number]
+        is_first = number in self._open[program]
+        self._open[program].pop(number, None)
+        if code == _TAKEN_AS_GIVEN_UP and is_first:
+            text = f"number {number} was refused as given up, but never was"
+            raise Violation("refused", text, subject=program)
+        if retry or code in _UNDECIDED:
+            return
+        self._refused[row_id] = code
+        stored = self._stored.get(row_id)
+        if stored is not None:
+            text = f"refused with {code}, but it is stored"
+            raise Violation("refused", text, subject=program, pubend=stored[0], tick=stored[1])
+
+    def program_restarted(self, program: str, first: int) -> None:
+        """What was refused may be stored when it is published again."""
+        for row_id in [each for each in self._refused if self._published[each].program == program]:
+            if self._published[row_id].number >= first:
+                del self._refused[row_id]
+
+    def program_ended(self, program: str) -> None:
+        """Nobody is left to hear an answer."""
+        self._open.pop(program, None)
 
     def accepted(self, pubend: str, ids: Sequence[int], ticks: Sequence[int]) -> None:
         """What is accepted is durable, whole, and not below the start of anybody who was promised it."""
@@ -195,7 +432,7 @@ class Checkers(Observer):
                 raise Violation("durability", text, subject=pubend, pubend=pubend, tick=tick)
         for view in self._views.values():
             share = view.shares.get(pubend)
-            if share is None or share.moment == self._moment or not ticks:
+            if share is None or share.moment == self._moment or not ticks or self._is_behind(share, truth):
                 continue
             if min(ticks) < share.start and (view.wish.wanted is None or view.wish.wanted < share.start):
                 text = f"accepted after the subscription was confirmed from {share.start} on"
@@ -217,12 +454,22 @@ class Checkers(Observer):
         if before <= truth.released:
             return
         truth.released = before
-        for view in self._views.values():
-            missing = self._missing(view, pubend, before)
+        for subscription in self._views:
+            missing = self._unsafe(subscription, pubend, before)
             if missing is not None:
                 text = f"released up to {before} before it was taken"
-                subject = view.wish.subscription
-                raise Violation("release", text, subject=subject, pubend=pubend, tick=missing)
+                raise Violation("release", text, subject=subscription, pubend=pubend, tick=missing)
+
+    def _unsafe(self, subscription: str, pubend: str, before: int) -> int | None:
+        """The first event below `before` that a subscription would not get if that were released."""
+        return self._missing(self._views[subscription], pubend, before)
+
+    def _move(self, subscription: str, edge: str) -> None:
+        """A subscriber is at this edge from now on."""
+        view = self._views[subscription]
+        view.wish = replace(view.wish, edge=edge)
+        for condition in (view.wish.condition, *view.changes):
+            self._ever.setdefault((edge, view.wish.topic), {})[condition] = None
 
     # ---- links ---------------------------------------------------------------------------------------
 
@@ -236,6 +483,8 @@ class Checkers(Observer):
             text = f"a row was sent towards cell {cell}, which is not below {here}"
             raise Violation("routing", text, subject=link, pubend=pubend)
         for tick in ticks:
+            if truth.gone and truth.gone_at(tick):
+                continue
             if tick not in truth.rows:
                 raise Violation("durability", "sent, but not flushed", subject=link, pubend=pubend, tick=tick)
             if edges is not None and not self._is_wanted(pubend, tick, edges):
@@ -269,14 +518,16 @@ class Checkers(Observer):
         """Nothing is owed any more."""
         del self._views[subscription]
 
-    def confirmed(self, subscription: str, pubend: str, start: int) -> None:
+    def confirmed(self, subscription: str, pubend: str, start: int, log: str = "") -> None:
         """A start is given once, and takes nothing away that was asked for and still there."""
         view, truth = self._views[subscription], self._truths[pubend]
         if pubend in view.shares:
             text = f"confirmed from {start} on, after it was from {view.shares[pubend].start}"
             raise Violation("start", text, subject=subscription, pubend=pubend)
         cursor = bisect_left(truth.ticks, start)
-        view.shares[pubend] = _Share(start, self._moment, cursor, [(_ALWAYS, view.wish.condition)])
+        share = _Share(start, self._moment, cursor, [(_ALWAYS, view.wish.condition)], first_loss=truth.losses)
+        share.log = log
+        view.shares[pubend] = share
         owed = self._missing(view, pubend, truth.released)
         if owed is not None:
             text = f"confirmed from {start} on, but released up to {truth.released}"
@@ -326,26 +577,43 @@ class Checkers(Observer):
         row = truth.rows.get(tick)
         if share is None:
             raise broken("start", "taken before the subscription was confirmed")
+        is_gone = row_id in truth.gone and truth.gone[row_id][0] == tick
+        if is_gone:
+            row = truth.gone[row_id][2]
         if row is None or row["id"] != row_id:
             raise broken("exactly_once", "taken, but the log has no such event")
         if tick < share.start:
             raise broken("start", f"taken, but the start is {share.start}")
         if not share.condition(tick).accepts(row):
             raise broken("filter", f"taken, but {dict(row)} is not {share.condition(tick)}")
-        if tick in share.taken:
+        if (row_id, tick) in share.taken_lost if is_gone else row_id in share.taken:
             raise broken("exactly_once", "taken twice")
         if tick < share.last:
             raise broken("order", f"taken after {share.last}")
         if view.wish.total and (tick, pubend) < view.last:
             raise broken("order", f"taken after {view.last[1]}@{view.last[0]}, in total order")
+        if not is_gone:
+            self._check_publisher_order(view, row_id, broken)
         for each in self._pubends[view.wish.topic] if view.wish.total else (pubend,):
             # In total order an equal tick of a pubend with a smaller name comes first, too.
             missing = self._missing(view, each, tick + 1 if each < pubend else tick)
             if missing is not None:
                 raise broken("gapless", f"not taken before {pubend}@{tick}", missing, each)
-        share.taken.add(tick)
+        share.take(row_id, tick, is_gone=is_gone)
         share.last = tick
         view.last = (tick, pubend)
+
+    def _check_publisher_order(
+        self, view: _View, row_id: int, broken: Callable[[str, str], Violation]
+    ) -> None:
+        """The numbers of a publisher ascend for whoever takes its events."""
+        published = self._published.get(row_id)
+        if published is not None:
+            last = view.numbers.get(published.identity, -1)
+            if published.number < last:
+                text = f"number {published.number} of {published.identity} taken after {last}"
+                raise broken("publisher_order", text)
+            view.numbers[published.identity] = published.number
 
     def _missing(self, view: _View, pubend: str, before: int) -> int | None:
         """The first matching event of `pubend` below `before` that is owed and was not taken."""
@@ -353,11 +621,14 @@ class Checkers(Observer):
         if share is None:
             return None
         truth = self._truths[pubend]
+        if self._is_behind(share, truth):
+            return None
         ticks = truth.ticks
         while share.cursor < len(ticks) and ticks[share.cursor] < before:
             tick = ticks[share.cursor]
             # A start may lie in the future, above events that are still to come.
-            owed = tick >= share.start and tick not in share.taken
+            owed = tick >= share.start and truth.rows[tick]["id"] not in share.taken
+            owed = owed and not share.is_told_of(tick) and truth.rows[tick]["id"] not in share.spared
             if owed and share.condition(tick).accepts(truth.rows[tick]):
                 return tick
             share.cursor += 1
@@ -378,11 +649,18 @@ class Checkers(Observer):
 
     def unfinished(self) -> Violation | None:
         """What is still owed to somebody, as the violation that it would be if it stayed so."""
+        for program, numbers in self._open.items():
+            if numbers:
+                text = f"number {next(iter(numbers))} never got an answer"
+                return Violation("liveness", text, subject=program)
         for subscription, view in self._views.items():
             for pubend in self._pubends[view.wish.topic]:
                 if pubend not in view.shares:
                     return Violation("liveness", "never confirmed", subject=subscription, pubend=pubend)
                 share = view.shares[pubend]
+                untold = self._untold(subscription, pubend)
+                if untold is not None:
+                    return untold
                 if len(share.conditions) <= len(view.changes):
                     text = "a change of its condition was never confirmed"
                     return Violation("liveness", text, subject=subscription, pubend=pubend)
@@ -396,38 +674,3 @@ class Checkers(Observer):
                 text = f"never released: the horizon is {truth.released}"
                 return Violation("liveness", text, subject=pubend, pubend=pubend, tick=truth.ticks[-1])
         return None
-
-
-class _Below:
-    """Which edges are behind a link, seen from a root? In a tree: all that cannot be reached without it."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._near: dict[str, list[str]] = {cell: [] for cell in plan.cell_of.values()}
-        for one, other in plan.links:
-            self._near[one].append(other)
-            self._near[other].append(one)
-        self._edges: dict[str, list[str]] = {}
-        for edge in sorted(plan.edges):
-            self._edges.setdefault(plan.cell_of[edge], []).append(edge)
-        self._known: dict[tuple[str, str, str], frozenset[str] | None] = {}
-
-    def edges(self, root: str, here: str, there: str) -> frozenset[str] | None:
-        """The edges at and behind the neighbour cell `there`; None when it is not below `here`."""
-        key = (root, here, there)
-        if key not in self._known:
-            self._known[key] = self._found(root, here, there)
-        return self._known[key]
-
-    def _found(self, root: str, here: str, there: str) -> frozenset[str] | None:
-        if there not in self._near[here]:
-            return None
-        behind = [there]
-        for cell in behind:  # grows while we walk it
-            behind += [near for near in self._near[cell] if near != here and near not in behind]
-        if root in behind:
-            return None
-        return frozenset(self._edges_of(behind))
-
-    def _edges_of(self, cells: Iterable[str]) -> Iterable[str]:
-        for cell in cells:
-            yield from self._edges.get(cell, ())

@@ -8,11 +8,12 @@ What is durable here is the ground truth that every checker compares with.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gapless.model.batch import EventBatch
-from gapless.model.ticks import TICK_MAX, Tick, TickRange
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import BatchRecord, Record, ReleaseRecord, ReserveRecord, StartRecord
 
@@ -35,6 +36,8 @@ class Flushed:
     failed: tuple[int, ...]
     #: The events that became durable, in order.
     batches: tuple[EventBatch, ...]
+    #: The kinds of the records that were written.
+    written: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,9 @@ class Crashed:
 class Log:
     """The records of one pubend."""
 
+    #: What tells it from any other log, and the clock when it began.
+    log_id: str = ""
+    began: Tick = TICK_MIN
     #: Events that are durable and not released, as batches in tick order.
     _batches: list[EventBatch] = field(default_factory=list)
     _firsts: list[Tick] = field(default_factory=list)
@@ -62,6 +68,8 @@ class Log:
     _starts: dict[StartRecord, None] = field(default_factory=dict)
     #: The largest durable release.
     _released: Tick = 0
+    #: The notes of the durable batches that were not trimmed, each with the last tick of its batch.
+    _notes: list[tuple[Tick, bytes]] = field(default_factory=list)
 
     def append(self, token: int, record: Record) -> None:
         """Write a record, without any promise that it stays."""
@@ -85,17 +93,29 @@ class Log:
         self._flushing = len(self._unflushed)
         return True
 
-    def end_flush(self, random: Random, disk_full: bool) -> Flushed:
-        """The flush is done; when the disk is full, only some of its records were written."""
+    def end_flush(self, random: Random, disk_full: bool, refuses: str = "") -> Flushed:
+        """The flush is done; when the disk is full, only some of its records were written.
+
+        A disk that `refuses` a kind of record is full when the first of that kind is written.
+        """
         assert self._flushing is not None, "no flush is under way"
         group, self._unflushed = self._unflushed[: self._flushing], self._unflushed[self._flushing :]
         self._flushing = None
-        written = random.randrange(len(group)) if disk_full else len(group)
+        kinds = tuple(type(entry.record).__name__ for entry in group)
+        written = kinds.index(refuses) if refuses in kinds else len(group)
+        if disk_full:
+            written = min(written, random.randrange(len(group)))
         batches = tuple(batch for entry in group[:written] for batch in self._keep(entry.record))
+        failed = group[written:]
+        if failed:
+            # What was published later must not be stored before what failed is: it is taken back.
+            failed += [entry for entry in self._unflushed if isinstance(entry.record, BatchRecord)]
+            self._unflushed = [e for e in self._unflushed if not isinstance(e.record, BatchRecord)]
         return Flushed(
             token=group[written - 1].token if written else None,
-            failed=tuple(entry.token for entry in group[written:]),
+            failed=tuple(entry.token for entry in failed),
             batches=batches,
+            written=kinds[:written],
         )
 
     def crash(self, random: Random, torn_odds: float) -> Crashed:
@@ -126,7 +146,25 @@ class Log:
             reserved=self._reserved,
             released=self._released,
             starts=tuple(self._starts),
+            log_id=self.log_id,
+            began=self.began,
         )
+
+    def copied(self) -> Log:
+        """A copy of what is durable."""
+        return replace(
+            self,
+            _batches=list(self._batches),
+            _firsts=list(self._firsts),
+            _starts=dict(self._starts),
+            _unflushed=[],
+            _flushing=None,
+        )
+
+    @property
+    def ticks(self) -> list[Tick]:
+        """The ticks of the events that it has."""
+        return [tick for batch in self._batches for tick in batch.ticks.tolist()]
 
     def trim(self, before: Tick) -> None:
         """The events below `before` may go: the log says durably that nobody needs them."""
@@ -134,6 +172,11 @@ class Log:
         kept = [batch.between(before, TICK_MAX) for batch in self._batches]
         self._batches = [batch for batch in kept if len(batch)]
         self._firsts = [batch.first for batch in self._batches]
+        self._notes = [(tick, note) for tick, note in self._notes if tick >= before]
+
+    def notes(self, start: Tick) -> Iterator[tuple[Tick, bytes]]:
+        """The notes of all batches that end at `start` or later and were not trimmed."""
+        return iter([each for each in self._notes if each[0] >= start])
 
     def read(self, ticks: TickRange, rows_max: int) -> tuple[TickRange, EventBatch | None]:
         """The lowest rows of `ticks`, and the range for which they are all there are."""
@@ -163,6 +206,7 @@ class Log:
                 self._batches.append(batch)
                 self._firsts.append(batch.first)
                 self._next_tick = batch.last + 1
+                self._notes.append((batch.last, record.note))
                 return [batch]
             case ReserveRecord():
                 self._reserved = max(self._reserved, record.before)

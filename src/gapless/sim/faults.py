@@ -13,10 +13,13 @@ from functools import partial
 from random import Random
 
 from gapless.model.ids import BrokerId
+from gapless.sim.connections import SimulatedConnection
+from gapless.sim.directed import DIRECTED
+from gapless.sim.folders import FolderCopy, copy_of, lose, roll_back
 from gapless.sim.network import Link
-from gapless.sim.subscribers import Subscriber
+from gapless.sim.nodes import Node
 from gapless.sim.workload import Workload
-from gapless.sim.world import SECOND_US, Node, World
+from gapless.sim.world import SECOND_US, World
 
 #: The kinds that a profile may switch on, with the mean time between two faults of the whole network.
 #: Those of the weather strike single messages, by the odds in `_WEATHER_ODDS`.
@@ -30,17 +33,32 @@ STRIKES_US: Mapping[str, int] = {
     "disk_full": 4 * SECOND_US,
     "clock_forward": 3 * SECOND_US,
     "clock_backward": 3 * SECOND_US,
+    "connection_cut": SECOND_US // 2,
+    "connection_stall": 2 * SECOND_US,
+    "publisher_kill": SECOND_US,
+    "subscriber_kill": SECOND_US,
     "churn": SECOND_US // 4,
     "slow_subscriber": SECOND_US,
+    "folder_loss": 4 * SECOND_US,
+    "folder_rollback": 4 * SECOND_US,
 }
+#: They are drawn apart, so that nothing else in a run depends on whether there are such faults.
+FOLDER_KINDS = ("folder_loss", "folder_rollback")
 _WEATHER_ODDS: Mapping[str, tuple[float, ...]] = {
     "loss": (0.01, 0.05, 0.2),
     "duplication": (0.02, 0.2),
     "reordering": (0.02, 0.2),
 }
 #: Counted when they happen, as a consequence of the kinds above.
-CONSEQUENCES = ("unsynced_loss", "torn_write", "queue_overflow", "clock_leap")
-KINDS = (*_WEATHER_ODDS, *STRIKES_US, *CONSEQUENCES)
+CONSEQUENCES = (
+    "unsynced_loss",
+    "torn_write",
+    "queue_overflow",
+    "clock_leap",
+    "fell_behind",
+    "older_copy_noticed",
+)
+KINDS = (*_WEATHER_ODDS, *STRIKES_US, *CONSEQUENCES, *DIRECTED)
 
 #: No clock is ever further off than this, ...
 CLOCK_OFFSET_MAX = 3 * SECOND_US
@@ -60,9 +78,9 @@ class Profile:
     intensity: float
 
     @staticmethod
-    def draw(random: Random) -> Profile:
-        """Nothing, one kind, a few, or everything."""
-        choices = [*_WEATHER_ODDS, *STRIKES_US]
+    def draw(random: Random, folders: Random | None = None) -> Profile:
+        """Nothing, one kind, a few, or everything; with `folders`, every other run loses folders."""
+        choices = [*_WEATHER_ODDS, *(kind for kind in STRIKES_US if kind not in FOLDER_KINDS)]
         luck = random.random()
         if luck < 0.05:
             count = 0
@@ -73,17 +91,25 @@ class Profile:
         else:
             count = len(choices)
         kinds = random.sample(choices, count)
-        return Profile(tuple(kind for kind in choices if kind in kinds), random.choice((0.7, 1.0, 2.0, 3.0)))
+        drawn = [kind for kind in choices if kind in kinds]
+        intensity = random.choice((0.7, 1.0, 2.0, 3.0))
+        lost: tuple[str, ...] = ()
+        if folders is not None:
+            lost = folders.choice(((), (), (), ("folder_loss",), ("folder_rollback",), FOLDER_KINDS))
+        return Profile((*drawn, *lost), intensity)
 
 
 class Faults:
     """Strikes a world with the faults of a profile until it is told to stop."""
 
-    def __init__(self, world: World, workload: Workload, profile: Profile, random: Random) -> None:
+    def __init__(
+        self, world: World, workload: Workload, profile: Profile, random: Random, folders: Random
+    ) -> None:
         self._world = world
         self._workload = workload
         self._profile = profile
         self._random = random
+        self._folders = folders
         self._on = False
         self._strikes: dict[str, Callable[[], bool]] = {
             "delay_spike": self._delay_spike,
@@ -95,8 +121,14 @@ class Faults:
             "disk_full": self._disk_full,
             "clock_forward": partial(self._clock_jump, 1),
             "clock_backward": partial(self._clock_jump, -1),
+            "connection_cut": self._connection_cut,
+            "connection_stall": self._connection_stall,
+            "publisher_kill": self._publisher_kill,
+            "subscriber_kill": self._subscriber_kill,
             "churn": self._churn,
             "slow_subscriber": self._slow_subscriber,
+            "folder_loss": self._folder_loss,
+            "folder_rollback": self._folder_rollback,
         }
         assert set(self._strikes) == set(STRIKES_US), "a kind of fault that nobody strikes with"
 
@@ -136,7 +168,8 @@ class Faults:
 
     def _plan(self, kind: str) -> None:
         mean_us = STRIKES_US[kind] / self._profile.intensity
-        self._world.after(round(self._random.expovariate(1.0) * mean_us), partial(self._strike, kind))
+        random = self._folders if kind in FOLDER_KINDS else self._random
+        self._world.after(round(random.expovariate(1.0) * mean_us), partial(self._strike, kind))
 
     def _strike(self, kind: str) -> None:
         if self._on:
@@ -214,13 +247,13 @@ class Faults:
         if broker is None:
             return False
         self._world.stall(broker)
-        incarnation = self._world.nodes[broker].incarnation
-        self._later(0.3, 3.0, partial(self._end_broker_stall, broker, incarnation))
+        life = self._world.nodes[broker].lives
+        self._later(0.3, 3.0, partial(self._end_broker_stall, broker, life))
         return True
 
-    def _end_broker_stall(self, broker: BrokerId, incarnation: int) -> None:
+    def _end_broker_stall(self, broker: BrokerId, life: int) -> None:
         node = self._world.nodes[broker]
-        if not node.stalled or node.incarnation != incarnation:
+        if not node.stalled or node.lives != life:
             return
         if self._random.random() < 0.3:
             self._world.resume(broker)
@@ -231,19 +264,20 @@ class Faults:
         broker = self._some_broker(hosts_pubend=True)
         if broker is None:
             return False
-        self._crash_unflushed(broker, self._world.nodes[broker].incarnation, 100)
+        self._when_unflushed(self._world.nodes[broker], partial(self._crash, broker), 100)
         return True
 
-    def _crash_unflushed(self, broker: BrokerId, incarnation: int, patience: int) -> None:
-        """Wait for a moment when the disk lags behind, because that is when a crash hurts."""
-        node = self._world.nodes[broker]
-        if not self._on or node.broker is None or node.incarnation != incarnation:
-            return
+    def _when_unflushed(self, node: Node, strike: Callable[[], None], patience: int) -> None:
+        """Wait for a moment when the disk lags behind, because that is when a fault hurts."""
         if patience and not any(log.unflushed for log in node.logs.values()):
-            again = partial(self._crash_unflushed, broker, incarnation, patience - 1)
+            again = partial(self._still_unflushed, node, node.lives, strike, patience - 1)
             self._world.after(self._random.randrange(5_000), again)
         else:
-            self._crash(broker)
+            strike()
+
+    def _still_unflushed(self, node: Node, life: int, strike: Callable[[], None], patience: int) -> None:
+        if self._on and node.broker is not None and node.lives == life:
+            self._when_unflushed(node, strike, patience)
 
     def _crash(self, broker: BrokerId) -> None:
         self._world.crash(broker)
@@ -256,14 +290,60 @@ class Faults:
         if self._world.nodes[broker].broker is None:
             self._world.start(broker)
 
+    # ---- folders -------------------------------------------------------------------------------------
+
+    def _some_folder(self) -> Node | None:
+        """Of any broker, but as often as not of one with logs."""
+        up = [node for node in self._world.nodes.values() if node.broker is not None and not node.stalled]
+        hosts = [node for node in up if node.logs]
+        chosen = hosts if hosts and self._folders.random() < 0.5 else up
+        return self._folders.choice(chosen) if chosen else None
+
+    def _folder_loss(self) -> bool:
+        node = self._some_folder()
+        if node is None:
+            return False
+        self._world.crash(node.name)
+        lose(self._world, node, self._folders)
+        self._back_later(node)
+        return True
+
+    def _folder_rollback(self) -> bool:
+        node = self._some_folder()
+        if node is None:
+            return False
+        delay = round(self._folders.uniform(0.3, 3.0) * SECOND_US)
+        self._world.after(delay, partial(self._if_on, partial(self._roll_back, node, copy_of(node))))
+        return True
+
+    def _roll_back(self, node: Node, copy: FolderCopy) -> None:
+        both = [pubend for pubend in copy.logs if pubend in node.logs]
+        is_same = all(node.logs[pubend].log_id == copy.logs[pubend].log_id for pubend in both)
+        if node.broker is None or node.stalled or not is_same:
+            return
+        self._world.crash(node.name)
+        roll_back(self._world, node, copy)
+        self._back_later(node)
+
+    def _back_later(self, node: Node) -> None:
+        delay = round(self._folders.uniform(0.05, 3.0) * SECOND_US)
+        self._world.after(delay, partial(self._if_on, partial(self._restart, node.name)))
+
     def _disk_full(self) -> bool:
         broker = self._some_broker(hosts_pubend=True)
         if broker is None:
             return False
         node = self._world.nodes[broker]
-        node.disk_full = True
-        self._later(0.05, 0.6, partial(setattr, node, "disk_full", False))
+        if self._random.random() < 0.5:
+            self._when_unflushed(node, partial(self._fill_disk, node, 0.001, 0.01), 100)
+        else:
+            self._fill_disk(node, 0.05, 0.6)
         return True
+
+    def _fill_disk(self, node: Node, low_s: float, high_s: float) -> None:
+        """The disk has no room for a while: for one flush, or for many."""
+        node.disk_full = True
+        self._later(low_s, high_s, partial(setattr, node, "disk_full", False))
 
     def _clock_jump(self, direction: int) -> bool:
         return self._jump(self._world.nodes[self._random.choice(list(self._world.nodes))], direction)
@@ -280,6 +360,29 @@ class Faults:
         self._later(0.3, 3.0, partial(setattr, node, "clock_offset", 0))
         return True
 
+    # ---- clients -------------------------------------------------------------------------------------
+
+    def _some_connection(self) -> SimulatedConnection | None:
+        connections = self._world.connections()
+        return self._random.choice(connections) if connections else None
+
+    def _connection_cut(self) -> bool:
+        connection = self._some_connection()
+        if connection is not None:
+            connection.cut()
+        return connection is not None
+
+    def _connection_stall(self) -> bool:
+        connection = self._some_connection()
+        if connection is None:
+            return False
+        connection.stall()
+        self._world.after(self._random.randrange(3 * SECOND_US), connection.resume)
+        return True
+
+    def _publisher_kill(self) -> bool:
+        return self._workload.kill_publisher()
+
     # ---- subscribers ---------------------------------------------------------------------------------
 
     def _churn(self) -> bool:
@@ -287,14 +390,7 @@ class Faults:
         return True
 
     def _slow_subscriber(self) -> bool:
-        awake: list[Subscriber] = [each for each in self._world.subscribers() if not each.paused]
-        if not awake:
-            return False
-        subscriber = self._random.choice(awake)
-        self._world.pause(subscriber, paused=True)
-        self._later(0.5, 4.0, partial(self._wake, subscriber))
-        return True
+        return self._workload.slow_subscriber(self._random.randint(SECOND_US // 2, 4 * SECOND_US))
 
-    def _wake(self, subscriber: Subscriber) -> None:
-        if not subscriber.closed:
-            self._world.pause(subscriber, paused=False)
+    def _subscriber_kill(self) -> bool:
+        return self._workload.kill_subscriber()

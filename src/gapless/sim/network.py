@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeAlias
 
 from gapless.model.ids import BrokerId
-from gapless.protocol.messages import Message
+from gapless.protocol.messages import KnowledgeMessage, Message
 
 #: The two ends of a link, sorted.
 Ends: TypeAlias = tuple[BrokerId, BrokerId]
@@ -88,3 +88,17 @@ class Link:
         arrival = max(now_us + delay, self._last_us.get(receiver, 0) + 1)
         self._last_us[receiver] = arrival
         return arrival
+
+
+def handed_over(
+    held: list[tuple[BrokerId, Message]],
+) -> list[tuple[BrokerId, Message, list[KnowledgeMessage]]]:
+    """What was held back, as a host finds it: knowledge right behind knowledge is handed over with it."""
+    found: list[tuple[BrokerId, Message, list[KnowledgeMessage]]] = []
+    for to, message in held:
+        behind = found and found[-1][0] == to and isinstance(found[-1][1], KnowledgeMessage)
+        if behind and isinstance(message, KnowledgeMessage):
+            found[-1][2].append(message)
+        else:
+            found.append((to, message, []))
+    return found

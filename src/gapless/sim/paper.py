@@ -18,11 +18,12 @@ from gapless.model.ids import BrokerId, PubendId
 from gapless.protocol.trace import Entry
 from gapless.sim.checkers import Checkers, Violation
 from gapless.sim.conditions import Everything, Row
+from gapless.sim.nodes import Pace
 from gapless.sim.observer import Observer, Wish
 from gapless.sim.run import plan_of
 from gapless.sim.topologies import FIGURE3_PUBENDS, figure3
 from gapless.sim.translate import columns_of
-from gapless.sim.world import SECOND_US, Pace, World
+from gapless.sim.world import SECOND_US, World
 
 #: GCT, NRT, AET and DCT of the paper; everything else is as we ship it.
 PAPER_PARAMETERS: Mapping[str, object] = MappingProxyType(

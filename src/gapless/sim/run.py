@@ -15,15 +15,25 @@ from random import Random
 from gapless.model.ids import PubendId
 from gapless.protocol import marks
 from gapless.protocol.network import Network
+from gapless.protocol.parameters import Parameters
 from gapless.protocol.trace import Entry, describe
 from gapless.protocol.trace import story as tick_story
-from gapless.sim.checkers import Checkers, Plan, Violation
+from gapless.sim.checkers import Checkers, Violation
+from gapless.sim.cost import Cost
 from gapless.sim.creating import Creating
+from gapless.sim.directed import Directed
 from gapless.sim.faults import Faults, Profile
+from gapless.sim.nodes import Pace
+from gapless.sim.plan import Plan
+from gapless.sim.session_checkers import SessionCheckers
+from gapless.sim.session_workload import SessionWorkload
 from gapless.sim.topologies import random_network
 from gapless.sim.workload import Workload
-from gapless.sim.world import SECOND_US, Pace, World
+from gapless.sim.world import SECOND_US, World
 
+#: Runs with these seeds may lose folders, too. Not all of them keep every promise (5 of 123 did not): what a
+#: log, an edge and a roaming subscriber owe each other then is not settled in every case.
+FOLDER_SEEDS = range(2_000_000, 100_000_000)
 #: The largest network that a seed may draw; most have fewer than 16 brokers.
 BROKERS_MAX = 200
 FAULTS_SECONDS = 6.0
@@ -34,6 +44,8 @@ SETTLING_SECONDS = 2.0
 #: The longest row that the workload makes, with its tick and offsets, is far below this.
 ROW_BYTES_MAX = 256
 BATCH_ROWS_MAX = 20
+#: In some runs a principal may have only so many publisher identities at a broker.
+IDENTITIES_FEW = 2
 #: How many last lines a story has when no single tick is to blame.
 STORY_LINES_MAX = 80
 
@@ -81,27 +93,43 @@ def run(
     faults_seconds: float = FAULTS_SECONDS,
     brokers_max: int = BROKERS_MAX,
     plain: bool = False,
+    sessions: bool | None = None,
 ) -> RunResult:
     """Simulate one seed; a network or a profile that is not given is drawn from it.
 
     In a `plain` run all subscriptions are for everything, one value or one range, do not change, and end with
-    their edge; and no topic is created.
+    their edge; no topic is created, and no fault is aimed. With `sessions` subscribers come over connections,
+    through the session machines; unless it is given, every other run is like that. Folders are lost only in
+    runs of `FOLDER_SEEDS`.
     """
     random = Random(seed)
     network = network or random_network(random, brokers_max)
-    profile = profile or Profile.draw(random)
+    is_aimed = profile is None and not plain
+    folders = Random(f"folders of {seed}")
+    profile = profile or Profile.draw(random, folders if seed in FOLDER_SEEDS else None)
     chance = Random(f"topics of {seed}")
     creating = Creating((), chance) if plain else Creating.draw(network, chance)
-    checkers = Checkers(plan_of(network.extended(creating.creations)))
-    world = World(network, random, [checkers], Pace())
-    workload = Workload(world, checkers, random, None if plain else Random(f"tastes of {seed}"))
-    faults = Faults(world, workload, profile, random)
+    if sessions is None:
+        sessions = not plain and Random(f"sessions of {seed}").random() < 0.5
+    plan = plan_of(network.extended(creating.creations))
+    checkers = SessionCheckers(plan) if sessions else Checkers(plan)
+    identities_max = IDENTITIES_FEW if Random(f"quotas of {seed}").random() < 0.1 else Pace().identities_max
+    world = World(network, random, [checkers], Pace(identities_max=identities_max, sessions=sessions))
+    cost = _cost(plan, world)
+    tastes = None if plain else Random(f"tastes of {seed}")
+    workload = (SessionWorkload if sessions else Workload)(world, checkers, random, tastes)
+    faults = Faults(world, workload, profile, random, folders)
+    directed = Directed(world, workload, Random(f"directed faults of {seed}")) if is_aimed else None
     marks_before = Counter(marks.counts)
     violation: Violation | None = None
     try:
         creating.start(world, workload)
+        if directed is not None:
+            directed.start()
         _strike(world, workload, faults, faults_seconds)
-        _heal(world, workload, faults, checkers)
+        if directed is not None:
+            directed.heal()
+        _heal(world, workload, faults, checkers, cost)
     except Violation as found:
         violation = found
     return RunResult(
@@ -130,13 +158,29 @@ def _strike(world: World, workload: Workload, faults: Faults, seconds: float) ->
     world.run_until(round(seconds * SECOND_US))
 
 
-def _heal(world: World, workload: Workload, faults: Faults, checkers: Checkers) -> None:
+def _cost(plan: Plan, world: World) -> Cost:
+    """The checker for waste, listening to a world."""
+    parameters, usual = world.network.parameters, Parameters()
+    cost = Cost(
+        plan,
+        lambda: world.time_us,
+        repeat_min_ms=parameters.nack_repeat_min_ms,
+        is_roomy=parameters.stream_runs_max >= usual.stream_runs_max
+        and parameters.stream_bytes_max >= usual.stream_bytes_max,
+        is_thorough=parameters.compare_work_max >= usual.compare_work_max,
+    )
+    world.observers.append(cost)
+    return cost
+
+
+def _heal(world: World, workload: Workload, faults: Faults, checkers: Checkers, cost: Cost) -> None:
     faults.heal()
     world.run_until(world.time_us + SECOND_US)
     workload.stop_publishing()
     _wait(world, checkers)
     world.run_until(world.time_us + round(SETTLING_SECONDS * SECOND_US))
     checkers.settled = True
+    cost.settled()
     workload.publish_now()
     world.run_until(world.time_us + SECOND_US // 10)
     _wait(world, checkers)
@@ -169,7 +213,10 @@ def plan_of(network: Network) -> Plan:
         cell_of={str(broker): str(cell) for broker, cell in network.cell_of.items()},
         links=[(str(one), str(other)) for one, other in network.links],
         edges=frozenset(str(edge) for edge in network.edges),
-        row_bytes_max={b: n * (parameters.stream_bytes_max + message_bytes) for b, n in streams.items()},
+        row_bytes_max={
+            b: min(n * parameters.stream_bytes_max, parameters.broker_bytes_max) + n * message_bytes
+            for b, n in streams.items()
+        },
         runs_max={b: n * (4 * parameters.stream_runs_max + 64) for b, n in streams.items()},
     )
 

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gapless.model.ids import PubendId
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import Tick
 from gapless.protocol.effects import Deliver
+from gapless.protocol.events import Order, SubscribeRequested
+from gapless.protocol.network import Network
 from gapless.sim.conditions import Condition
 from gapless.sim.observer import Wish
+from gapless.sim.translate import condition_of
 
 #: One event in a queue: the serial of its delivery, its name, and the id of its row.
 Waiting: TypeAlias = tuple[int, PubendId, Tick, int]
@@ -26,7 +29,7 @@ class Subscriber:
     """One subscription as its host sees it."""
 
     wish: Wish
-    #: More arrivals overflow the queue once it holds so many rows.
+    #: Maximum number of rows in the queue; more overflow it.
     queue_max: int
     #: How long the subscriber takes to come back to its queue.
     take_us_max: int
@@ -41,6 +44,8 @@ class Subscriber:
     durable: bool = False
     #: The positions on the disk of the host, which are behind those of the subscriber.
     kept: dict[PubendId, Tick] = field(default_factory=dict)
+    #: The logs that these positions are in.
+    logs: dict[PubendId, str] = field(default_factory=dict)
     #: Nobody is there to take anything.
     away: bool = False
     #: It does not read at the moment.
@@ -187,3 +192,24 @@ class Desk:
                 del self._waiting[serial]
                 done.append(serial)
         return done
+
+
+def restored(subscriber: Subscriber, network: Network) -> SubscribeRequested:
+    """What a host that starts says of a subscription that it kept."""
+    wish = subscriber.wish
+    start = dict(subscriber.kept)
+    if wish.wanted is not None:
+        # Pubends that had not confirmed it owe it what it asked for.
+        start = dict.fromkeys(network.pubends_of(TopicId(wish.topic)), wish.wanted) | start
+    return SubscribeRequested(
+        subscription=SubscriptionId(wish.subscription),
+        topic=TopicId(wish.topic),
+        condition=condition_of(wish.condition),
+        order=Order.TOTAL if wish.total else Order.PUBLISHER,
+        start=start,
+        logs=dict(subscriber.logs),
+        changes=tuple(
+            (condition_of(condition), dict(since))
+            for condition, since in zip(subscriber.changes, subscriber.since, strict=True)
+        ),
+    )

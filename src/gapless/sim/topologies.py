@@ -97,6 +97,7 @@ def random_parameters(random: Random) -> dict[str, object]:
         "idle_silence_ms": random.choice((100, 300, 1_000)),
         "reserve_ms": random.choice((50, 300, 1_000)),
         "ack_delay_ms": random.choice((10, 50, 100)),
+        "horizon_ms": 300,
         "link_status_ms": status,
         "link_silent_ms": status * random.choice((3, 6)),
         "advertise_repeat_ms": random.choice((100, 300, 500)),
@@ -108,7 +109,10 @@ def random_parameters(random: Random) -> dict[str, object]:
     if random.random() < 0.3:
         parameters["message_conditions_max"] = random.choice((1, 2, 3))
     if random.random() < 0.3:
-        parameters["stream_bytes_max"] = random.choice((4_000, 10_000, 40_000))
+        stream_bytes = random.choice((4_000, 10_000, 40_000))
+        parameters["stream_bytes_max"] = stream_bytes
+        # Fewer streams than a network has pubends may be full at the same time.
+        parameters["broker_bytes_max"] = 3 * stream_bytes // 2
     if random.random() < 0.3:
         parameters["stream_runs_max"] = random.choice((4, 8, 64))
     if random.random() < 0.3:

@@ -11,8 +11,8 @@ from gapless.content import normal
 from gapless.content.condition import EVERYTHING
 from gapless.content.condition import Condition as ContentCondition
 from gapless.content.domain import Domain
-from gapless.content.like import parse_like
-from gapless.content.terms import Column
+from gapless.content.sql.like import parse_like
+from gapless.content.terms import ColumnTerm
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.sim.conditions import (
@@ -32,7 +32,7 @@ from gapless.sim.topologies import COLUMNS
 
 _SCHEMA = Schema.parse(TopicId("simulated"), COLUMNS)
 _ARROW = _SCHEMA.arrow()
-_COLUMNS = {column.name: Column(column.name, column.type, column.nullable) for column in _SCHEMA.columns}
+_COLUMNS = {column.name: ColumnTerm(column.name, column.type, column.nullable) for column in _SCHEMA.columns}
 
 
 def condition_of(condition: Condition) -> ContentCondition:

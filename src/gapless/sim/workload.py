@@ -26,8 +26,8 @@ from gapless.sim.conditions import (
     Row,
 )
 from gapless.sim.observer import Observer, Wish
+from gapless.sim.publishers import Program, Temper
 from gapless.sim.subscribers import Subscriber
-from gapless.sim.translate import columns_of
 from gapless.sim.world import SECOND_US, World
 
 NAMES = ("Ada", "Grace", "Barbara", "Edsger", None)
@@ -40,9 +40,9 @@ CHANGES_MAX = 6
 QUICK_US = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Publisher:
-    """How one pubend is published to."""
+@dataclass(slots=True, eq=False)
+class PubendLoad:
+    """How one pubend is published to: by one program at a time."""
 
     pubend: PubendId
     #: The mean time between two requests.
@@ -50,6 +50,7 @@ class Publisher:
     rows_max: int
     #: The odds that a request is followed at once by another one.
     burst: float
+    program: Program
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +81,10 @@ class Workload(Observer):
         #: them plain and as they are. It is apart, so that the two kinds of run draw the same network, the
         #: same faults and the same clients.
         self._tastes = tastes
-        self._publishers = [self._random_publisher(pubend) for pubend in sorted(world.network.pubends)]
         self._ids = 0
+        #: Counts the programs that publish.
+        self._programs = 0
+        self._sources: list[PubendLoad] = []
         self._subscriptions = 0
         self._publishing = False
         #: Clients by edge; those of a crashed edge wait for it.
@@ -90,49 +93,92 @@ class Workload(Observer):
 
     # ---- publishers ----------------------------------------------------------------------------------
 
-    def _random_publisher(self, pubend: PubendId) -> Publisher:
+    def _random_source(self, pubend: PubendId) -> PubendLoad:
         random = self._random
         # Many pubends share the load, so that the length of a run hardly depends on their number.
         share = 1 + len(self._world.network.pubends) // 3
         interval = share * random.choice((50_000, 150_000, 500_000, 1_000_000, 4_000_000))
         burst = random.choice((0.0, 0.0, 0.3, 0.7))
-        return Publisher(pubend, round(interval / (1 - burst)), random.choice((1, 3, 10, 20)), burst)
+        return PubendLoad(
+            pubend,
+            interval_us=round(interval / (1 - burst)),
+            rows_max=random.choice((1, 3, 10, 20)),
+            burst=burst,
+            program=self._random_program(pubend),
+        )
+
+    def _random_program(self, pubend: PubendId, identity: str = "") -> Program:
+        """A program that publishes under an identity of its own, or under that of another program."""
+        random = self._random
+        self._programs += 1
+        name = f"program{self._programs}"
+        temper = Temper(
+            is_stable=bool(identity) or random.random() < 0.7,
+            principal="thief" if identity else "owner",
+            window=random.choice((1, 10, 1_000, 1_000)),
+            retries_max=random.choice((2, 5, 1_000)),
+            stray_odds=random.choice((0.0, 0.3)),
+        )
+        return Program(self._world, random, name, identity or name, pubend, temper)
 
     def start_publishing(self) -> None:
-        """Let every publisher publish at its own pace."""
+        """Let every pubend be published to, at its own pace."""
         self._publishing = True
-        for publisher in self._publishers:
-            self._world.after(
-                self._random.randrange(publisher.interval_us), partial(self._publish, publisher)
-            )
+        self._sources = [self._random_source(pubend) for pubend in sorted(self._world.network.pubends)]
+        for source in self._sources:
+            self._world.after(self._random.randrange(source.interval_us), partial(self._publish, source))
+        if self._random.random() < 0.2:
+            # Somebody uses an identity that belongs to another principal.
+            victim = self._random.choice(self._sources)
+            thief = self._random_program(victim.pubend, victim.program.identity)
+            self._world.after(self._random.randrange(3 * SECOND_US), partial(self._steal, thief))
+
+    def _steal(self, thief: Program) -> None:
+        thief.publish([self._random_row() for _ in range(self._random.randint(1, 20))])
 
     def publish_to(self, pubend: PubendId) -> None:
         """A topic was created: somebody publishes to it from now on."""
-        publisher = self._random_publisher(pubend)
-        self._publishers.append(publisher)
-        self._publish(publisher)
+        source = self._random_source(pubend)
+        self._sources.append(source)
+        self._publish(source)
+
+    def kill_publisher(self) -> bool:
+        """A publishing program dies, and is started again; or another one takes its place."""
+        if not self._publishing:
+            return False
+        source = self._random.choice(self._sources)
+        if source.program.temper.is_stable:
+            source.program.kill(has_memory=self._random.random() < 0.7)
+        else:
+            source.program.end()
+            for observer in self._world.observers:
+                observer.program_ended(source.program.name)
+            source.program = self._random_program(source.pubend)
+        return True
 
     def stop_publishing(self) -> None:
         """Let all publishers fall silent."""
         self._publishing = False
 
-    def publish_now(self) -> None:
-        """One request to each pubend, whatever its pace."""
-        for publisher in self._publishers:
-            self._publish_rows(publisher.pubend, self._random.randint(1, publisher.rows_max))
+    def publish_now(self, pubend: PubendId | None = None) -> None:
+        """One request to each pubend, or to this one, whatever its pace."""
+        for source in self._sources:
+            if pubend in (None, source.pubend):
+                self._publish_rows(source)
 
-    def _publish(self, publisher: Publisher) -> None:
+    def _publish(self, source: PubendLoad) -> None:
         if not self._publishing:
             return
-        self._publish_rows(publisher.pubend, self._random.randint(1, publisher.rows_max))
-        if self._random.random() < publisher.burst:
+        self._publish_rows(source)
+        if self._random.random() < source.burst:
             delay = self._random.randrange(2_000)
         else:
-            delay = round(self._random.expovariate(1.0) * publisher.interval_us)
-        self._world.after(delay, partial(self._publish, publisher))
+            delay = round(self._random.expovariate(1.0) * source.interval_us)
+        self._world.after(delay, partial(self._publish, source))
 
-    def _publish_rows(self, pubend: PubendId, count: int) -> None:
-        self._world.publish(pubend, columns_of([self._random_row() for _ in range(count)]))
+    def _publish_rows(self, source: PubendLoad) -> None:
+        count = self._random.randint(1, source.rows_max)
+        source.program.publish([self._random_row() for _ in range(count)])
 
     def _random_row(self) -> Row:
         self._ids += 1
@@ -185,8 +231,8 @@ class Workload(Observer):
             return Equal("group", tastes.randrange(GROUPS))
         return random_taste(tastes)
 
-    def join(self, edge: str) -> None:
-        """A new client subscribes."""
+    def join(self, edge: str, since: int | None = None) -> None:
+        """A new client subscribes, from this tick on if there is one."""
         if len(self.clients[edge]) >= CLIENTS_PER_EDGE_MAX:
             return
         random = self._random
@@ -200,7 +246,7 @@ class Workload(Observer):
             durable=self._tastes is not None and self._tastes.random() < 0.4,
         )
         self.clients[edge].append(client)
-        self._subscribe(client, self._random_start(client))
+        self._subscribe(client, self._random_start(client) if since is None else since)
 
     def leave(self, edge: str) -> None:
         """Some client goes away for good."""
@@ -218,6 +264,24 @@ class Workload(Observer):
             self.leave(edge)
         else:
             self.join(edge)
+
+    def kill_subscriber(self) -> bool:
+        """Only subscribers that come over connections can be killed."""
+        return False
+
+    def slow_subscriber(self, delay_us: int) -> bool:
+        """A subscriber takes nothing for a while."""
+        awake = [each for each in self._world.subscribers() if not each.paused]
+        if not awake:
+            return False
+        subscriber = self._random.choice(awake)
+        self._world.pause(subscriber, paused=True)
+        self._world.after(delay_us, partial(self._wake, subscriber))
+        return True
+
+    def _wake(self, subscriber: Subscriber) -> None:
+        if not subscriber.closed:
+            self._world.pause(subscriber, paused=False)
 
     def read_quickly(self) -> None:
         """From now on every client comes back to its queue at once, so that catching up is not up to it."""

@@ -9,21 +9,21 @@ effects of a step in any order, fires timers late, and loses what it may lose.
 from __future__ import annotations
 
 import heapq
-import traceback
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TypeAlias, assert_never
 
 import pyarrow as pa
 
+from gapless.errors import SupersededError
 from gapless.model.batch import EventBatch
+from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICKS_PER_MS, Tick
-from gapless.protocol.broker import Broker
+from gapless.protocol.broker import Broker, Recovered
 from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AcceptPublish,
@@ -38,6 +38,7 @@ from gapless.protocol.effects import (
     RememberTopics,
     SendMessage,
     StartTimer,
+    TellHorizon,
     TrimLog,
 )
 from gapless.protocol.events import (
@@ -62,71 +63,35 @@ from gapless.protocol.events import (
     TopicsLearned,
     UnsubscribeRequested,
 )
-from gapless.protocol.messages import KnowledgeMessage, Message, NackMessage, SidewaysMessage
+from gapless.protocol.messages import KnowledgeMessage, Message
 from gapless.protocol.network import Network
 from gapless.protocol.trace import Entry
-from gapless.sim.checkers import Violation
+from gapless.sim.checkers import Violation, invariant_broken
 from gapless.sim.conditions import Condition
+from gapless.sim.connections import End, SimulatedConnection
 from gapless.sim.disk import Log
-from gapless.sim.network import Link, Weather, ends
+from gapless.sim.network import Link, Weather, ends, handed_over
+from gapless.sim.nodes import Node, Pace
 from gapless.sim.observer import Observer, Wish
-from gapless.sim.subscribers import Desk, Subscriber
+from gapless.sim.publishing import PublishingHost
+from gapless.sim.reporting import report_heard, report_sent
+from gapless.sim.subscribers import Subscriber, restored
+from gapless.sim.subscribing import SubscribingHost
 from gapless.sim.translate import condition_of
 
 Action: TypeAlias = Callable[[], None]
+_ForSubscribers: TypeAlias = ConfirmSubscription | ConfirmChange | Deliver | TellHorizon
 
 SECOND_US = 1_000_000
 #: The wall clock at the virtual time 0, so that clocks may jump back without becoming negative.
 CLOCK_START: Tick = 1_000 * SECOND_US
 #: How many events and effects are kept to tell what led to a violation.
 TRACE_ENTRIES_MAX = 200_000
-#: A broker's memory is looked at once in so many of its steps.
+#: A broker's memory is checked once in this many of its steps.
 STEPS_PER_WEIGHING = 20
 #: The more rows a broker holds, the longer it takes to check it.
 ROWS_PER_CHECK = 30
 STEPS_PER_CHECK_MAX = 20
-
-
-@dataclass(slots=True)
-class Node:
-    """One broker and what its host keeps for it, some of it longer than the broker lives."""
-
-    name: BrokerId
-    #: None while the broker is down.
-    broker: Broker | None = None
-    #: How often it was started. The host keeps it on its disk.
-    incarnation: int = 0
-    logs: dict[PubendId, Log] = field(default_factory=dict)
-    #: The creations that are on its disk.
-    created: set[Creation] = field(default_factory=set)
-    desk: Desk = field(default_factory=Desk)
-    #: It accepts everything and does nothing.
-    stalled: bool = False
-    inbox: list[Event] = field(default_factory=list)
-    #: How far its wall clock is off.
-    clock_offset: Tick = 0
-    #: Its monotonic clock starts anywhere.
-    base_ms: int = 0
-    #: Counts the timers asked for: only the last one fires.
-    timer: int = 0
-    disk_full: bool = False
-    steps: int = 0
-    steps_per_check: int = 1
-    #: The ids of the rows of each publish request that is not answered yet.
-    requests: dict[int, list[int]] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Pace:
-    """How fast the parts of a host are."""
-
-    flush_us_min: int = 300
-    flush_us_max: int = 8_000
-    read_us_max: int = 3_000
-    #: The odds that the record after the surviving ones is half written when a broker crashes.
-    torn_odds: float = 0.3
-    #: A broker's invariants are checked once in so many steps, or less often when it holds many rows.
-    steps_per_check: int = 1
 
 
 class World:
@@ -145,10 +110,13 @@ class World:
         #: A checksum of everything that happened: two equal runs have equal fingerprints.
         self.fingerprint = 0
         self.weather = Weather()
+        #: How many logs there were.
+        self._logs = 0
         self.links = {ends(a, b): Link(ends(a, b)) for a, b in network.connections()}
         self.nodes = {name: Node(name) for name in sorted(network.cell_of)}
         for pubend, place in sorted(network.pubends.items()):
-            self.nodes[place.broker].logs[pubend] = Log()
+            self.nodes[place.broker].logs[pubend] = self.new_log(place.broker)
+            self.log_began(pubend, self.nodes[place.broker].logs[pubend])
         self._links_of = {
             name: [link for link in self.links.values() if name in link.ends] for name in self.nodes
         }
@@ -168,7 +136,10 @@ class World:
         while self._queue and self._queue[0][0] <= time_us:
             at_us, _, action = heapq.heappop(self._queue)
             self.time_us = max(self.time_us, at_us)
-            action()
+            try:
+                action()
+            except AssertionError as error:
+                raise invariant_broken(error, "a host") from error
         self.time_us = max(self.time_us, time_us)
 
     def clock(self, broker: BrokerId) -> Tick:
@@ -181,15 +152,20 @@ class World:
         """Boot a broker that is down, from what is on its disk."""
         node = self.nodes[broker]
         assert node.broker is None, f"{broker} runs already"
-        node.incarnation += 1
+        node.incarnation += LIFE_STEP
+        node.numbers.add(node.incarnation)
+        node.lives += 1
         node.base_ms = self.random.randrange(1_000_000)
         recovered = {pubend: log.recovered() for pubend, log in node.logs.items()}
         network = (self.network.described or self.network).extended(node.created)
         node.broker = Broker(network, broker, node.incarnation, recovered)
+        node.publishing = PublishingHost(self, node, identities_max=self.pace.identities_max)
+        node.subscribing = SubscribingHost(self, node)
         self.feed(broker, BrokerStarted())
-        restored = tuple(_restored(each, network) for each in node.desk.by_name.values())
-        if restored:
-            self.feed(broker, SubscriptionsRestored(requests=restored))
+        requests = tuple(restored(each, network) for each in node.desk.by_name.values())
+        if requests:
+            self.feed(broker, SubscriptionsRestored(requests=requests))
+        node.subscribing.restore()
         for link in self._links_of[broker]:
             self._refresh(link)
         for observer in self.observers:
@@ -199,7 +175,12 @@ class World:
         """Lose everything but the disk, and of that what was not flushed."""
         node = self.nodes[broker]
         assert node.broker is not None, f"{broker} is down already"
-        node.broker = None
+        assert node.subscribing is not None
+        node.subscribing.crashed()
+        node.broker = node.publishing = node.subscribing = None
+        for connection in node.connections:
+            connection.node.drop()
+        node.connections = []
         node.stalled = False
         node.inbox = []
         node.requests = {}
@@ -229,8 +210,10 @@ class World:
         node = self.nodes[broker]
         node.stalled = False
         inbox, node.inbox = node.inbox, []
-        for event in inbox:
-            self.feed(broker, event)
+        life = node.lives
+        for action in inbox:
+            if node.lives == life:
+                action()
 
     def feed(self, broker: BrokerId, event: Event) -> None:
         """Let something happen to a broker, if it is there to notice."""
@@ -238,13 +221,15 @@ class World:
         if node.broker is None:
             return
         if node.stalled:
-            node.inbox.append(event)
+            node.inbox.append(partial(self.feed, broker, event))
             return
         self._record(broker, event)
         self.steps += 1
         node.steps += 1
         for observer in self.observers:
             observer.stepped(broker)
+        if isinstance(event, MessageReceived):
+            report_heard(self.observers, broker, (event.message, *event.also))
         now = Now(self.time_us // 1_000 + node.base_ms, self.clock(broker))
         try:
             effects = node.broker.step(event, now)
@@ -253,10 +238,11 @@ class World:
             self._perform(node, effects)
         except Violation:
             raise
+        except SupersededError as behind:
+            self._begin_anew(node, behind)
+            return
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({place.filename.rpartition('/')[2]}:{place.lineno})"
-            raise Violation("invariant", text, subject=broker) from error
+            raise invariant_broken(error, broker) from error
         if node.steps % STEPS_PER_WEIGHING == 0:
             weight = node.broker.memory()
             often = self.pace.steps_per_check + weight.rows // ROWS_PER_CHECK
@@ -264,12 +250,34 @@ class World:
             for observer in self.observers:
                 observer.weighed(broker, weight.row_bytes, weight.runs)
 
+    def new_log(self, broker: BrokerId) -> Log:
+        """An empty log for a pubend of a broker, which begins now."""
+        self._logs += 1
+        return Log(f"log{self._logs}", self.clock(broker))
+
+    def log_began(self, pubend: PubendId, log: Log) -> None:
+        """Tell the observers that from now on a pubend has this log."""
+        for observer in self.observers:
+            observer.log_began(pubend, log.log_id)
+
+    def _begin_anew(self, node: Node, behind: SupersededError) -> None:
+        """A broker has fallen behind what others have seen of it: it starts again, in a life above that."""
+        self.faults["fell_behind"] += behind.older_copy is None
+        self.faults["older_copy_noticed"] += behind.older_copy is not None
+        self.crash(node.name)
+        node.incarnation = max(node.incarnation, behind.incarnation)
+        if behind.older_copy is not None:
+            log = node.logs[PubendId(behind.older_copy)]
+            log.log_id, log.began = self.new_log(node.name).log_id, behind.began
+            self.log_began(PubendId(behind.older_copy), log)
+        self.start(node.name)
+
     def _later(self, node: Node, delay_us: int, event: Event) -> None:
         """Feed an event later, unless the broker has crashed by then."""
-        self.after(delay_us, partial(self._feed_life, node, node.incarnation, event))
+        self.after(delay_us, partial(self._feed_life, node, node.lives, event))
 
-    def _feed_life(self, node: Node, incarnation: int, event: Event) -> None:
-        if node.incarnation == incarnation:
+    def _feed_life(self, node: Node, life: int, event: Event) -> None:
+        if node.lives == life:
             self.feed(node.name, event)
 
     # ---- effects -------------------------------------------------------------------------------------
@@ -280,22 +288,32 @@ class World:
             match effect:
                 case SendMessage():
                     self._send(node, effect.to, effect.message)
-                case AppendRecord() | ReadRecords() | TrimLog():
+                case AppendRecord() | ReadRecords():
                     self._use_disk(node, effect)
+                case TrimLog():
+                    assert node.publishing is not None
+                    node.publishing.trim(effect.pubend, effect.before)
                 case AcceptPublish() | RefusePublish():
                     self._answer_publisher(node, effect)
-                case ConfirmSubscription():
-                    self._confirm(node, effect)
-                case ConfirmChange():
-                    self._confirm_change(node, effect)
-                case Deliver():
-                    self._deliver(node, effect)
+                case ConfirmSubscription() | ConfirmChange() | Deliver() | TellHorizon():
+                    self._serve(node, effect)
                 case RememberTopics():
                     self._remember(node, effect.creations)
                 case StartTimer():
                     self._start_timer(node, effect)
                 case _:
                     assert_never(effect)
+
+    def _serve(self, node: Node, effect: _ForSubscribers) -> None:
+        if self.pace.sessions or isinstance(effect, TellHorizon):
+            assert node.subscribing is not None
+            node.subscribing.heard(effect)
+        elif isinstance(effect, ConfirmSubscription):
+            self._confirm(node, effect)
+        elif isinstance(effect, ConfirmChange):
+            self._confirm_change(node, effect)
+        else:
+            self._deliver(node, effect)
 
     def _shuffled(self, effects: list[Effect]) -> list[Effect]:
         """Any order, except that a log and a subscriber's queue are filled in the order of their numbers."""
@@ -304,7 +322,7 @@ class World:
             return effects
         shuffled = list(effects)
         self.random.shuffle(shuffled)
-        numbered = AppendRecord | ConfirmSubscription | ConfirmChange | Deliver
+        numbered = AppendRecord | ConfirmSubscription | ConfirmChange | Deliver | TellHorizon
         in_order = iter([effect for effect in effects if isinstance(effect, numbered)])
         return [next(in_order) if isinstance(effect, numbered) else effect for effect in shuffled]
 
@@ -320,7 +338,7 @@ class World:
 
     # ---- disk ----------------------------------------------------------------------------------------
 
-    def _use_disk(self, node: Node, effect: AppendRecord | ReadRecords | TrimLog) -> None:
+    def _use_disk(self, node: Node, effect: AppendRecord | ReadRecords) -> None:
         log = node.logs[effect.pubend]
         match effect:
             case AppendRecord():
@@ -333,20 +351,20 @@ class World:
                 ticks, batch = log.read(effect.ticks, effect.rows_max)
                 answer = RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch)
                 self._later(node, self.random.randint(0, self.pace.read_us_max), answer)
-            case TrimLog():
-                log.trim(effect.before)
 
     def _flush(self, node: Node, pubend: PubendId) -> None:
         if node.logs[pubend].begin_flush():
             delay = self.random.randint(self.pace.flush_us_min, self.pace.flush_us_max)
-            self.after(delay, partial(self._flushed, node, node.incarnation, pubend))
+            self.after(delay, partial(self._flushed, node, node.lives, pubend))
 
-    def _flushed(self, node: Node, incarnation: int, pubend: PubendId) -> None:
-        if node.broker is None or node.incarnation != incarnation:
+    def _flushed(self, node: Node, life: int, pubend: PubendId) -> None:
+        if node.broker is None or node.lives != life:
             return
         log = node.logs[pubend]
-        done = log.end_flush(self.random, node.disk_full)
+        done = log.end_flush(self.random, node.disk_full, node.refuses)
         self._report_durable(pubend, log, done.batches)
+        for observer in self.observers:
+            observer.flushed(pubend, done.written)
         self._flush(node, pubend)
         if done.token is not None:
             self.feed(node.name, RecordDurable(pubend=pubend, token=done.token))
@@ -365,16 +383,22 @@ class World:
 
     def _remember(self, node: Node, creations: tuple[Creation, ...]) -> None:
         delay = self.random.randint(self.pace.flush_us_min, self.pace.flush_us_max)
-        self.after(delay, partial(self._remembered, node, node.incarnation, creations))
+        self.after(delay, partial(self._remembered, node, node.lives, creations))
 
-    def _remembered(self, node: Node, incarnation: int, creations: tuple[Creation, ...]) -> None:
-        if node.broker is None or node.incarnation != incarnation:
+    def _remembered(self, node: Node, life: int, creations: tuple[Creation, ...]) -> None:
+        if node.broker is None or node.lives != life:
             return
         node.created.update(creations)
+        recovered: dict[PubendId, Recovered] = {}
         for each in creations:
             if each.broker == node.name:
-                node.logs.setdefault(each.pubend, Log())
-        self.feed(node.name, TopicsLearned(creations=creations, recovered={}))
+                if each.pubend not in node.logs:
+                    node.logs[each.pubend] = self.new_log(node.name)
+                    self.log_began(each.pubend, node.logs[each.pubend])
+                recovered[each.pubend] = node.logs[each.pubend].recovered()
+                assert node.publishing is not None
+                node.publishing.host(each.pubend)
+        self.feed(node.name, TopicsLearned(creations=creations, recovered=recovered))
 
     def _report_durable(self, pubend: PubendId, log: Log, batches: Sequence[EventBatch]) -> None:
         for batch in batches:
@@ -406,7 +430,7 @@ class World:
         link = self.links[ends(one, other)]
         link.stalled = False
         held, link.held = link.held, []
-        for receiver, message, also in _together(held):
+        for receiver, message, also in handed_over(held):
             self._forward(link, receiver, message, *also)
 
     def _refresh(self, link: Link) -> None:
@@ -424,7 +448,7 @@ class World:
             self.feed(other, LinkDown(neighbour=one))
 
     def _send(self, node: Node, to: BrokerId, message: Message) -> None:
-        self._report_sent(node.name, to, message)
+        report_sent(self.observers, self.network, node.name, to, message)
         link = self.links[ends(node.name, to)]
         if not link.up:
             return
@@ -450,35 +474,41 @@ class World:
         sender = other if to == one else one
         self.feed(to, MessageReceived(sender=sender, message=message, also=also))
 
-    def _report_sent(self, sender: BrokerId, to: BrokerId, message: Message) -> None:
-        cell = self.network.cell_of[to]
-        if isinstance(message, SidewaysMessage):
-            cell, message = message.cell, message.message
-        if isinstance(message, KnowledgeMessage) and message.batch is not None:
-            ticks = message.batch.ticks.tolist()
-            for observer in self.observers:
-                observer.rows_sent(sender, to, cell, message.pubend, ticks)
-        elif isinstance(message, NackMessage):
-            for observer in self.observers:
-                observer.nack_sent(sender, to, message.pubend, message.ticks.start, message.ticks.stop)
-
     # ---- publishers and subscribers ------------------------------------------------------------------
 
+    def connect(self, broker: BrokerId, client: End, peer: End) -> SimulatedConnection:
+        """A connection of a client to a broker that is up. It ends with that broker's life."""
+        node = self.nodes[broker]
+        connection = SimulatedConnection(self, self.random, client, peer)
+        node.connections = [each for each in node.connections if not each.is_broken]
+        node.connections.append(connection)
+        return connection
+
+    def connections(self) -> list[SimulatedConnection]:
+        """All connections of clients that work."""
+        every = [each for node in self.nodes.values() for each in node.connections]
+        return [each for each in every if not each.is_broken]
+
     def publish(self, pubend: PubendId, rows: pa.RecordBatch) -> bool:
-        """Hand rows to a pubend; False when its broker is not there to take them."""
+        """Hand rows straight to a pubend, for experiments; False when its broker is not there."""
         node = self.nodes[self.network.pubends[pubend].broker]
-        if node.broker is None:
+        if node.broker is None or pubend not in node.broker.network.pubends:
+            # It is down, or has lost the folder that knew of the topic and not heard of it again.
             return False
-        self._tokens += 1
+        # Below the tokens of sessions.
+        self._tokens -= 1
         node.requests[self._tokens] = rows.column("id").to_pylist()
         self.feed(node.name, PublishRequested(pubend=pubend, token=self._tokens, rows=rows))
         return True
 
     def _answer_publisher(self, node: Node, effect: AcceptPublish | RefusePublish) -> None:
-        ids = node.requests.pop(effect.token)
-        if isinstance(effect, AcceptPublish):
+        ids = node.requests.pop(effect.token, None)
+        if ids is None:
+            assert node.publishing is not None
+            node.publishing.answer(effect)
+        elif isinstance(effect, AcceptPublish):
             for observer in self.observers:
-                observer.accepted(effect.pubend, ids, effect.ticks.tolist())
+                observer.accepted(effect.pubend, ids, list(effect.ticks))
 
     def topics_at(self, edge: BrokerId) -> list[TopicId]:
         """The topics that an edge knows, or knew when it was up last."""
@@ -490,10 +520,13 @@ class World:
     def subscribe(
         self, wish: Wish, queue_max: int, take_us_max: int, *, durable: bool = False
     ) -> Subscriber | None:
-        """Subscribe; None when the broker is not there. A durable subscription outlives the broker."""
+        """Subscribe; None when the broker is not there, or has lost the topic with its folder.
+
+        A durable subscription outlives the broker.
+        """
         edge = BrokerId(wish.edge)
         node = self.nodes[edge]
-        if node.broker is None:
+        if node.broker is None or TopicId(wish.topic) not in node.broker.network.topics:
             return None
         for observer in self.observers:
             observer.subscribed(wish)
@@ -562,11 +595,25 @@ class World:
 
     def _confirm(self, node: Node, effect: ConfirmSubscription) -> None:
         subscriber = node.desk.by_name.get(effect.subscription)
+        if subscriber is not None:
+            for observer in self.observers:
+                observer.reads(effect.subscription, effect.pubend, effect.log)
         if subscriber is not None and effect.pubend not in subscriber.kept:
             subscriber.kept[effect.pubend] = effect.start
             for observer in self.observers:
-                observer.confirmed(effect.subscription, effect.pubend, effect.start)
+                observer.confirmed(effect.subscription, effect.pubend, effect.start, effect.log)
+        if subscriber is not None:
+            subscriber.logs[effect.pubend] = effect.log
+            if effect.lost_from is not None:
+                self._report_gap(subscriber, effect.pubend, effect.lost_from, effect.start)
         node.desk.confirm(effect.subscription, effect.slot)
+
+    def _report_gap(self, subscriber: Subscriber, pubend: PubendId, lost_from: Tick, start: Tick) -> None:
+        # What it has of the old log may reach further than the host knew: it takes nothing below for new.
+        start = max(start, subscriber.positions.get(pubend, start))
+        subscriber.kept[pubend] = start
+        for observer in self.observers:
+            observer.gap(subscriber.wish.subscription, pubend, lost_from, start)
 
     def _confirm_change(self, node: Node, effect: ConfirmChange) -> None:
         condition = node.desk.confirm_change(effect.subscription, effect.pubend, effect.since)
@@ -587,11 +634,11 @@ class World:
                 if effect.laggard and self.random.random() < 0.5:
                     # Often before it has taken anything, and sometimes after it has taken all.
                     delay_us = self.random.randint(0, subscriber.take_us_max)
-                    self.after(delay_us, partial(self._report_ready, node, node.incarnation, subscriber))
+                    self.after(delay_us, partial(self._report_ready, node, node.lives, subscriber))
 
-    def _report_ready(self, node: Node, incarnation: int, subscriber: Subscriber) -> None:
+    def _report_ready(self, node: Node, life: int, subscriber: Subscriber) -> None:
         has_room = len(subscriber.queue) < subscriber.queue_max and not subscriber.dropped
-        if node.incarnation == incarnation and has_room and not (subscriber.closed or subscriber.away):
+        if node.lives == life and has_room and not (subscriber.closed or subscriber.away):
             subscription = SubscriptionId(subscriber.wish.subscription)
             self.feed(node.name, SubscriberReady(subscription=subscription))
 
@@ -638,37 +685,3 @@ class World:
         self.trace.append((self.time_us // TICKS_PER_MS, broker, item))
         text = f"{self.time_us} {broker} {type(item).__name__}"
         self.fingerprint = zlib.crc32(text.encode(), self.fingerprint)
-
-
-def _restored(subscriber: Subscriber, network: Network) -> SubscribeRequested:
-    """What a host that starts says of a subscription that it kept."""
-    wish = subscriber.wish
-    start = dict(subscriber.kept)
-    if wish.wanted is not None:
-        # Pubends that had not confirmed it owe it what it asked for.
-        start = dict.fromkeys(network.pubends_of(TopicId(wish.topic)), wish.wanted) | start
-    return SubscribeRequested(
-        subscription=SubscriptionId(wish.subscription),
-        topic=TopicId(wish.topic),
-        condition=condition_of(wish.condition),
-        order=Order.TOTAL if wish.total else Order.PUBLISHER,
-        start=start,
-        changes=tuple(
-            (condition_of(condition), dict(since))
-            for condition, since in zip(subscriber.changes, subscriber.since, strict=True)
-        ),
-    )
-
-
-def _together(
-    held: list[tuple[BrokerId, Message]],
-) -> list[tuple[BrokerId, Message, list[KnowledgeMessage]]]:
-    """What was held back, as a host finds it: knowledge right behind knowledge is handed over with it."""
-    found: list[tuple[BrokerId, Message, list[KnowledgeMessage]]] = []
-    for to, message in held:
-        behind = found and found[-1][0] == to and isinstance(found[-1][1], KnowledgeMessage)
-        if behind and isinstance(message, KnowledgeMessage):
-            found[-1][2].append(message)
-        else:
-            found.append((to, message, []))
-    return found

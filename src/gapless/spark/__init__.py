@@ -27,15 +27,15 @@ __all__ = ["history", "register"]
 
 def __getattr__(name: str) -> object:
     if name == "history":
-        from gapless.spark.past import history  # noqa: PLC0415  # PySpark is loaded by whoever needs it
+        from gapless.spark.past import history  # noqa: PLC0415  # PySpark is loaded on demand
 
         return history
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session know `format("gapless")`: each session for itself. Repeating is harmless."""
-    from gapless.spark.sink import GaplessTopic  # noqa: PLC0415  # PySpark is loaded by whoever needs it
+    """Register `format("gapless")` with a session; each session needs it. Repeating is harmless."""
+    from gapless.spark.sink import GaplessTopic  # noqa: PLC0415  # PySpark is loaded on demand
 
     with _active(spark):
         spark.dataSource.register(GaplessTopic)
@@ -43,14 +43,14 @@ def register(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """While this lasts, the session is the active one of this thread.
+    """Makes the session the active one of this thread.
 
-    Spark looks for a source of that name in the active session, and puts a new one into the session that is
-    asked. So a session beside one that knows the name would be refused: there is one already, elsewhere.
+    Spark looks for a source of that name in the active session, but registers a new one in the given session.
+    So a second session would be refused because the name already exists in the first.
     """
     own: Any = getattr(spark, "_jsparkSession", None)
     if own is None:
-        # A session of Spark Connect: its server sees to that.
+        # With Spark Connect the server does this.
         yield
         return
     sessions: Any = type(spark)._get_j_spark_session_class(spark._jvm)

@@ -1,11 +1,11 @@
-"""What is one run of the pipeline as a program? A client, a lease, a Spark session, and the views, in order.
+"""What is one run of the pipeline? A client, a lease, a Spark session, and the views, in this order.
 
 Only one pipeline may publish to the relations of a network. At an edge, it holds a subscription whose name
-is taken by one client at a time: whoever comes while it is held is refused, and whoever loses it ends. Edges
-do not know each other's names, so the lease is also written down in the topic of holds, with its edge. It
-stays there when a pipeline is killed, and at that edge the next one goes on with it. At any other edge a
-pipeline is refused as long as it stands there: from afar nobody can tell one that is dead from one that
-cannot be reached, which would come back and publish. A person can, and says `take_over`.
+belongs to one client at a time: another pipeline is refused while it is held, and a pipeline that loses it
+ends. Edges do not know each other's names, so the lease is also recorded in the topic of holds, with its
+edge. It stays there when a pipeline is killed, and the next one at that edge continues with it. At any other
+edge a pipeline is refused while the record exists: from a distance a dead pipeline cannot be told from an
+unreachable one, which would come back and publish. An operator can tell, and says `take_over`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gapless.errors import GaplessError, PipelineError, UsageError
 from gapless.spark import register
 from gapless.spark.holds import read_book
 from gapless.spark.pipeline import Pipeline
-from gapless.spark.running import Network, Runner
+from gapless.spark.running import NetworkAccess, Runner
 from gapless.spark.session import MASTER, check_installed, session, state_settings
 from gapless.views.limits import State
 from gapless.views.registry import (
@@ -39,10 +39,10 @@ from gapless.wire.address import parse_addresses
 
 log = logging.getLogger("gapless.pipeline")
 
-#: How long a pipeline that ends tries to give the lease back, and then waits for receipts that are missing.
-#: When its node is gone there will be none, and what it could not say the next one finds out.
+#: How long a pipeline that ends tries to return the lease, and then waits for missing receipts. If its node
+#: is gone there will be none, and the next pipeline finds out by itself.
 GIVE_BACK_SECONDS, CLOSE_SECONDS = 2.0, 1.0
-#: What a node says that keeps everything in memory.
+#: The answer of a node that keeps everything in memory.
 _NO_FOLDER = "E136"
 
 
@@ -50,7 +50,7 @@ class Lease:
     """The right to compute the views of a network."""
 
     def __init__(self, client: sync.Client, *, take_over: bool = False) -> None:
-        """Raises PipelineError E504 when another has it, which `take_over` says of other edges is gone."""
+        """Raises PipelineError E504 when another has it; `take_over` says that other edges have none."""
         client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
         told = client.inquire(subscription=LEASE)
         self._client = client
@@ -59,7 +59,7 @@ class Lease:
             raise PipelineError("E504", "another pipeline computes the views of this network: stop it first")
         self.lost = threading.Event()
         self._is_given_back = False
-        #: Whether the node can keep names; one without a folder cannot, and has no other pipeline after it.
+        #: Whether the node can keep names; without a folder it cannot, and no other pipeline follows.
         self.has_names = True
         self._claim(take_over=take_over)
         rows = client.subscribe(REGISTRY_TOPIC, name=LEASE)
@@ -75,7 +75,7 @@ class Lease:
         self._until_lost(self._watch)
 
     def _claim(self, *, take_over: bool) -> None:
-        """Write the lease down, and see whether somebody was faster."""
+        """Record the lease, and check whether another pipeline was faster."""
         book = read_book(self._client)
         others = [edge for edge in book.leases() if edge != self._edge]
         if others and not take_over:
@@ -93,7 +93,7 @@ class Lease:
         self._client.publish_batch(HOLDS_TOPIC, hold_rows(edge, {LEASE: REGISTRY_TOPIC}, held=held))
 
     def _until_lost(self, wait: Callable[[], None]) -> None:
-        """Wait in a thread of its own for something that ends when the lease does."""
+        """Wait, in a separate thread, for something that ends with the lease."""
 
         def waiting() -> None:
             try:
@@ -106,9 +106,9 @@ class Lease:
         threading.Thread(target=waiting, name="gapless lease", daemon=True).start()
 
     def _watch(self) -> None:
-        """Return when somebody at another edge has taken the lease."""
+        """Return when a pipeline at another edge has taken the lease."""
         book = HoldBook()
-        # An older row may come before the newest one, but not after all that was there in the beginning.
+        # An older row may come before the newest one, but not after everything that existed at the start.
         rows = self._client.subscribe(HOLDS_TOPIC, start="earliest").__enter__()
         ends = self._client.ends(HOLDS_TOPIC)
         for batch in rows.batches():
@@ -118,7 +118,7 @@ class Lease:
                 return
 
     def give_back(self) -> None:
-        """Let a pipeline at any edge have it. The node may be away, and nobody waits for it then."""
+        """Release the lease for a pipeline at any edge. If the node is away, this does not wait."""
         if not self.lost.is_set():
             self._is_given_back = True
             last = threading.Thread(target=self._give_back, daemon=True)
@@ -160,13 +160,13 @@ def run(
 ) -> None:
     """Compute the views of a network until told to stop. Executors of a cluster have the files of `tls`, too.
 
-    Raises UsageError E190 when the address is several, E174 without PySpark or Java, LinkError without a
-    node, PipelineError E504 when another pipeline is there, or has taken over.
+    Raises UsageError E190 for several addresses, E174 without PySpark or Java, LinkError without a node,
+    PipelineError E504 when another pipeline runs, or has taken over.
     """
     check_installed()
     if len(parse_addresses(address)) > 1:
         raise UsageError(
-            "E190", f"{address!r} is more than one edge, and what the pipeline holds is at one: give that"
+            "E190", f"{address!r} is more than one edge, and the pipeline's names live at one: give only that"
         )
     files = tls or TlsFiles()
     told = {"token": token, "ca": files.authority, "certificate": files.certificate, "key": files.key}
@@ -179,7 +179,7 @@ def run(
             try:
                 register(spark)
                 log.info("Spark %s runs the views of %s", spark.version, address)
-                network = Network(address, options, has_names=lease.has_names)
+                network = NetworkAccess(address, options, has_names=lease.has_names)
                 made = Pipeline(client, Runner(spark, network, checkpoints, rows_max=rows_max))
                 made.run(stop, lost=lease.lost)
             finally:

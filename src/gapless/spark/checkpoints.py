@@ -1,4 +1,4 @@
-"""What outlives the pipeline's process? Of each stage, Spark's own checkpoint and beside it the state rows.
+"""What outlives the pipeline's process? For each stage, Spark's own checkpoint and the state rows.
 
 ```
 <folder>/<stage>/spark/        Spark's: offsets, commits, state
@@ -6,8 +6,8 @@
 <folder>/<stage>/rows/5.whole.arrow   all state rows as of batch 5; what is older is deleted
 ```
 
-Both are *soft*: the log of the topics is the truth. What is missing, damaged, or does not fit to the other is
-deleted, and the stage is computed again from the log. Nothing is forced to the disk for the same reason.
+Both are *soft*: the log of the topics is the truth. If one is missing, damaged, or does not match the other,
+both are deleted, and the stage is recomputed from the log. For the same reason nothing is synced to disk.
 
 The rows of a batch are written before Spark commits it. So the newest file is of the last committed batch, or
 of the one after, which Spark will repeat.
@@ -28,10 +28,10 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.views.registry import AsOf, as_of_text, parsed_as_of
 
-#: After so many batches, or when they have more rows than there are alive, all rows are written anew.
+#: After this many batches, or when they have more rows than are alive, all rows are rewritten.
 BATCHES_MAX = 50
 _AS_OF = b"gapless_as_of"
-#: What Spark writes for a source that has said nothing yet.
+#: What Spark writes for a source without an offset yet.
 _NOTHING = "-"
 
 
@@ -57,7 +57,7 @@ class Checkpoint:
         self._written = 0
 
     def drop(self) -> None:
-        """Forget everything: the stage begins at the beginning."""
+        """Delete everything: the stage starts over."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._batches = self._written = 0
 
@@ -66,11 +66,11 @@ class Checkpoint:
         return max(_numbers(self.spark / "commits"), default=None)
 
     def check_spark(self) -> None:
-        """Raises PipelineError E503 when Spark could not go on with what it has written, or would go back."""
+        """Raises PipelineError E503 when Spark could not continue from its files, or would go back."""
         known = {name: _numbers(self.spark / name) for name in ("offsets", "commits")}
         latest = {name: max(numbers, default=-1) for name, numbers in known.items()}
         if latest["offsets"] - latest["commits"] not in (0, 1):
-            raise PipelineError("E503", f"{self.spark}: batches were committed that are not there")
+            raise PipelineError("E503", f"{self.spark}: committed batches are missing")
         for name, numbers in known.items():
             for number in numbers:
                 path = self.spark / name / str(number)
@@ -86,7 +86,7 @@ class Checkpoint:
                     raise PipelineError("E503", f"{path} is damaged")
 
     def restore(self) -> Restored | None:
-        """What there was; None for nothing. Raises PipelineError E503 when it cannot be used."""
+        """The stored state; None for nothing. Raises PipelineError E503 when it cannot be used."""
         committed = self.committed()
         files = sorted(self._files(), key=_order)
         if committed is None and not files:
@@ -103,12 +103,12 @@ class Checkpoint:
         expected = list(range(numbers[0], numbers[0] + len(numbers))) if numbers else []
         begins = bool(numbers) and (numbers[0] == 0 or _is_whole(files[start]))
         if committed is None or numbers != expected or not begins or numbers[-1] - committed not in (0, 1):
-            raise PipelineError("E503", f"{self.folder}: Spark's checkpoint and the state rows do not fit")
+            raise PipelineError("E503", f"{self.folder}: Spark's checkpoint and the state rows do not match")
         as_of = parsed_as_of(tables[-1].schema.metadata[_AS_OF].decode())
         return Restored([table.replace_schema_metadata(None) for table in tables[start:]], as_of)
 
     def _files(self) -> list[Path]:
-        """Those that are named after a batch: what else lies there is not ours."""
+        """The files named after a batch: other files are not ours."""
         return [each for each in self._rows.glob("*.arrow") if each.name.split(".", 1)[0].isdigit()]
 
     def _read(self, path: Path) -> pa.Table:
@@ -120,14 +120,14 @@ class Checkpoint:
         return table
 
     def write(self, batch: int, rows: pa.Table, as_of: AsOf, alive: int) -> bool:
-        """Keep the rows that a batch changed. Gives whether it is time to write all of them anew."""
+        """Store the rows that a batch changed. Returns whether it is time to rewrite all of them."""
         self._write(self._rows / f"{batch}.arrow", rows, as_of)
         self._batches += 1
         self._written += rows.num_rows
         return self._batches >= BATCHES_MAX or self._written > max(2 * alive, 100_000)
 
     def write_whole(self, batch: int, rows: pa.Table, as_of: AsOf) -> None:
-        """Keep all rows as of a batch, and forget older files."""
+        """Store all rows as of a batch, and delete older files."""
         self._write(self._rows / f"{batch}.whole.arrow", rows, as_of)
         for each in self._files():
             if _order(each) < (batch, 1):
@@ -145,7 +145,7 @@ class Checkpoint:
         made.replace(path)
 
     def as_of(self, batch: int, topics: Sequence[TopicId]) -> AsOf:
-        """The horizon of a batch: where its sources end, of each of these topics in order."""
+        """The horizon of a batch: where its sources end, for each of these topics in order."""
         lines = (self.spark / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
         assert len(lines) == len(topics), f"{len(lines)} sources for {topics}"
         found: dict[TopicId, dict[PubendId, Tick]] = {}
@@ -155,7 +155,7 @@ class Checkpoint:
             if topic in silent:
                 continue
             for pubend, tick in json.loads(line).items():
-                # A topic that is read twice is included as far as both readers are.
+                # A topic that is read twice counts up to the lesser of the two.
                 known[PubendId(pubend)] = min(tick, known.get(PubendId(pubend), tick))
         return found
 
@@ -165,7 +165,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _order(path: Path) -> tuple[int, int]:
-    """The batch of a file; the whole of a batch comes after what it changed."""
+    """The batch of a file; the whole file of a batch sorts after its changes."""
     return int(path.name.split(".", 1)[0]), int(_is_whole(path))
 
 

@@ -1,11 +1,11 @@
-"""How does a stage become a query of Spark? Leaves are read, tagged, united and aggregated once by the key.
+"""How does a stage become a Spark query? Leaves are read, tagged, united and aggregated once by the key.
 
-The columns of the branches stand beside each other, null in the rows of other branches, and aggregates pass
-over nulls: so one `groupBy` computes all branches, and no condition is needed to tell them apart, except
-where rows are counted and where the newest or the oldest event is wanted.
+The columns of the branches are side by side, null in the rows of other branches, and aggregates ignore nulls:
+so one `groupBy` computes all branches, and no condition is needed to tell them apart, except for counts and
+for the newest or the oldest event.
 
-Every state row has a *key text*: the key as JSON, which names the row in relations. What a view shows of the
-state rows is computed in the same pass: `shown`.
+Every state row has a *key text*: the key as JSON, which names the row in relations. The rows of views are
+computed from the state rows in the same pass: `shown`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from functools import reduce
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls them
+from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
 from gapless.model.ids import TopicId
 from gapless.spark.expressions import SPARK_TYPES, column, named
 from gapless.views.expressions import columns_of
+from gapless.views.planning.stages import Branch, Events, Keyed, Leaf, Shown
 from gapless.views.registry import KEY
 from gapless.views.relation import Aggregate
-from gapless.views.stages import Branch, Events, Keyed, Leaf, Shown
 
-#: Reads the columns of a leaf, those events that its condition accepts, with `PUBEND` and `TICK`.
+#: Reads the columns of a leaf, for the events that its condition accepts, with `PUBEND` and `TICK`.
 Read: TypeAlias = Callable[[Leaf], DataFrame]
-#: Of each topic, what is read of it, and the reader's table.
+#: For each topic, what is read of it, and the reader's table.
 _Frames: TypeAlias = Mapping[TopicId, tuple[Leaf, DataFrame]]
-#: Conditions of so many letters are united for one reader; beyond, it reads all events.
+#: Maximum length of the conditions that are united for one reader; beyond it, it reads all events.
 WHERE_LETTERS_MAX = 4_000
 
-#: Where an event stands, beside the columns of its topic.
+#: The position of an event, beside the columns of its topic.
 PUBEND, TICK = "gapless_pubend", "gapless_tick"
-#: Types whose values are written as they are in JSON.
+#: Types whose values are written unchanged in JSON.
 _PLAIN = ("int", "bool")
 _TAG, _AT, _PREFIX = "gapless_tag", "gapless_at", "gapless_value_"
 
@@ -47,10 +47,10 @@ def leaves(stage: Keyed | Events) -> tuple[Leaf, ...]:
 
 
 def readers(stage: Keyed | Events) -> dict[TopicId, Leaf]:
-    """What one reader per topic reads for all leaves that want it.
+    """What one reader per topic reads for all leaves that need it.
 
-    Each reader of Spark's goes on at its own pace: leaves with readers of their own would be shown with
-    events that others have not seen yet.
+    Each Spark reader proceeds at its own pace: leaves with separate readers would show events that others
+    have not seen yet.
     """
     by_topic: dict[TopicId, list[Leaf]] = {}
     for leaf in leaves(stage):
@@ -64,7 +64,7 @@ def _reader(wanted: list[Leaf]) -> Leaf:
     if "" in wheres or len(where) > WHERE_LETTERS_MAX:
         where = ""
     needed = [name for leaf in wanted for name in leaf.columns]
-    # Who gets more than it asked for looks again.
+    # A leaf that gets more than it asked for filters again.
     needed += [
         name
         for leaf in wanted
@@ -93,7 +93,7 @@ def compiled(stage: Keyed | Events, read: Read) -> DataFrame:
 
 
 def shown(frame: DataFrame, views: Iterable[tuple[str, Shown]], keep: Iterable[str]) -> DataFrame:
-    """Of each state row the columns to `keep`, and what each of these views shows of it.
+    """For each state row, the columns to `keep`, and what each of these views shows of it.
 
     A view's columns are called `<its prefix>.<column>`, and `<its prefix>.` is whether the row is visible.
     """
@@ -110,7 +110,7 @@ def key_text(columns: Sequence[tuple[str, str, Column]]) -> Column:
     if not all(kind in _PLAIN for _, kind, _ in columns):
         named_values = (each.alias(name) for name, _, each in columns)
         return F.to_json(F.struct(*named_values), {"ignoreNullFields": "false"})
-    # The same text, without Spark's writer of JSON, which shows in the profile of a busy stage.
+    # The same text without Spark's JSON writer, which shows up in the profile of a busy stage.
     parts: list[Column] = []
     for at, (name, _, each) in enumerate(columns):
         before = f"{',' if at else '{'}{json.dumps(name, ensure_ascii=False)}:"
@@ -128,7 +128,7 @@ def _read(leaf: Leaf, frames: _Frames) -> DataFrame:
 def _events(stage: Events, frames: _Frames) -> DataFrame:
     found = []
     for at, leaf in enumerate(stage.leaves):
-        # One event may be read by several leaves; each makes a row of its own.
+        # Several leaves may read the same event; each makes its own row.
         number = [("leaf", "int", F.lit(at))] if len(stage.leaves) > 1 else []
         key = key_text([("pubend", "string", named(PUBEND)), ("tick", "int", named(TICK)), *number])
         outputs = [column(each).cast(SPARK_TYPES[each.kind]).alias(name) for name, each in leaf.outputs]
@@ -161,7 +161,7 @@ def _keyed(stage: Keyed, frames: _Frames) -> DataFrame:
 
 
 def _tagged(stage: Keyed, branch: Branch, number: int, leaf: Leaf, frames: _Frames) -> DataFrame:
-    """The rows of one leaf: keys, tag, what the branch's aggregates need, and where the event stands."""
+    """The rows of one leaf: keys, tag, what the branch's aggregates need, and the position of the event."""
     outputs = [column(each).cast(SPARK_TYPES[each.kind]).alias(name) for name, each in leaf.outputs]
     ordered = any(each.function in ("first", "last") for each in branch.aggregates)
     place = [_place().alias(_AT)] if ordered else []
@@ -179,7 +179,7 @@ def _tagged(stage: Keyed, branch: Branch, number: int, leaf: Leaf, frames: _Fram
 
 
 def _place() -> Column:
-    """Where an event stands, as `place_of` says, in one number."""
+    """The position of an event as one number, like `place_of`."""
     tick, pubend = named(TICK).cast("decimal(19,0)"), F.crc32(named(PUBEND).cast("binary"))
     return (tick * F.lit(2**32).cast("decimal(10,0)") + pubend).cast("decimal(30,0)")
 

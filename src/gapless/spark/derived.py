@@ -1,9 +1,9 @@
-"""How do stages follow each other? Aggregations and joins of what other stages show, kept up to date.
+"""How do stages build on each other? Aggregations and joins over other stages, kept up to date.
 
-A `Reduced` or `Paired` stage gets the weighted changes of its inputs: rows that are no longer so, and rows
-that are so now. Only the groups and pairs that they touch are computed again, from the rows that the input
-shows, with the columnar operators of Arrow. Taken anew rather than added and subtracted, sums of floats do
-not drift, and the maximum of what was taken back is the next one.
+A `Reduced` or `Paired` stage gets the weighted changes of its inputs: removed rows and added rows. Only the
+groups and pairs that they touch are recomputed, from the rows of the input, with the columnar operators of
+Arrow. Because they are recomputed rather than adjusted, sums of floats do not drift, and after the maximum is
+taken back the next one is found.
 
 State rows have a key text as in every stage: the keys of the group, or those of both partners.
 """
@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from gapless.model.schema import COLUMN_TYPES
 from gapless.spark.state import Delta, KeyedRows, codes, combined, normal
 from gapless.spark.top import touched
+from gapless.views.planning.stages import Paired, Reduced, Shown
 from gapless.views.registry import KEY
 from gapless.views.relation import Aggregate
-from gapless.views.stages import Paired, Reduced, Shown
 
 _LEFT_KEY, _RIGHT_KEY = "gapless_left_key", "gapless_right_key"
 _INT_MAX = 2**63 - 1
-#: Sums of integers are taken so wide that they cannot overflow on the way.
+#: Sums of integers are computed in a type that cannot overflow.
 _WIDE = pa.decimal128(38, 0)
 
 
@@ -35,11 +35,11 @@ class Derived(Protocol):
     rows: KeyedRows
 
     def take(self, side: int, delta: Delta, inputs: tuple[KeyedRows, ...]) -> tuple[pa.Table, pa.Array]:
-        """The changed state rows, and the keys of those that are gone, after an input has changed."""
+        """The changed state rows, and the keys of removed ones, after a change of an input."""
 
 
 def fields_of(shown: Shown) -> list[pa.Field]:
-    """The columns of what a stage shows."""
+    """The columns of a stage's rows."""
     return [pa.field(name, COLUMN_TYPES[each.kind]) for name, each in shown.outputs]
 
 
@@ -55,7 +55,7 @@ class Reduction:
         )
 
     def take(self, side: int, delta: Delta, inputs: tuple[KeyedRows, ...]) -> tuple[pa.Table, pa.Array]:
-        """The groups that a change touches, aggregated again."""
+        """The groups that a change touches, recomputed."""
         names = tuple(name for name, _ in self.stage.keys)
         every = inputs[side].table()
         members = every.filter(pa.array(touched(every, delta, names)))
@@ -68,7 +68,7 @@ class Reduction:
     def _aggregated(self, members: pa.Table, names: tuple[str, ...]) -> pa.Table:
         if not members.num_rows:
             return self.rows.schema.empty_table()
-        # Each aggregate has a column of its own, in the type in which it is computed.
+        # Each aggregate has its own column, in the type in which it is computed.
         operands = {f"{at}": _operand(members, each) for at, each in enumerate(self.stage.aggregates)}
         keys = {name: normal(combined(members.column(name))) for name in names}
         table = pa.table({**keys, **operands})
@@ -103,7 +103,7 @@ def _function(aggregate: Aggregate) -> tuple[str, pc.FunctionOptions | None]:
 
 def _finished(column: pa.ChunkedArray, aggregate: Aggregate) -> pa.ChunkedArray:
     if aggregate.function == "sum" and aggregate.kind == "int":
-        # What does not fit is null, as everywhere.
+        # Overflow is null, as everywhere.
         fits = pc.and_(
             pc.less_equal(column, pa.scalar(_INT_MAX).cast(_WIDE)),
             pc.greater_equal(column, pa.scalar(-_INT_MAX - 1).cast(_WIDE)),
@@ -113,7 +113,7 @@ def _finished(column: pa.ChunkedArray, aggregate: Aggregate) -> pa.ChunkedArray:
 
 
 def key_texts(columns: list[pa.ChunkedArray], count: int) -> pa.Array:
-    """The key of each row as a text: equal keys have equal texts, others have others."""
+    """The key of each row as a text: texts are equal exactly if the keys are."""
     if not columns:
         return pa.array(["[]"] * count)
     parts = []
@@ -142,7 +142,7 @@ class Pairing:
         self.rows = KeyedRows(pa.schema([*own, *fields_of(stage.left), *fields_of(stage.right)]))
 
     def take(self, side: int, delta: Delta, inputs: tuple[KeyedRows, ...]) -> tuple[pa.Table, pa.Array]:
-        """The pairs of the rows that have changed: those of old rows are gone unless they are new as well."""
+        """The pairs of changed rows: pairs of old rows are removed unless they are also new."""
         left, right = (delta.new, inputs[1].table()) if side == 0 else (inputs[0].table(), delta.new)
         pairs = self._joined(left, right)
         mine = _LEFT_KEY if side == 0 else _RIGHT_KEY
@@ -153,7 +153,7 @@ class Pairing:
         return pairs, combined(gone)
 
     def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
-        """Found as row numbers first, so that each column is copied once and keeps its name."""
+        """Computed as row numbers first, so that each column is copied once and keeps its name."""
         ons = [side.select([pair[at] for pair in self.stage.on]) for at, side in enumerate((left, right))]
         numbers = codes(*_alike(*ons))
         first, second = (
@@ -173,7 +173,7 @@ class Pairing:
 
 
 def _whole(table: pa.Table) -> pa.Array:
-    """Of each row, whether none of its values is null."""
+    """For each row, whether none of its values is null."""
     mask = np.ones(table.num_rows, np.bool_)
     for column in table.columns:
         mask &= combined(column).is_valid().to_numpy(zero_copy_only=False)
@@ -181,7 +181,7 @@ def _whole(table: pa.Table) -> pa.Array:
 
 
 def _alike(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Both with the same names, and numbers of different types in one: as floats if one is, else exactly."""
+    """Both with the same names, and numbers in a common type: float if one is, otherwise exact."""
     names = [f"{at}" for at in range(left.num_columns)]
     types = []
     for one, other in zip(left.schema.types, right.schema.types, strict=True):
@@ -192,5 +192,5 @@ def _alike(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def made(stage: Reduced | Paired) -> Derived:
-    """What keeps a stage up to date."""
+    """The object that keeps a stage up to date."""
     return Reduction(stage) if isinstance(stage, Reduced) else Pairing(stage)

@@ -1,8 +1,8 @@
-"""How does Spark compute an expression of a view? One column of its own for each, and no Python per row.
+"""How does Spark compute an expression of a view? As native columns, without Python per row.
 
-Spark must never end a query because of an event: what overflows, and what is divided by zero, is null, as
-`views.expressions` promises. So arithmetic uses the `try_` functions, and every result is given the type that
-the view was promised.
+Spark must never end a query because of an event: overflow and division by zero give null, as
+`views.expressions` promises. So arithmetic uses the `try_` functions, and every result is cast to the type
+that the view declares.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import reduce
 from types import MappingProxyType
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls them
+from pyspark.sql import functions as F  # noqa: N812  # the usual name
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from gapless.spark.xml import xml_number, xml_text
 from gapless.views.expressions import Call, ColumnRef, Expression, Literal
 
-#: The type of Spark for each type of a topic's columns.
+#: The Spark type for each column type of a topic.
 SPARK_TYPES: Mapping[str, DataType] = MappingProxyType(
     {
         "int": LongType(),
@@ -44,12 +44,12 @@ SPARK_TYPES: Mapping[str, DataType] = MappingProxyType(
 
 
 def named(name: str) -> Column:
-    """The column of this name, whatever letters it has."""
+    """The column of this name, whatever characters it has."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
 def column(expression: Expression) -> Column:
-    """What Spark computes."""
+    """The Spark column of an expression."""
     match expression:
         case ColumnRef():
             return named(expression.name)
@@ -72,17 +72,17 @@ def _literal(literal: Literal) -> Column:
 
 
 def _text(expression: Expression) -> str:
-    """An operand that is a text in quotes: `views.functions` has seen to it."""
+    """An operand that is a text literal: `views.functions` has checked it."""
     assert isinstance(expression, Literal), expression
     assert isinstance(expression.value, str), expression
     return expression.value
 
 
-# ---- what depends on types, or on constants ----------------------------------------------------------
+# ---- functions that depend on types or constants -----------------------------------------------------
 
 
 def _arithmetic(function: Callable[[Column, Column], Column]) -> Callable[[Call, list[Column]], Column]:
-    """Both operands in the type of the result, so that nothing is rounded on the way; `/` divides floats."""
+    """Both operands in the type of the result, so that nothing is rounded early; `/` divides floats."""
 
     def computed(call: Call, operands: list[Column]) -> Column:
         result = SPARK_TYPES[call.kind]
@@ -107,7 +107,7 @@ def _absolute(call: Call, operands: list[Column]) -> Column:
 
 
 def _whole(function: Callable[[Column], Column]) -> Callable[[Call, list[Column]], Column]:
-    """Floor and ceiling keep the type. A float beyond 2^53 is whole already, and may not fit an integer."""
+    """Floor and ceiling keep the type. A float beyond 2^53 is already whole, and may not fit an integer."""
 
     def computed(call: Call, operands: list[Column]) -> Column:
         (operand,) = operands
@@ -133,7 +133,7 @@ def _like(call: Call, operands: list[Column]) -> Column:
     pattern = _text(call.operands[1])
     if len(operands) == 3:
         return F.like(operands[0], F.lit(pattern), F.lit(_text(call.operands[2])))
-    # Without an escape character every letter stands for itself; Spark takes the backslash for one.
+    # Without an escape character every character stands for itself; Spark's default is the backslash.
     return F.like(operands[0], F.lit(pattern.replace("\\", "\\\\")))
 
 
@@ -166,7 +166,7 @@ _OF_KIND: Mapping[str, Callable[[Call, list[Column]], Column]] = {
 }
 
 
-# ---- what Spark has as it is -------------------------------------------------------------------------
+# ---- functions that Spark has natively ---------------------------------------------------------------
 
 
 def _of_all(function: Callable[[Column, Column], Column]) -> Callable[..., Column]:
@@ -175,7 +175,7 @@ def _of_all(function: Callable[[Column, Column], Column]) -> Callable[..., Colum
 
 
 def _extreme(function: Callable[..., Column]) -> Callable[..., Column]:
-    """Spark wants two operands at least."""
+    """Spark needs at least two operands."""
     return lambda *operands: function(*operands) if len(operands) > 1 else operands[0]
 
 

@@ -1,15 +1,15 @@
 """How do the stages of all running views work together? Changed state rows go up, and views publish.
 
-A *root* is a stage that Spark runs as a streaming query. What is seen of a stage is a *feed*; equal ones are
-one, whoever asks. A feed serves views, and stages above it. A micro-batch of a root gives, for each of its
-feeds, the new version of what is seen of the changed rows; from there on only changes move:
+A *root* is a stage that Spark runs as a streaming query. A *feed* is what a view or another stage sees of a
+stage; equal feeds are shared. A feed serves views, and stages above it. A micro-batch of a root gives, for
+each of its feeds, the new version of the changed rows; from there on only changes move:
 
     root --(visible, columns)--> feed --> views: difference to the relation, published with a marker
                                   |
                                   +----> stage above: groups or pairs that are touched --> its feeds ...
 
 Everything here happens under one lock, in the thread of the root's query. A view that is added to a running
-stage is computed from the state rows that the stage keeps. `Events` keep none: they begin again instead.
+stage is computed from the state rows that the stage keeps. `Events` keep none: they start over instead.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from gapless.spark.derived import Derived, fields_of, made
 from gapless.spark.relations import Publishes, Relation, covers, met
 from gapless.spark.state import Delta, KeyedRows, Mask, combined, where_mask
 from gapless.spark.top import first_rows, touched
+from gapless.views.planning.stages import Events, Keyed, Paired, Reduced, Shown, Stage, ViewPlan
 from gapless.views.registry import KEY, STAMP, AsOf
-from gapless.views.stages import Events, Keyed, Paired, Plan, Reduced, Shown, Stage
 
-#: Evaluates what these feeds show of state rows: as `compile.shown` does.
+#: Evaluates these feeds on state rows, like `compile.shown`.
 Evaluate = Callable[[pa.Table, list[tuple[str, Shown]]], pa.Table]
 
 
-class View:
-    """One view: what it shows, where it is published, and whether it has caught up with its relation."""
+class RunningView:
+    """One view: its rows, its topic, and whether it has caught up with its relation."""
 
-    def __init__(self, name: str, plan: Plan, relation: Relation, publisher: Publishes) -> None:
+    def __init__(self, name: str, plan: ViewPlan, relation: Relation, publisher: Publishes) -> None:
         self.name = name
         self.plan = plan
         self.relation = relation
         self.publisher = publisher
-        #: Whether the relation has the rows as of the newest batch; before, all of them are needed once.
+        #: Whether the relation has the rows as of the newest batch; until then, all of them are needed once.
         self.is_level = False
-        #: Why it is computed no more, while others go on.
+        #: Why it was stopped, while others go on.
         self.error: PipelineError | None = None
 
     def take(self, rows: pa.Table, visible: Mask, delta: Delta | None, every: KeyedRows | None) -> None:
-        """Changed rows of the feed; with the change and all rows, where they are kept."""
+        """Takes changed rows of the feed; with the change and all rows, where they are kept."""
         try:
             self._take(rows, visible, delta, every)
         except PipelineError as error:
@@ -64,7 +64,7 @@ class View:
             return
         shown = self.relation.rows.table().drop_columns([STAMP])
         if delta is None or every is None:
-            # Events never go away: what was not among the first will never be.
+            # Events are never removed: a row that was not among the first never will be.
             new = rows.filter(pa.array(visible))
             delta = Delta(new.slice(0, 0), new, pa.array([], pa.string()))
             known = shown.filter(pc.invert(pc.is_in(shown.column(KEY), value_set=combined(new.column(KEY)))))
@@ -95,17 +95,17 @@ class View:
 
 
 @dataclass
-class Feed:
+class StageFeed:
     """What is seen of a stage, and by whom."""
 
     shown: Shown
-    #: No other feed ever has the same.
+    #: Unique among all feeds.
     number: int
-    #: All rows that are seen, while somebody needs them.
+    #: All visible rows, while they are needed.
     rows: KeyedRows | None = None
-    views: list[View] = field(default_factory=list)
+    views: list[RunningView] = field(default_factory=list)
     #: Stages above, each with the side on which this is its input.
-    above: list[tuple[Step, int]] = field(default_factory=list)
+    above: list[tuple[DerivedStep, int]] = field(default_factory=list)
 
     @property
     def schema(self) -> pa.Schema:
@@ -114,19 +114,19 @@ class Feed:
 
     @property
     def keeps(self) -> bool:
-        """Whether somebody needs all rows."""
+        """Whether all rows are needed."""
         tops = any(view.plan.top is not None for view in self.views)
         return bool(self.above) or (tops and not isinstance(self.shown.stage, Events))
 
 
 @dataclass
-class Step:
+class DerivedStep:
     """A stage over other stages."""
 
     stage: Reduced | Paired
-    inputs: tuple[Feed, ...]
+    inputs: tuple[StageFeed, ...]
     derived: Derived
-    feeds: dict[Shown, Feed] = field(default_factory=dict)
+    feeds: dict[Shown, StageFeed] = field(default_factory=dict)
 
 
 class Root:
@@ -134,30 +134,30 @@ class Root:
 
     def __init__(self, stage: Keyed | Events, columns: Iterable[tuple[str, str]]) -> None:
         self.stage = stage
-        self.feeds: dict[Shown, Feed] = {}
+        self.feeds: dict[Shown, StageFeed] = {}
         fields = [pa.field(name, COLUMN_TYPES[kind]) for name, kind in columns]
         self.schema = pa.schema([pa.field(KEY, pa.string()), *fields])
         #: The state rows; events have none.
         self.rows: KeyedRows | None = KeyedRows(self.schema) if isinstance(stage, Keyed) else None
-        #: How much of its topics the newest batch includes.
+        #: The horizon of the newest batch.
         self.as_of: AsOf = {}
 
 
-class Graph:
+class RunningGraph:
     """The running stages and views."""
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
         self.lock = threading.RLock()
         self.roots: dict[Keyed | Events, Root] = {}
-        self._steps: dict[Reduced | Paired, Step] = {}
-        self.views: dict[str, View] = {}
+        self._steps: dict[Reduced | Paired, DerivedStep] = {}
+        self.views: dict[str, RunningView] = {}
         self._numbers = itertools.count()
 
     # Views come and go.
 
-    def add(self, view: View, make_root: Callable[[Keyed | Events], Root]) -> None:
-        """Take up a view, with the stages that it needs and that are not there. `level` makes it current."""
+    def add(self, view: RunningView, make_root: Callable[[Keyed | Events], Root]) -> None:
+        """Add a view, with any missing stages that it needs. `level` makes it current."""
         with self.lock:
             feed = self._feed(view.plan.shown, make_root)
             feed.views.append(view)
@@ -165,7 +165,7 @@ class Graph:
             self._keep(feed)
 
     def remove(self, name: str) -> list[Root]:
-        """Give up a view; the roots that nobody needs any more."""
+        """Remove a view; returns the roots that are no longer needed."""
         with self.lock:
             view = self.views.pop(name)
             self._feed_of(view).views.remove(view)
@@ -182,25 +182,25 @@ class Graph:
                 both = (*self.roots_of(stage.left.stage), *self.roots_of(stage.right.stage))
                 return list(dict.fromkeys(both))
 
-    def as_of(self, view: View) -> AsOf:
-        """What a view includes by now. Topics of which it has heard nothing yet are named as well."""
+    def as_of(self, view: RunningView) -> AsOf:
+        """The current horizon of a view. Topics without any data yet are listed as well."""
         stages = self.roots_of(view.plan.shown.stage)
         topics: AsOf = {leaf.topic: {} for stage in stages for leaf in leaves(stage)}
         return met([topics, *(self.roots[each].as_of for each in stages)])
 
-    def above(self, root: Root) -> list[View]:
+    def above(self, root: Root) -> list[RunningView]:
         """The views that are computed from a root."""
         return [view for view in self.views.values() if root.stage in self.roots_of(view.plan.shown.stage)]
 
-    # What a batch does.
+    # Batches.
 
-    def feeds(self, root: Root) -> list[tuple[str, Feed]]:
-        """The feeds of a root, each with the prefix of its columns, which is the same as long as it lives."""
+    def feeds(self, root: Root) -> list[tuple[str, StageFeed]]:
+        """The feeds of a root, each with the prefix of its columns, which never changes."""
         with self.lock:
             return [(str(feed.number), feed) for feed in root.feeds.values()]
 
-    def take(self, root: Root, table: pa.Table, feeds: list[tuple[str, Feed]], as_of: AsOf) -> None:
-        """A micro-batch: the changed state rows with what these feeds show of them."""
+    def take(self, root: Root, table: pa.Table, feeds: list[tuple[str, StageFeed]], as_of: AsOf) -> None:
+        """Takes a micro-batch: the changed state rows with what these feeds show of them."""
         with self.lock:
             if root.rows is not None:
                 root.rows.put(table)
@@ -209,22 +209,22 @@ class Graph:
                 self._deliver(feed, _part(table, prefix, feed), where_mask(table.column(f"{prefix}.")))
             taken = {id(feed) for _, feed in feeds}
             for feed in [each for each in root.feeds.values() if id(each) not in taken]:
-                self._fill(feed)  # It came while the batch was computed.
+                self._fill(feed)  # It was added while the batch was computed.
 
-    def level(self, views: Iterable[View]) -> Iterator[View]:
-        """Make views current that can be: those of these whose relation is not ahead of what is computed."""
+    def level(self, views: Iterable[RunningView]) -> Iterator[RunningView]:
+        """Make views current, of these, whose relation is not ahead of the computation."""
         with self.lock:
             for view in views:
                 if view.error is None and not view.is_level and covers(self.as_of(view), view.relation.as_of):
                     feed = self._feed_of(view)
                     if isinstance(feed.shown.stage, Events):
-                        view.is_level = True  # Rows of events are the same whenever they come.
+                        view.is_level = True  # Rows of events never change.
                     else:
                         view.replace(*self._whole(feed))
                 if view.is_level:
                     yield view
 
-    def _deliver(self, feed: Feed, rows: pa.Table, visible: Mask) -> None:
+    def _deliver(self, feed: StageFeed, rows: pa.Table, visible: Mask) -> None:
         delta = None if feed.rows is None else feed.rows.apply(rows, visible)
         for view in [each for each in feed.views if each.error is None]:
             if view.is_level or isinstance(feed.shown.stage, Events):
@@ -233,8 +233,8 @@ class Graph:
             for step, side in feed.above:
                 self._derive(step, side, delta)
 
-    def _derive(self, step: Step, side: int, delta: Delta) -> None:
-        """A change of an input of a stage, and what follows from it."""
+    def _derive(self, step: DerivedStep, side: int, delta: Delta) -> None:
+        """Applies a change of an input of a stage, and its consequences."""
         inputs = tuple(_kept(feed) for feed in step.inputs)
         changed, gone = step.derived.take(side, delta, inputs)
         if not changed.num_rows and not len(gone):
@@ -251,7 +251,7 @@ class Graph:
             both = np.concatenate([visible, np.zeros(len(gone), np.bool_)])
             self._deliver(feed, pa.concat_tables([rows, ended]), both)
 
-    def _whole(self, feed: Feed) -> tuple[pa.Table, Mask]:
+    def _whole(self, feed: StageFeed) -> tuple[pa.Table, Mask]:
         """All rows of a feed, computed from the state rows of its stage."""
         if feed.rows is not None:
             rows = feed.rows.table()
@@ -272,13 +272,13 @@ class Graph:
 
     # Stages come and go.
 
-    def _stage_feeds(self, stage: Stage) -> dict[Shown, Feed]:
+    def _stage_feeds(self, stage: Stage) -> dict[Shown, StageFeed]:
         return self._steps[stage].feeds if isinstance(stage, Reduced | Paired) else self.roots[stage].feeds
 
-    def _feed_of(self, view: View) -> Feed:
+    def _feed_of(self, view: RunningView) -> StageFeed:
         return self._stage_feeds(view.plan.shown.stage)[view.plan.shown]
 
-    def _feed(self, shown: Shown, make_root: Callable[[Keyed | Events], Root]) -> Feed:
+    def _feed(self, shown: Shown, make_root: Callable[[Keyed | Events], Root]) -> StageFeed:
         stage = shown.stage
         if isinstance(stage, Reduced | Paired):
             if stage not in self._steps:
@@ -287,12 +287,12 @@ class Graph:
             self.roots[stage] = make_root(stage)
         feeds = self._stage_feeds(stage)
         if shown not in feeds:
-            feeds[shown] = Feed(shown, next(self._numbers))
+            feeds[shown] = StageFeed(shown, next(self._numbers))
         return feeds[shown]
 
-    def _step(self, stage: Reduced | Paired, make_root: Callable[[Keyed | Events], Root]) -> Step:
+    def _step(self, stage: Reduced | Paired, make_root: Callable[[Keyed | Events], Root]) -> DerivedStep:
         below = (stage.input,) if isinstance(stage, Reduced) else (stage.left, stage.right)
-        step = Step(stage, tuple(self._feed(each, make_root) for each in below), made(stage))
+        step = DerivedStep(stage, tuple(self._feed(each, make_root) for each in below), made(stage))
         for side, feed in enumerate(step.inputs):
             feed.above.append((step, side))
             self._keep(feed)
@@ -301,8 +301,8 @@ class Graph:
             self._derive(step, side, Delta(rows.slice(0, 0), rows, pa.array([], pa.string())))
         return step
 
-    def _keep(self, feed: Feed) -> None:
-        """Keep all rows of a feed from now on, if somebody needs them."""
+    def _keep(self, feed: StageFeed) -> None:
+        """Keep all rows of a feed from now on, if they are needed."""
         if feed.keeps and feed.rows is None:
             if isinstance(feed.shown.stage, Events):
                 feed.rows = KeyedRows(feed.schema)
@@ -311,8 +311,8 @@ class Graph:
             feed.rows = KeyedRows(feed.schema)
             feed.rows.apply(rows, visible)
 
-    def _fill(self, feed: Feed) -> None:
-        """Compute a feed from the state of its stage: it has missed something."""
+    def _fill(self, feed: StageFeed) -> None:
+        """Recompute a feed from the state of its stage, after it has missed something."""
         if isinstance(feed.shown.stage, Events):
             return
         kept, feed.rows = feed.rows, None
@@ -321,13 +321,13 @@ class Graph:
         self._deliver(feed, rows, visible)
 
     def restored(self, root: Root) -> None:
-        """A root has got the state rows of an earlier run."""
+        """A root has restored the state rows of an earlier run."""
         with self.lock:
             for feed in root.feeds.values():
                 self._fill(feed)
 
     def _pruned(self) -> list[Root]:
-        """Forget what serves nobody; the roots among it."""
+        """Drop everything unused; returns the roots among it."""
         while True:
             idle = [step for step in self._steps.values() if not _used(step.feeds)]
             if not idle:
@@ -344,24 +344,24 @@ class Graph:
         return dropped
 
 
-def _used(feeds: dict[Shown, Feed]) -> bool:
-    """Drop the feeds that serve nobody; whether any is left."""
+def _used(feeds: dict[Shown, StageFeed]) -> bool:
+    """Drop unused feeds; returns whether any is left."""
     for shown in [shown for shown, feed in feeds.items() if not feed.views and not feed.above]:
         del feeds[shown]
     return bool(feeds)
 
 
-def _kept(feed: Feed) -> KeyedRows:
+def _kept(feed: StageFeed) -> KeyedRows:
     assert feed.rows is not None, "a stage above needs all rows"
     return feed.rows
 
 
-def _part(table: pa.Table, prefix: str, feed: Feed) -> pa.Table:
+def _part(table: pa.Table, prefix: str, feed: StageFeed) -> pa.Table:
     """The columns of one feed, under its own names."""
     names = [f"{prefix}.{name}" for name, _ in feed.shown.outputs]
     return table.select([KEY, *names]).rename_columns(feed.schema.names).cast(feed.schema)
 
 
-def view_columns(plan: Plan) -> tuple[Column, ...]:
+def view_columns(plan: ViewPlan) -> tuple[Column, ...]:
     """The columns of a view."""
     return tuple(Column(name, each.kind, nullable=True) for name, each in plan.shown.outputs)

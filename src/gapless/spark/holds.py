@@ -1,14 +1,15 @@
-"""Which names does the pipeline have at its edge, and who lets go of them? Each is written down first.
+"""Which names does the pipeline have at its edge, and who forgets them? Each is recorded first.
 
-A stage keeps the log of its topics by durable subscriptions, which outlive the process, the view and the
-version of the program for which they were made. One that nobody knows of any more would keep the log for
-ever. So there is a topic of them, and whatever happens, it has at least those that there are:
+A stage holds the log of its topics with durable subscriptions, which outlive the process, the view and the
+version of the program that made them. A forgotten one would hold the log for ever. So they are recorded in a
+topic, which always lists at least those that exist:
 
-    written down -> made by the source of Spark -> ... -> checkpoint deleted -> forgotten -> crossed out
+    recorded -> made by the Spark source -> ... -> checkpoint deleted -> forgotten -> record deleted
 
-A process that dies at any place leaves a name that is written down and may or may not be there. The next one
-reads the topic, and forgets every name that no view needs; forgetting one that is not there is nothing. The
-checkpoint goes first: without the log after it, it could not be used, and would be in the way of a new one.
+A process that dies at any point leaves a recorded name that may or may not exist. The next one reads the
+topic, and forgets every name that no view needs; forgetting a name that does not exist is harmless. The
+checkpoint is deleted first: without the log after it, it could not be used, and would be in the way of a new
+one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from gapless.views.registry import (
 
 log = logging.getLogger("gapless.pipeline")
 
-#: The topic's home may be away: then a name is forgotten another time.
+#: If the topic's repository is away, a name is forgotten another time.
 FORGET_SECONDS = 5.0
 
 
@@ -44,28 +45,28 @@ class Holds:
         self._client = client
         self._checkpoints = checkpoints
         self._edge = ""
-        #: What was written down and not crossed out.
+        #: Names that are recorded.
         self._names: dict[str, TopicId] = {}
 
     def load(self) -> None:
-        """Learn which there are."""
+        """Read the recorded names."""
         report = self._client.status()
         self._edge = str(report["broker"])
-        # Those that earlier versions did not write down; the node lists as many as it does.
+        # Names that earlier versions did not record; the node lists only some.
         for each in report["subscriptions"].get("list", ()):
             if held_stage(each.get("name") or "") is not None:
                 self._names[each["name"]] = TopicId(each["topic"])
         self._names |= read_book(self._client).at(self._edge)
 
     def write_down(self, names: Mapping[str, TopicId]) -> None:
-        """Names that will be made. Raises GaplessError, and then they must not be."""
+        """Record names that will be made. Raises GaplessError, and then they must not be."""
         fresh = {name: topic for name, topic in names.items() if name not in self._names}
         if fresh:
             self._client.publish_batch(HOLDS_TOPIC, hold_rows(self._edge, fresh, held=True))
             self._names |= fresh
 
     def forget_all_but(self, needed: Collection[str]) -> bool:
-        """Let go of every other name; whether all of them are gone."""
+        """Forget every other name; returns whether all of them are gone."""
         others = {name: topic for name, topic in self._names.items() if name not in needed}
         for name, topic in others.items():
             try:
@@ -73,7 +74,7 @@ class Holds:
             except (GaplessError, TimeoutError) as error:
                 log.warning("'%s' holds topic '%s', and could not be forgotten yet: %s", name, topic, error)
                 continue
-            log.info("'%s' holds topic '%s' no more", name, topic)
+            log.info("'%s' no longer holds topic '%s'", name, topic)
             del self._names[name]
         return all(name in needed for name in self._names)
 
@@ -87,7 +88,7 @@ class Holds:
 
 
 def read_book(client: Client) -> HoldBook:
-    """All names that pipelines have written down, at whatever edge."""
+    """All names that pipelines have recorded, at any edge."""
     client.create_topic(HOLDS_TOPIC, HOLDS_COLUMNS, retention=HOLDS_RETENTION)
     book = HoldBook()
     with client.subscribe(HOLDS_TOPIC, start="earliest") as rows:

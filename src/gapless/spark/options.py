@@ -1,74 +1,94 @@
 """What may be asked of `format("gapless")`? Options as texts, checked before Spark plans anything.
 
-| option | what it says |
+Reading and writing have these in common:
+
+| option | meaning |
 | --- | --- |
-| `brokers` | where the network is: `gapless://host:7400`, or several hosts with commas |
+| `brokers` | where the network is: `gapless://host:7400`, or several hosts separated by commas |
 | `topic` | the topic |
-| `where` | a condition that the repository evaluates, as for a subscription |
-| `columns` | the columns to read, with commas; all of them otherwise. `tick` and `pubend` are always there |
-| `from` | `earliest`, `now`, a tick, a time such as `2026-01-31T12:00:00Z`, or JSON: a tick per pubend |
-| `to` | where to end, in the same words; the end is not included |
-| `name` | of a durable subscription that holds the log for this query, and is acknowledged with its commits |
-| `rows_per_partition` | about so many rows are one task of Spark |
-| `max_rows` | a micro-batch has no more rows than this |
-| `gone` | `allow` to begin later when the beginning is no longer kept; otherwise that is an error |
-| `history` | `false` to read what a new subscription would get: of a compacted topic the newest rows |
-| `pushdown` | `true` to evaluate filters of a batch query where the events are; see `PushingReader` |
-| `token` | the token that lets us in |
+| `token` | the token to connect with |
 | `ca`, `certificate`, `key` | files for TLS: the authority of the nodes; the certificate that we show |
 
-A stream begins with `now` unless it is told otherwise, and a batch with `earliest`.
+A read also has these. By default a stream begins with `now`, and a batch with `earliest`.
+
+| option | meaning |
+| --- | --- |
+| `where` | a condition that the repository evaluates, as for a subscription |
+| `columns` | columns to read, separated by commas; default: all. `tick` and `pubend` are always included |
+| `from` | `earliest`, `now`, a tick, a time such as `2026-01-31T12:00:00Z`, or JSON: a tick per pubend |
+| `to` | where to end, in the same form; the end is not included |
+| `name` | of a durable subscription that holds the log for this query, and is acknowledged with its commits |
+| `rows_per_partition` | approximate number of rows per Spark task |
+| `max_rows` | maximum number of rows in a micro-batch |
+| `gone` | `allow` to begin later when the beginning is no longer kept; otherwise that is an error |
+| `history` | `false` to read what a new subscription would get: the newest rows of a compacted topic |
+| `pushdown` | `true` to evaluate filters of a batch query where the events are; see `PushingReader` |
+
+And a write these:
+
+| option | meaning |
+| --- | --- |
+| `publish` | `commit` (default): the driver publishes a batch when it is computed; `tasks`: each task |
+| `order` | `any` (default), or `given` to publish rows in the order in which Spark delivers them |
+| `job` | for a batch write: the same rows under the same name are published once, however often it runs |
+| `pubend` | which pubend of the topic; default: the first by name |
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from gapless.client.tls import TlsFiles
 from gapless.errors import UsageError
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 
-#: About so many rows are one task, unless the user says otherwise.
+#: Default of `rows_per_partition`.
 ROWS_PER_PARTITION = 500_000
 
-#: A place in a topic, as it is told.
+#: A position in a topic, as given by the user.
 Place = str | Tick | Mapping[str, Tick]
 EARLIEST, NOW = "earliest", "now"
-_KNOWN = (
-    "brokers",
-    "topic",
-    "where",
-    "columns",
-    "from",
-    "to",
-    "name",
-    "rows_per_partition",
-    "max_rows",
-    "gone",
-    "history",
+_CONNECTION = ("brokers", "topic", "token", "ca", "certificate", "key")
+_SOURCE = (
+    *("where", "columns", "from", "to", "name", "rows_per_partition", "max_rows", "gone", "history"),
     "pushdown",
-    "token",
-    "ca",
-    "certificate",
-    "key",
 )
+_SINK = ("publish", "order", "job", "pubend")
+#: Options that Spark itself adds for a stream that is written.
+_OF_SPARK = ("checkpointlocation", "queryname")
 _BOOLEANS = {"true": True, "false": False}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What a query reads."""
+class ConnectionOptions:
+    """Which topic is meant, and how to reach it."""
 
     brokers: str
     topic: str
+    token: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files for TLS; None if none is given."""
+        return TlsFiles.of(self.ca, self.certificate, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(ConnectionOptions):
+    """What a query reads."""
+
     where: str = ""
     columns: tuple[str, ...] | None = None
-    #: EARLIEST, NOW, a tick, or a tick for each pubend; None where the user has not said.
+    #: EARLIEST, NOW, a tick, or a tick for each pubend; None if not given.
     start: Place | None = None
     stop: Place | None = None
     name: str | None = None
@@ -77,15 +97,18 @@ class SourceOptions:
     gone: bool = False
     history: bool = True
     pushdown: bool = False
-    token: str | None = field(default=None, repr=False)
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
 
-    @property
-    def tls(self) -> TlsFiles | None:
-        """What TLS needs; None where nothing of it is said."""
-        return TlsFiles.of(self.ca, self.certificate, self.key)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions(ConnectionOptions):
+    """Where a query writes, and how."""
+
+    #: Whether each task publishes its rows; otherwise the driver publishes the whole batch.
+    by_tasks: bool = False
+    #: Whether rows are published in the order in which Spark delivers them.
+    is_ordered: bool = False
+    job: str | None = None
+    pubend: str | None = None
 
 
 def parse_options(told: Mapping[str, str]) -> SourceOptions:
@@ -96,22 +119,9 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
 
     Raises UsageError (E178), one line that names the option.
     """
-    found = {name.lower(): value for name, value in told.items()}
-    for name in found:
-        if name not in _KNOWN and name != "path":
-            close = difflib.get_close_matches(name, _KNOWN, 1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(_KNOWN)}"
-            raise _wrong(name, f"there is no such option: {hint}")
-    if found.get("path"):
-        raise _wrong("path", "a topic has no path: name it with option 'topic', and load() without a path")
-    for name in ("brokers", "topic"):
-        if not found.get(name, "").strip():
-            raise _wrong(name, "is missing: both 'brokers' and 'topic' are needed")
-    if found.get("key") and not found.get("certificate"):
-        raise _wrong("key", "goes with option 'certificate': give both")
+    found = _known(told, _SOURCE, "load()")
     return SourceOptions(
-        brokers=found["brokers"].strip(),
-        topic=found["topic"].strip(),
+        **_connection(found),
         where=found.get("where", ""),
         columns=_columns(found.get("columns")),
         start=_place("from", found.get("from")),
@@ -120,13 +130,60 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
         rows_per_partition=_count("rows_per_partition", found.get("rows_per_partition"), ROWS_PER_PARTITION),
         max_rows=_count("max_rows", found["max_rows"], 1) if found.get("max_rows") else None,
         gone=_choice("gone", found.get("gone", "error"), {"allow": True, "error": False}),
-        history=_choice("history", found.get("history", "true").lower(), _BOOLEANS),
-        pushdown=_choice("pushdown", found.get("pushdown", "false").lower(), _BOOLEANS),
-        token=found.get("token") or None,
-        ca=found.get("ca") or None,
-        certificate=found.get("certificate") or None,
-        key=found.get("key") or None,
+        history=_choice("history", found.get("history", "true"), _BOOLEANS),
+        pushdown=_choice("pushdown", found.get("pushdown", "false"), _BOOLEANS),
     )
+
+
+def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
+    """The options of a sink.
+
+    >>> parse_sink_options({"brokers": "gapless://b", "topic": "trades", "publish": "tasks"}).by_tasks
+    True
+
+    Raises UsageError (E178), one line that names the option.
+    """
+    found = _known(told, _SINK, "save()", ignored=_OF_SPARK)
+    by_tasks = _choice("publish", found.get("publish", "commit"), {"commit": False, "tasks": True})
+    if by_tasks and found.get("job"):
+        raise _wrong("job", "needs publish=commit: tasks do not know the rows of other tasks")
+    return SinkOptions(
+        **_connection(found),
+        by_tasks=by_tasks,
+        is_ordered=_choice("order", found.get("order", "any"), {"any": False, "given": True}),
+        job=found.get("job") or None,
+        pubend=found.get("pubend") or None,
+    )
+
+
+def _known(
+    told: Mapping[str, str], more: Sequence[str], verb: str, *, ignored: Sequence[str] = ()
+) -> dict[str, str]:
+    """The options by their names in lower case. Raises UsageError if there is no such option."""
+    found = {name.lower(): value for name, value in told.items()}
+    known = (*_CONNECTION, *more)
+    for name in found:
+        if name not in (*known, *ignored, "path"):
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}"
+            raise _wrong(name, f"there is no such option: {hint}")
+    if found.get("path"):
+        raise _wrong("path", f"a topic has no path: name it with option 'topic', and {verb} without a path")
+    return found
+
+
+def _connection(found: Mapping[str, str]) -> dict[str, Any]:
+    """The fields that reading and writing share."""
+    for name in ("brokers", "topic"):
+        if not found.get(name, "").strip():
+            raise _wrong(name, "is missing: both 'brokers' and 'topic' are needed")
+    if found.get("key") and not found.get("certificate"):
+        raise _wrong("key", "goes with option 'certificate': give both")
+    return {
+        "brokers": found["brokers"].strip(),
+        "topic": found["topic"].strip(),
+        **{name: found.get(name) or None for name in ("token", "ca", "certificate", "key")},
+    }
 
 
 def tick_of(text: str) -> Tick:
@@ -145,7 +202,7 @@ def tick_of(text: str) -> Tick:
         time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
         tick = (time - _EPOCH) // timedelta(microseconds=1)
     if not TICK_MIN <= tick < TICK_MAX:
-        raise ValueError(f"{tick} is no tick")
+        raise ValueError(f"{tick} is not a tick")
     return tick
 
 
@@ -154,8 +211,10 @@ def _columns(told: str | None) -> tuple[str, ...] | None:
         return None
     names = [name.strip() for name in told.split(",")]
     if not all(names) or len(set(names)) < len(names):
-        raise _wrong("columns", f"write the names of columns, each once, with commas, got {told!r:.80}")
-    # These are there anyway, and first.
+        raise _wrong(
+            "columns", f"write the names of columns, each once, separated by commas, got {told!r:.80}"
+        )
+    # These are always included, and come first.
     return tuple(name for name in names if name not in ("tick", "pubend"))
 
 
@@ -194,9 +253,9 @@ def _count(option: str, told: str | None, otherwise: int) -> int:
 
 
 def _choice(option: str, told: str, allowed: Mapping[str, bool]) -> bool:
-    if told not in allowed:
+    if told.lower() not in allowed:
         raise _wrong(option, f"must be {' or '.join(map(repr, allowed))}, got {told!r:.80}")
-    return allowed[told]
+    return allowed[told.lower()]
 
 
 def _wrong(option: str, text: str) -> UsageError:

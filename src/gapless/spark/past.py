@@ -1,10 +1,10 @@
-"""How is the past of a topic a table? Files of the archive as Spark reads them itself, and the log behind.
+"""How does the past of a topic become a table? Archive files that Spark reads directly, and then the log.
 
-A repository archives its log as Parquet files. Where this program sees those files, Spark reads them as it
-reads any others: as fast, with its own pruning of columns and row groups. What is still in the log, or in an
-archive on another machine, comes through `format("gapless")`. For each pubend there is one tick below which
-its events come from files, and from which on they come from the node, so that no event comes twice and none
-is missed; the log may be trimmed and archived meanwhile, for a node finds a range wherever it is by then.
+A repository archives its log as Parquet files. Where this program sees those files, Spark reads them like any
+others: as fast, with its own pruning of columns and row groups. Events still in the log, or in an archive on
+another machine, come through `format("gapless")`. For each pubend there is one tick below which its events
+come from files, and from which on they come from the node, so that no event is duplicated or missed; the log
+may be trimmed and archived in the meantime, because a node finds a range wherever it is by then.
 
 The range is fixed when the table is made: a query that runs twice sees the same events.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls them
+from pyspark.sql import functions as F  # noqa: N812  # the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from gapless.client.bulk import Bulk, PubendPast, open_bulk
@@ -32,9 +32,9 @@ from gapless.model.ticks import TICK_MAX, Tick
 from gapless.spark import register
 from gapless.spark.expressions import column
 from gapless.spark.options import EARLIEST, NOW, Place, SourceOptions, parse_options
-from gapless.views.parse import parse_in_scope, row_scope
-from gapless.views.pushdown import pushed
+from gapless.views.planning.pushdown import pushed
 from gapless.views.relation import Scan
+from gapless.views.sql.parse import parse_in_scope, row_scope
 from gapless.wire.bulk import OWN_COLUMNS
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ def history(  # they are the options of the source, as arguments
     """The events of a topic as a table: `tick`, `pubend`, and its columns.
 
     `where` is a condition as for a subscription. `from_` and `to` are `earliest`, `now`, a tick or a time;
-    without them it is all that there is up to now. With `gone` a range whose beginning is no longer kept
-    begins later; otherwise that is an error. `files` says whether Spark may read archives itself.
-    It does in local mode on the machine of the node, which tells nobody else where its files are; elsewhere
-    give the folder where this program and all executors see the archive of the topic.
+    the default is everything up to now. With `gone` a range whose beginning is no longer kept begins later;
+    otherwise that is an error. `files` says whether Spark may read archives directly. By default it does in
+    local mode on the machine of the node, which tells nobody else where its files are; elsewhere give the
+    folder where this program and all executors see the archive of the topic.
 
-    Raises UsageError for what makes no sense, StoreError (E306) for what is no longer kept, LinkError.
+    Raises UsageError for invalid arguments, StoreError (E306) for ticks that are no longer kept, LinkError.
     """
     told = {
         "brokers": brokers,
@@ -128,23 +128,23 @@ def _offset(spans: list[Span], tick: Callable[[Span], Tick]) -> str:
 
 
 def _span(past: PubendPast, options: SourceOptions, folder: str | None, *, seen: bool) -> Span:
-    """What of a pubend is read where. The folder of its files is the node's own unless another is given."""
+    """Which part of a pubend is read where. The folder of its files is the node's own unless given."""
     start = max(_tick(options.start, EARLIEST, past), _BEGINNING)
     stop = min(_tick(options.stop, NOW, past), past.known)
     if start < past.oldest and start < stop:
         if not options.gone and options.start != EARLIEST and options.start is not None:
             raise StoreError(
                 "E306",
-                f"pubend '{past.pubend}' keeps nothing below tick {past.oldest}, and {start} is asked for: "
-                "begin there, or allow that the beginning is gone",
+                f"pubend '{past.pubend}' keeps nothing below tick {past.oldest}, and {start} was requested: "
+                "begin there, or allow a missing beginning",
             )
         start = past.oldest
     stop = max(start, stop)
-    # From there on the log has it, and whatever the log deletes by the time it is read, the archive has.
+    # From there on the log has it; whatever the log deletes before it is read, the archive has.
     seam = max(start, min(stop, past.log_oldest))
     place = folder or past.folder
     files = [
-        # Their names, and no way to anywhere else.
+        # Plain names only, so that no path leads elsewhere.
         (str(Path(place, Path(each.file).name)), each.start, each.stop)
         for each in past.archive
         if each.stop > start and each.start < seam
@@ -164,7 +164,7 @@ def _tick(place: Place | None, otherwise: str, past: PubendPast) -> Tick:
 
 
 def _is_here(file: str, start: Tick, stop: Tick) -> bool:
-    """Whether a path leads, on this machine, to the very file that the node means."""
+    """Whether a path on this machine leads to the same file that the node means."""
     try:
         metadata = pq.read_metadata(file)
         if not metadata.num_row_groups:
@@ -176,11 +176,11 @@ def _is_here(file: str, start: Tick, stop: Tick) -> bool:
         return False
 
 
-# ---- what Spark reads itself -------------------------------------------------------------------------
+# ---- files that Spark reads directly -----------------------------------------------------------------
 
 
 def _condition(bulk: Bulk, where: str) -> Column | None:
-    """What Spark evaluates on files, if it means exactly what the repository would. Raises ContentError."""
+    """The condition as Spark evaluates it on files, if the meaning is the same. Raises ContentError."""
     schema = bulk.schema
     wanted = str(parse_condition(where, schema))
     if wanted == "TRUE":
@@ -197,7 +197,7 @@ def _condition(bulk: Bulk, where: str) -> Column | None:
 
 
 def _archived(spark: SparkSession, spans: list[Span], every: pa.Schema, accepted: Column) -> list[DataFrame]:
-    """The files below the seams: whole ones as they are, and those at the ends only in part."""
+    """The files below the seams: whole ones unchanged, and those at the ends only in part."""
     schema = from_arrow_schema(every)
     by_bounds: dict[tuple[Tick, Tick] | None, list[str]] = {}
     for span in spans:

@@ -1,13 +1,13 @@
-"""What does the application do that computes the views of a network? It follows the registry and runs stages.
+"""How are the views of a network computed? By following the registry and running stages.
 
-Views that are created get their stages: those that others have already are shared, the rest are started.
-Views that are dropped leave theirs, and a stage that serves nobody ends. A query that fails is started again
-after a pause, each time a longer one, from what its checkpoint and its relations have; meanwhile its views
-say why. Nothing is kept here that is not in the log, in the relations, or in a checkpoint that may be lost.
+A new view gets its stages: existing ones are shared, the rest are started. A dropped view leaves its stages,
+and an unused stage ends. A failed query is restarted after a pause that grows each time, from its checkpoint
+and its relations; until then its views say why. All state is in the log, in the relations, or in a checkpoint
+that may be lost.
 
-All views are planned together, in the order of the registry, so an application that starts again computes
-them with the same stages. A view that runs goes on with its own when another that shared them is dropped,
-until it is started again. What stages hold of the log is let go of when no view may need it (`holds`).
+All views are planned together, in the order of the registry, so a restarted application computes them with
+the same stages. A running view keeps its stages when another view that shared them is dropped, until it is
+restarted. Holds on the log are released when no view can need them (`holds`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from gapless.errors import GaplessError, LinkError, PipelineError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.spark.compile import readers
-from gapless.spark.graph import View, view_columns
+from gapless.spark.graph import RunningView, view_columns
 from gapless.spark.holds import Holds
 from gapless.spark.relations import Relation
 from gapless.spark.running import Runner, Running, hold_name
 from gapless.views.definitions import Views, base_topics
-from gapless.views.graph import Planner
+from gapless.views.planning.graph import Planner
+from gapless.views.planning.stages import Events, Keyed, ViewPlan, stage_name
 from gapless.views.registry import (
     FAILED,
     REGISTRY_COLUMNS,
@@ -54,38 +55,37 @@ from gapless.views.registry import (
     relation_columns,
     status_rows,
 )
-from gapless.views.stages import Events, Keyed, Plan, stage_name
 
 log = logging.getLogger("gapless.pipeline")
 
-#: How often the application looks after its queries.
+#: How often the application checks its queries.
 TICK_SECONDS = 0.2
-#: How often it says how the views are, when nothing else changes.
+#: How often it publishes the state of the views, when nothing else changes.
 STATUS_SECONDS = 2.0
-#: How long an application that ends tries to say so.
+#: How long an application that ends tries to announce it.
 LAST_WORDS_SECONDS = 2.0
-#: A query that failed is started again after a pause, which doubles from the one to the other.
+#: Minimum and maximum pause before a failed query is restarted; it doubles each time.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 1.0, 60.0
-#: What could not be let go of is tried again after this time.
+#: Pause before releasing a hold is retried.
 FORGET_AGAIN_SECONDS = 10.0
-#: A query that ran for so long has recovered: its next failure is a first one.
+#: A query that ran for this long has recovered: its next failure counts as the first.
 RECOVERED_SECONDS = 300.0
 
 
 @dataclass
 class _Entry:
-    """A view of the registry, and how it is."""
+    """A view of the registry, and its state."""
 
     definition: Definition
-    #: How it was last computed, or would have been; None when it could not be planned so far.
-    plan: Plan | None = None
+    #: Its latest plan; None when it could not be planned so far.
+    plan: ViewPlan | None = None
     state: str = STARTING
     message: str = ""
-    #: When to try again, by the monotonic clock; None while it runs, or when trying is no use.
+    #: When to retry, by the monotonic clock; None while it runs, or when retrying is useless.
     retry_at: float | None = 0.0
     pause_s: float = PAUSE_SECONDS_MIN
     failed_at: float = 0.0
-    #: What was last said of it.
+    #: The status that was last published.
     said: Status | None = None
 
 
@@ -96,11 +96,11 @@ class Pipeline:
         self._client = client
         self.runner = runner
         self._registry = Registry()
-        #: Whether the registry was read as far as it went when this began.
+        #: Whether the registry has been read up to where it was at the start.
         self._is_read = False
         self._planner = Planner()
         self._holds = Holds(client, runner.folder)
-        #: When to look for names that nobody needs, by the monotonic clock; None while there can be none.
+        #: When to look for unneeded names, by the monotonic clock; None while there can be none.
         self._forget_at: float | None = 0.0
         #: Set when the registry has changed.
         self._changed = threading.Event()
@@ -126,16 +126,16 @@ class Pipeline:
         finally:
             for entry in self._entries.values():
                 entry.state = STOPPED if entry.state != FAILED else FAILED
-            # The node may be away, and nobody shall wait for it to come back now.
+            # The node may be away; do not wait for it now.
             last = threading.Thread(target=self._say, kwargs={"force": True}, daemon=True)
             last.start()
             last.join(LAST_WORDS_SECONDS)
             self.runner.close()
 
     def _follow(self) -> None:
-        """In a thread of its own: what the registry says."""
+        """Follow the registry; runs in a separate thread."""
         try:
-            # It ends with the client, and then nobody is there to be told that it is left.
+            # It ends with the client, and then there is nobody left to tell.
             rows = self._client.subscribe(REGISTRY_TOPIC, start="earliest").__enter__()
             ends = self._client.ends(REGISTRY_TOPIC)
             self._is_read = reached(rows.positions, ends)
@@ -148,12 +148,12 @@ class Pipeline:
             self._lost = error
             self._changed.set()
 
-    # One look at everything.
+    # One round.
 
     def step(self, now: float) -> None:
-        """Take up and give up views, start again what has failed, and say how things are."""
+        """Add and remove views, restart what has failed, and publish the state."""
         if not self._is_read:
-            return  # A view of which nothing was heard yet is not one that was dropped.
+            return  # A view that was not read yet has not been dropped.
         definitions = {each.name: each for each in self._registry.in_order()}
         for name in [name for name, e in self._entries.items() if definitions.get(name) != e.definition]:
             self._forget(name, now)
@@ -171,7 +171,7 @@ class Pipeline:
         self._say(force=now - self._status_at >= STATUS_SECONDS)
 
     def _notice_running(self) -> None:
-        """A view runs when all of its stages have caught up with something."""
+        """A view is running when all of its stages have caught up with something."""
         graph, running = self.runner.graph, self.runner.running
         for name, entry in self._entries.items():
             if entry.state == STARTING and name in graph.views:
@@ -187,20 +187,20 @@ class Pipeline:
             needed = self._roots_of(entry.plan for entry in self._entries.values())
             for root in runner.graph.remove(name):
                 if root.stage in needed:
-                    runner.running.pop(root.stage).stop()  # A view that has failed goes on with it later.
+                    runner.running.pop(root.stage).stop()  # A failed view continues with it later.
                 else:
                     runner.drop(root)
         self._forget_at = now
         for entry in self._entries.values():
             if entry.state == FAILED and entry.retry_at is None:
-                entry.retry_at = now  # It may have shared a stage that was too large, and do without it now.
+                entry.retry_at = now  # It may have shared a stage that was too large, and not need it now.
 
     def _forget_holds(self, now: float) -> None:
-        """Let go of the log where no view of the registry may need it, be it running, failed or not started.
+        """Release holds on the log that no view, whether running, failed or not started, can need.
 
-        A view that could not be planned may need any name that is left, and so all of them stay: a name too
-        many costs room on a disk, one too few costs events. `gapless view list` shows such a view, and once
-        it is planned or dropped this is done.
+        A view that could not be planned may need any remaining name, so all of them stay: a name too many
+        costs disk space, one too few costs events. `gapless view list` shows such a view; once it is planned
+        or dropped, the names are released.
         """
         self._forget_at = None
         plans = [entry.plan for entry in self._entries.values()]
@@ -209,21 +209,21 @@ class Pipeline:
         if not self._holds.forget_all_but(self._hold_names(plans)):
             self._forget_at = now + FORGET_AGAIN_SECONDS
 
-    def _hold_names(self, plans: Iterable[Plan | None]) -> dict[str, TopicId]:
-        """The names that the stages of plans have, each with its topic."""
+    def _hold_names(self, plans: Iterable[ViewPlan | None]) -> dict[str, TopicId]:
+        """The names of the stages of plans, each with its topic."""
         return {
             hold_name(stage_name(stage), number): topic
             for stage in self._roots_of(plans)
             for number, topic in enumerate(readers(stage))
         }
 
-    def _roots_of(self, plans: Iterable[Plan | None]) -> set[Keyed | Events]:
+    def _roots_of(self, plans: Iterable[ViewPlan | None]) -> set[Keyed | Events]:
         """What Spark runs for plans."""
         roots_of = self.runner.graph.roots_of
         return {stage for each in plans if each is not None for stage in roots_of(each.shown.stage)}
 
     def _take_up(self, due: list[_Entry], definitions: Mapping[str, Definition], now: float) -> None:
-        """Start views, together with those that have to begin again because of them."""
+        """Start views, together with those that have to start over because of them."""
         graph, runner = self.runner.graph, self.runner
         try:
             topics = {name: topic.schema for name, topic in self._client.topics().items()}
@@ -233,7 +233,8 @@ class Pipeline:
             log.warning("%s", error)
             return
         plans = self._planned(due, definitions, topics, now)
-        # Those that they replace are needed no more; and the last of those that could not be planned is gone.
+        # Those that they replace are no longer needed; and the last of those that could not be planned is
+        # gone.
         self._forget_at = now
         try:
             if runner.network.has_names:
@@ -242,10 +243,10 @@ class Pipeline:
             for name in plans:
                 self._fail(self._entries[name], error, now)
             return
-        # Events keep no state rows: whoever comes late to them makes them begin again, for all.
+        # Events keep no state rows: a view that joins late makes them start over, for all.
         late = {each for each in self._roots_of(plans.values()) if isinstance(each, Events)}
         for stage in late:
-            # With the last view of one, another may have gone.
+            # With the last view of one, another may be gone.
             for view in graph.above(graph.roots[stage]) if stage in graph.roots else ():
                 plans[view.name] = view.plan
                 self._let_go(view.name)
@@ -257,7 +258,7 @@ class Pipeline:
         log.info(
             "%d views, %d stages, of which %d are new", len(graph.views), len(runner.running), len(fresh)
         )
-        # A view on stages that run already is computed from their rows, and shown at once.
+        # A view on running stages is computed from their rows, and shown at once.
         runner.publish([graph.views[name] for name in plans if name in graph.views])
 
     def _planned(
@@ -266,11 +267,11 @@ class Pipeline:
         definitions: Mapping[str, Definition],
         topics: Mapping[str, Schema],
         now: float,
-    ) -> dict[str, Plan]:
-        """How views that are due are computed, among all views that there are."""
+    ) -> dict[str, ViewPlan]:
+        """Plans the views that are due, among all existing views."""
         texts = {name: each.sql for name, each in definitions.items()}
         graph, refused = self._planner.planned(texts, Views(texts, base_topics(topics)))
-        plans: dict[str, Plan] = {}
+        plans: dict[str, ViewPlan] = {}
         for entry in due:
             name = entry.definition.name
             if name in refused:
@@ -280,7 +281,7 @@ class Pipeline:
                 plans[name] = entry.plan = graph.plans[name]
         return plans
 
-    def _add(self, entry: _Entry, made: Plan, topics: Mapping[str, Schema], now: float) -> None:
+    def _add(self, entry: _Entry, made: ViewPlan, topics: Mapping[str, Schema], now: float) -> None:
         definition = entry.definition
         columns = view_columns(made)
         try:
@@ -292,7 +293,7 @@ class Pipeline:
         except GaplessError as error:
             self._fail(entry, error, now)
             return
-        view = View(definition.name, made, relation, self._client.publisher(definition.topic))
+        view = RunningView(definition.name, made, relation, self._client.publisher(definition.topic))
         self.runner.graph.add(view, self.runner.make_root)
         entry.state, entry.message, entry.retry_at = STARTING, "", None
 
@@ -304,10 +305,10 @@ class Pipeline:
         with open_bulk(network.brokers, topic, token=options.get("token"), tls=tls) as bulk:
             return newest_rows(bulk, relation)
 
-    # What goes wrong.
+    # Failures.
 
     def _look_after(self, now: float) -> None:
-        """Queries that have ended: their views, and those that share stages with them, begin again."""
+        """Handles queries that have ended: their views, and those that share stages with them, start over."""
         for view in [each for each in self.runner.graph.views.values() if each.error is not None]:
             assert view.error is not None
             log.warning("%s", view.error)
@@ -330,7 +331,7 @@ class Pipeline:
             self.runner.running.pop(running.root.stage).stop()
 
     def _let_go(self, name: str) -> None:
-        """Stop what only this view needs; what is on the disk stays."""
+        """Stop what only this view needs; files stay on disk."""
         for root in self.runner.graph.remove(name):
             self.runner.running.pop(root.stage).stop()
 
@@ -341,10 +342,10 @@ class Pipeline:
         entry.retry_at = now + entry.pause_s if again else None
         entry.pause_s = min(2 * entry.pause_s, PAUSE_SECONDS_MAX)
 
-    # What is said of the views.
+    # Status of the views.
 
     def _say(self, *, force: bool = False) -> None:
-        """Publish the status of each view that is other than what was said; with `force` the figures, too."""
+        """Publish the status of each view that has changed; with `force` the figures, too."""
         statuses = []
         for entry in self._entries.values():
             status = self._status(entry)
@@ -384,7 +385,7 @@ class Pipeline:
 
 
 def newest_rows(bulk: Bulk, relation: Relation) -> pa.Table:
-    """The rows of a relation as its topic has them, the oldest first."""
+    """The rows of a relation as stored in its topic, the oldest first."""
     batches = [
         batch
         for past in bulk.describe().values()

@@ -1,8 +1,8 @@
-"""Which filters of Spark are evaluated where the events are? Those that mean the same there, as a condition.
+"""Which of Spark's filters are evaluated where the events are? Those with the same meaning as a condition.
 
-Spark hands over what stands in its WHERE as simple comparisons, joined by AND. A comparison that both sides
-understand in the same way becomes a part of `where`, and Spark need not look at it again; everything else
-stays with Spark. Ticks bound the range that is read at all.
+Spark passes its WHERE as simple comparisons, joined by AND. A comparison that means the same to both sides
+becomes a part of `where`, and Spark need not evaluate it again; everything else stays with Spark. Comparisons
+of ticks bound the range that is read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What the repository does for Spark."""
+    """The part that the repository evaluates for Spark."""
 
     where: str = ""
     start: Tick = TICK_MIN
@@ -63,7 +63,7 @@ class Pushed:
 
 
 def pushed(filters: Sequence[Filter], schema: Schema) -> tuple[Pushed, list[Filter]]:
-    """What can be evaluated where the events are, and the filters that Spark has to look at all the same."""
+    """What can be evaluated where the events are, and the filters that Spark still has to evaluate."""
     kinds = {f"{each.name}_" if each.name in OWN_COLUMNS else each.name: each for each in schema.columns}
     texts: list[str] = []
     rest: list[Filter] = []
@@ -84,7 +84,7 @@ def pushed(filters: Sequence[Filter], schema: Schema) -> tuple[Pushed, list[Filt
 
 
 def joined(one: str, other: str) -> str:
-    """A condition for what both accept.
+    """A condition that accepts what both accept.
 
     >>> joined("a > 1 OR b", "c = 2"), joined("", "c = 2")
     ('(a > 1 OR b) AND (c = 2)', 'c = 2')
@@ -99,7 +99,7 @@ def _column(each: Filter) -> str | None:
 
 
 def _ticks(each: Filter) -> tuple[Tick, Tick] | None:
-    """The range of ticks that a filter leaves; None when it is about something else."""
+    """The range of ticks that a filter accepts; None when it is about something else."""
     value = getattr(each, "value", None)
     if _column(each) != "tick" or not isinstance(value, int) or isinstance(value, bool):
         return None
@@ -119,7 +119,7 @@ def _ticks(each: Filter) -> tuple[Tick, Tick] | None:
 
 
 def _text(each: Filter, name: str, kind: str) -> str | None:
-    """A filter as a condition; None when it cannot be, or would mean something else."""
+    """A filter as a condition; None when that is impossible, or would mean something else."""
     match each:
         case IsNull():
             return f"{name} IS NULL"
@@ -154,7 +154,7 @@ def _like(name: str, value: str, form: str) -> str | None:
 
 
 def _constant(value: object, kind: str) -> str | None:
-    """A constant as conditions write it; None when the column is of a type where that would mean another."""
+    """A constant as conditions write it; None for column types where it would mean something else."""
     wanted = _CONSTANTS.get(kind)
     if wanted is None or not isinstance(value, wanted) or (isinstance(value, bool) and kind != "bool"):
         return None

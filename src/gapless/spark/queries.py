@@ -9,7 +9,7 @@ checked twice against lists of what is allowed:
 - as *analysed*, when Spark has found out what the names stand for: each leaf is the table of events, or rows
   that the query itself spells out, and no expression is code from outside Spark.
 
-What is on no list is refused, so what a later Spark adds is refused until somebody has looked at it.
+Anything not listed is refused, so additions of later Spark versions are refused until reviewed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _OPERATOR_NAMES = """
 """
 #: The operators of a query, by the names of their classes.
 _OPERATORS = frozenset(_OPERATOR_NAMES.split())
-#: What an analysed query may begin with, beside the table of events: rows that the query spells out itself.
+#: Leaves of an analysed query besides the table of events: rows that the query itself spells out.
 _LEAVES = frozenset({"CTERelationRef", "LocalRelation", "OneRowRelation", "Range"})
-#: Expressions that run code from outside Spark, or that say later what they call.
+#: Expressions that run code from outside Spark, or resolve later what they call.
 _FOREIGN = (
     f"{_CATALYST}.expressions.CallMethodViaReflection",
     f"{_CATALYST}.expressions.TryReflect",
@@ -50,8 +50,8 @@ _FOREIGN = (
 def answer(spark: SparkSession, sql: str, table: str) -> DataFrame:
     """The answer to a query over the temporary view `table`.
 
-    Raises UsageError (E134) for a text that does anything but compute rows from that view, and what Spark
-    raises for one that it cannot read.
+    Raises UsageError (E134) for a query that does anything but compute rows from that view, and Spark's
+    errors for one that it cannot parse.
     """
     parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     _Check(spark, table).parsed(parsed)
@@ -74,9 +74,9 @@ class _Check:
         self._iterable = find("scala.collection.Iterable")
 
     def parsed(self, plan: Any) -> None:
-        """Check a query whose names have not been looked up."""
+        """Check a query whose names have not been resolved."""
         nodes = list(self._within(plan))
-        # A name of WITH hides the table of that name, wherever it stands: what matters is that it is no file.
+        # A name of WITH hides the table of that name everywhere: what matters is that it is not a file.
         own = {self._table}
         for node in nodes:
             if _kind(node) == "UnresolvedWith":
@@ -95,7 +95,7 @@ class _Check:
                     self._check_function(_texts(node.name()), TABLE_FUNCTIONS)
 
     def analysed(self, plan: Any) -> None:
-        """Check a query whose names were looked up."""
+        """Check a query whose names have been resolved."""
         for node in self._within(plan, through_view=False):
             if _kind(node) == "View":
                 if not node.isTempViewStoringAnalyzedPlan() or _view_name(node) != self._table:
@@ -106,7 +106,7 @@ class _Check:
                 raise _refused(f"it reads {_kind(node)}", self._table)
 
     def _check(self, node: Any) -> None:
-        """An operator must be one of a query, an expression one of Spark's own."""
+        """An operator must be on the list, an expression one of Spark's own."""
         kind = _kind(node)
         if self._plan.isInstance(node):
             if kind not in _OPERATORS:
@@ -127,7 +127,7 @@ class _Check:
                 yield each
                 if _kind(each) == "View" and not through_view:
                     continue
-                # Every field of a node, whatever it is called: nothing can hide in one.
+                # Every field of a node, so that nothing can hide in one.
                 waiting.extend(_items(each.productIterator()))
             elif self._iterable.isInstance(each):
                 waiting.extend(_items(each.iterator()))
@@ -157,5 +157,5 @@ def _view_name(view: Any) -> str:
 def _refused(what: str, table: str) -> UsageError:
     return UsageError(
         "E134",
-        f"--sql takes a query that computes rows from the table '{table}' and nothing else, but {what}",
+        f"--sql takes a query that only computes rows from the table '{table}', but {what}",
     )

@@ -1,7 +1,7 @@
-"""Which functions may `gapless history --sql` call? Those that compute with values, and no others.
+"""Which functions may `gapless history --sql` call? Only those that compute with values.
 
-Spark has functions that run Java methods, read files by name, or tell about its machine: a list of what is
-forbidden would miss the next one. So this is a list of what is allowed, by the groups of Spark's own manual.
+Spark has functions that run Java methods, read files by name, or reveal details of its machine: a deny list
+would miss the next one. So this is an allow list, by the groups of Spark's own manual.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _BY_GROUP = {
 
 #: The functions that a query may call.
 FUNCTIONS = frozenset(name for names in _BY_GROUP.values() for name in names.split())
-#: The functions that may stand where a table stands.
+#: The functions that may be used in place of a table.
 TABLE_FUNCTIONS = frozenset(
     {"range", "explode", "explode_outer", "inline", "inline_outer", "posexplode", "posexplode_outer", "stack"}
 )

@@ -1,12 +1,12 @@
-"""What has a view shown to the network, and what must it be told now? The relation, as its topic has it.
+"""What has a view published so far, and what must it publish now? The relation, as its topic has it.
 
-The topic of a view is the truth of what its subscribers hold. So whoever publishes to it first reads it, and
-from then on publishes the difference only. It does not matter why there is a difference: new events, another
-answer after a checkpoint was lost, a batch that Spark repeats, a crash between publishing and remembering.
+The topic of a view defines what its subscribers hold. So its publisher first reads it, and from then on
+publishes only differences. It does not matter why there is a difference: new events, another answer after a
+checkpoint was lost, a batch that Spark repeats, a crash between publishing and committing.
 
-Every batch of changes ends with a marker, which says of which base events it is the answer. Markers never go
-back: while a view is computed again from the beginning, its relation stays as it is until the computation has
-come as far as the newest marker.
+Every batch of changes ends with a marker, which names the base events that it includes. Markers never go
+back: while a view is recomputed from the beginning, its relation stays as it is until the computation has
+reached the newest marker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Publishes(Protocol):
 
 
 def covers(reached: AsOf, wanted: AsOf) -> bool:
-    """Whether a horizon includes all that another does.
+    """Whether a horizon includes everything that another does.
 
     >>> covers({"t": {"p": 5}}, {"t": {"p": 4}}), covers({"t": {"p": 5}}, {"u": {"q": 1}})
     (True, False)
@@ -57,7 +57,7 @@ def covers(reached: AsOf, wanted: AsOf) -> bool:
 
 
 def met(horizons: list[AsOf]) -> AsOf:
-    """What all of these include that speak of it: of each pubend the least tick."""
+    """The common part of these horizons: the least tick of each pubend."""
     found: dict[object, dict[object, int]] = {}
     for horizon in horizons:
         for topic, ticks in horizon.items():
@@ -81,7 +81,7 @@ class Relation:
         self.as_of: AsOf = {}
         self._stamp = 0
         self._random = np.random.default_rng()
-        #: What is not published yet, in order.
+        #: Changes not published yet, in order.
         self._unsaid: list[pa.Table] = []
 
     @property
@@ -90,7 +90,7 @@ class Relation:
         return pa.schema([pa.field(KIND, pa.int64()), pa.field(AS_OF, pa.string()), *self.rows.schema])
 
     def restore(self, snapshot: pa.Table) -> None:
-        """Take what the topic has: newer versions of a row come after older ones."""
+        """Load the rows of the topic: newer versions of a row come after older ones."""
         kinds = snapshot.column(KIND)
         markers = snapshot.filter(pc.equal(kinds, MARKER)).column(AS_OF).to_pylist()
         keyed = snapshot.filter(pc.not_equal(kinds, MARKER))
@@ -107,7 +107,7 @@ class Relation:
             self.as_of = parsed_as_of(markers[-1])
 
     def apply(self, rows: pa.Table, visible: Mask) -> None:
-        """Changed rows of the view, with their keys: those that are not visible are gone."""
+        """Takes changed rows of the view, with their keys: invisible ones are removed."""
         stamps = self._random.integers(-(2**63), 2**63 - 1, rows.num_rows, np.int64)
         delta = self.rows.apply(rows.append_column(STAMP, pa.array(stamps)), visible)
         self._stamp = stamp_of(
@@ -119,11 +119,11 @@ class Relation:
             raise PipelineError(
                 "E502",
                 f"view '{self.name}' shows {len(self.rows)} rows, at most {self.rows_max}: "
-                "group or select more, or allow it more rows",
+                "group or select more, or allow more rows",
             )
 
     def replace(self, rows: pa.Table, visible: Mask) -> None:
-        """All rows of the view: what is not among them is gone."""
+        """Takes all rows of the view: any others are removed."""
         gone = self.rows.keys_besides(rows.column(KEY))
         self.apply(rows, visible)
         if len(gone):
@@ -134,7 +134,7 @@ class Relation:
             self.apply(pa.table([gone, *absent], names=names), np.zeros(len(gone), np.bool_))
 
     def publish(self, publisher: Publishes, as_of: AsOf) -> None:
-        """Publish what has changed, and a marker; durable when this returns."""
+        """Publish the changes, and a marker; durable when this returns."""
         marker = pa.table(
             {KIND: [MARKER], AS_OF: [as_of_text(as_of)], STAMP: pa.array([self._stamp], pa.int64())}
         )
@@ -154,5 +154,5 @@ class Relation:
 
 
 def _total(stamps: pa.ChunkedArray) -> int:
-    """The sum, as 64 bits go round."""
+    """The sum, wrapping at 64 bits."""
     return int(stamps.to_numpy().sum(dtype=np.int64))

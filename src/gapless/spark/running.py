@@ -1,10 +1,10 @@
 """How does Spark run a stage? As one streaming query, each of whose batches is collected once.
 
-A batch is a single job: the aggregation, and what every feed shows of the rows that changed, come to the
-driver together as Arrow. Feeds that are there when the query starts are part of it, as telling Spark what
-they show takes as long as computing it; only those that come later are told with every batch. Then the graph
-takes the rows, the views publish, the state rows are written down, and Spark commits. A crash at any place
-between repeats the batch, which then changes nothing that was published.
+A batch is a single job: the aggregation, and what every feed shows of the changed rows, come to the driver
+together as Arrow. Feeds that exist when the query starts are part of it, because planning them in Spark takes
+as long as computing them; only later ones are added with every batch. Then the graph takes the rows, the
+views publish, the state rows are stored, and Spark commits. After a crash at any point in between, Spark
+repeats the batch, which then changes nothing that was published.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from gapless.model.ids import TopicId
 from gapless.spark.checkpoints import Checkpoint
 from gapless.spark.compile import PUBEND, TICK, Read, compiled, leaves, shown, state_columns
 from gapless.spark.expressions import named
-from gapless.spark.graph import Graph, Root, View
+from gapless.spark.graph import Root, RunningGraph, RunningView
 from gapless.spark.relations import covers
 from gapless.views.limits import ROWS_MAX
+from gapless.views.planning.stages import Events, Keyed, Leaf, Shown, stage_name
 from gapless.views.registry import KEY
-from gapless.views.stages import Events, Keyed, Leaf, Shown, stage_name
 
 log = logging.getLogger("gapless.pipeline")
 
-#: A batch has no more events of one topic than this: a long history is computed in pieces.
+#: Maximum number of events of one topic in a batch: a long history is computed in pieces.
 BATCH_ROWS_MAX = 1_000_000
-#: So many relations are published to at a time.
+#: Number of relations published to at the same time.
 PUBLISHERS_MAX = 16
-#: So many queries begin at a time. Each starts a Python process for every topic that it reads; Spark waits
-#: ten seconds for it, no more: on a busy machine, many at once would all be late, again and again.
+#: Number of queries that start at the same time. Each starts a Python process for every topic that it reads,
+#: and Spark waits only ten seconds for it: on a busy machine, many at once would all be late, again and
+#: again.
 STARTING_MAX = 2
-#: What Spark says when it cannot read the state that it has written.
+#: Spark's message when it cannot read its own state.
 _STATE_LOST = "STATE_STORE"
-#: What Spark says of a query whose sources have not all answered.
+#: Spark's message for a query whose sources have not all answered.
 _INITIALIZING = "Initializing sources"
-#: What Spark says of a query that has nothing to do.
+#: Spark's message for a query that has nothing to do.
 _IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkAccess:
     """How Spark reaches the network."""
 
     brokers: str
@@ -77,7 +78,7 @@ class Running:
         self._stopped = False
 
     def restore(self) -> None:
-        """Take up what an earlier run has left, or begin at the beginning."""
+        """Restore the state of an earlier run, or start over."""
         root, graph = self.root, self._runner.graph
         try:
             if isinstance(root.stage, Events):
@@ -88,11 +89,11 @@ class Running:
                 root.as_of = restored.as_of
                 graph.restored(root)
         except PipelineError as error:
-            log.warning("%s: it is computed again from the log", error)
+            log.warning("%s: recomputing from the log", error)
             self.checkpoint.drop()
 
     def _restore_events(self, root: Root) -> None:
-        """Events are read on where every view above has them, and else from the beginning."""
+        """Events continue where every view above has them, otherwise from the beginning."""
         committed = self.checkpoint.committed()
         if committed is None:
             self.checkpoint.drop()
@@ -110,10 +111,10 @@ class Running:
             root.as_of = as_of
 
     def start(self) -> None:
-        """Begin to compute. What prevents it is told by `failure`."""
+        """Start the query. `failure` reports what prevents it."""
         try:
             self.query = self._started()
-        except Exception as error:  # noqa: BLE001  # whatever Spark says of it, other stages go on
+        except Exception as error:  # noqa: BLE001  # whatever Spark reports, other stages go on
             self.error = self._ended(error)
 
     def _started(self) -> StreamingQuery:
@@ -138,7 +139,7 @@ class Running:
 
     @property
     def is_current(self) -> bool:
-        """Whether it has computed something since it was started, or found nothing to compute."""
+        """Whether it has computed something since its start, or found nothing to compute."""
         if self.batch_ms is not None:
             return True
         return self.query is not None and self.query.isActive and self._said() in _IDLE
@@ -148,22 +149,22 @@ class Running:
         return str(self.query.status["message"])
 
     def stop(self) -> None:
-        """Compute no more. What was computed stays."""
+        """Stop the query. Its results stay."""
         # Without the lock: a batch may hold it while it waits for a node that is away.
         self._stopped = True
         if self.query is not None:
             try:
                 self.query.stop()
-            except Exception as error:  # noqa: BLE001  # it is of no use any more, however it ends
+            except Exception as error:  # noqa: BLE001  # it is no longer needed, however it ends
                 log.warning("%s", self._ended(error))
 
     def failure(self) -> GaplessError | None:
-        """Why the query has ended by itself; None while it has not."""
+        """Why the query ended by itself; None if it did not."""
         if self.error is not None or self.query is None or self.query.isActive:
             return self.error
         reason = self.query.exception()
         if _STATE_LOST in str(reason):
-            log.warning("%s cannot be read: it is computed again from the log", self.checkpoint.spark)
+            log.warning("%s cannot be read: recomputing from the log", self.checkpoint.spark)
             self.checkpoint.drop()
         return self._ended(reason)
 
@@ -187,7 +188,7 @@ class Running:
         as_of = self.checkpoint.as_of(batch, _topics(root.stage))
         with graph.lock:
             if self._stopped:
-                return  # Somebody else may have taken over what this would publish.
+                return  # Another pipeline may have taken over.
             graph.take(root, table, feeds, as_of)
             if root.rows is not None and len(root.rows) > self._runner.rows_max:
                 raise PipelineError(
@@ -205,15 +206,15 @@ class Runner:
     """All queries of one Spark application."""
 
     def __init__(
-        self, spark: SparkSession, network: Network, folder: Path, *, rows_max: int = ROWS_MAX
+        self, spark: SparkSession, network: NetworkAccess, folder: Path, *, rows_max: int = ROWS_MAX
     ) -> None:
         self.spark = spark
         self.network = network
         self.folder = folder
         self.rows_max = rows_max
-        self.graph = Graph(self.evaluate)
+        self.graph = RunningGraph(self.evaluate)
         self.running: dict[Keyed | Events, Running] = {}
-        #: Those that will be started, in order, and those that were and whose sources have not all answered.
+        #: Queries to start, in order, and started ones whose sources have not all answered.
         self._waiting: list[Running] = []
         self._starting: list[Running] = []
         self._pool = ThreadPoolExecutor(PUBLISHERS_MAX, "gapless-publish")
@@ -230,7 +231,7 @@ class Runner:
             "topic": str(leaf.topic),
             "from": "earliest",
             "max_rows": str(BATCH_ROWS_MAX),
-            # Where an event stands comes with every row.
+            # Every row includes the position of its event.
             "columns": ",".join(_read_name(name) for name in leaf.columns) or "tick",
         }
         if leaf.where:
@@ -242,7 +243,7 @@ class Runner:
         return frame.select(*(named(_read_name(name)).alias(name) for name in leaf.columns), *places)
 
     def evaluate(self, rows: pa.Table, feeds: list[tuple[str, Shown]]) -> pa.Table:
-        """What these feeds show of state rows that are here already."""
+        """Evaluates these feeds on state rows that are already here."""
         return shown(self.spark.createDataFrame(rows), feeds, [KEY]).toArrow()
 
     def make_root(self, stage: Keyed | Events) -> Root:
@@ -252,7 +253,7 @@ class Runner:
         return root
 
     def restore(self, roots: Iterable[Running]) -> None:
-        """Take up what roots had, after all of their views are there. `start_next` starts them, in turn."""
+        """Restore the state of roots, once all of their views exist. `start_next` starts them, in turn."""
         with self.graph.lock:
             fresh = list(roots)
             for each in fresh:
@@ -262,7 +263,7 @@ class Runner:
             self._waiting += fresh
 
     def start_next(self) -> None:
-        """Start roots that wait for it, unless too many are about to start."""
+        """Start waiting roots, unless too many are starting."""
         self._starting = [each for each in self._starting if each.is_starting]
         while self._waiting and len(self._starting) < STARTING_MAX:
             each = self._waiting.pop(0)
@@ -271,16 +272,16 @@ class Runner:
                 self._starting.append(each)
 
     def drop(self, root: Root) -> None:
-        """Nobody needs a root any more."""
+        """A root is no longer needed."""
         running = self.running.pop(root.stage)
         running.stop()
         running.checkpoint.drop()
 
-    def publish(self, views: list[View]) -> None:
-        """Publish the changes of views, with a marker each; they are durable when this returns."""
+    def publish(self, views: list[RunningView]) -> None:
+        """Publish the changes of views, with a marker each; durable when this returns."""
         graph = self.graph
 
-        def one(view: View) -> None:
+        def one(view: RunningView) -> None:
             view.relation.publish(view.publisher, graph.as_of(view))
 
         level = list(graph.level(views))
@@ -306,5 +307,5 @@ def _topics(stage: Keyed | Events) -> list[TopicId]:
 
 
 def _read_name(name: str) -> str:
-    """What the source calls a column: two names are its own."""
+    """The source's name for a column: two names are reserved."""
     return f"{name}_" if name in ("tick", "pubend") else name

@@ -1,8 +1,8 @@
-"""With which settings does Spark run the pipeline? One session, chosen for small batches that follow fast.
+"""With which settings does Spark run the pipeline? One session, tuned for small, frequent batches.
 
-A micro-batch of a few rows costs what Spark does around it, so everything that is done per batch, per task or
-per file is kept small: few shuffle partitions, no user interface, no batches without data, no second file
-with a checksum beside each file of a checkpoint (a damaged checkpoint is noticed and rebuilt, see
+The cost of a small micro-batch is Spark's overhead, so everything that is done per batch, per task or per
+file is kept small: few shuffle partitions, no user interface, no batches without data, no second file with a
+checksum beside each file of a checkpoint (a damaged checkpoint is noticed and rebuilt, see
 `gapless.spark.checkpoints`).
 
 Nothing here is needed by programs that only read and write topics: they bring their own session, and call
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 MASTER = "local[*]"
 LOOPBACK = "127.0.0.1"
 
-#: The virtual machine may take a quarter of the machine's memory for groups, within these bounds.
+#: The JVM may take a quarter of the machine's memory for groups, within these bounds.
 HEAP_GIB = (1, 4)
 
 _STREAMING = "spark.sql.streaming"
 _STORES = "org.apache.spark.sql.execution.streaming.state"
 _LOG = Path(__file__).with_name("log4j2.properties")
-#: What makes Spark's Python processes start quickly: see `sitecustomize.py` there.
+#: Makes Spark's Python processes start quickly: see `sitecustomize.py` there.
 _WORKERS = Path(__file__).with_name("workers")
 
 #: What the pipeline needs, and what makes its batches short.
@@ -47,12 +47,12 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.session.timeZone": "UTC",
-    # Conditions and columns are written so that they give null where the other mode would end the query.
+    # Conditions and columns are written to give null where ANSI mode would end the query.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
-    # What Spark concludes from equal columns helps joins, of which stages have none; with the columns of
+    # Inferring constraints from equal columns helps joins, of which stages have none; with the columns of
     # thirty views it takes longer than the batch.
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.python.worker.reuse": "true",
@@ -65,10 +65,10 @@ SETTINGS: Mapping[str, str] = {
     f"{_STREAMING}.checkpoint.fileChecksum.enabled": "false",
     f"{_STREAMING}.stateStore.providerClass": f"{_STORES}.RocksDBStateStoreProvider",
     f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Counting rows would look each one up before it is written, and nobody asks.
+    # Counting rows would look each one up before writing it, and nobody needs the count.
     f"{_STREAMING}.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-    # The other one asks about links at every rename, and on a local disk Hadoop starts `readlink` for that:
-    # ten processes for each batch, a third of the time that it takes.
+    # The default one checks for links at every rename, for which Hadoop starts `readlink` on a local disk:
+    # ten processes for each batch, a third of its time.
     f"{_STREAMING}.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -77,11 +77,11 @@ SETTINGS: Mapping[str, str] = {
             # Plans of streams with many columns are long, and printing them recurses.
             "-Xss8m",
             f"-Dlog4j2.configurationFile=file:{_LOG}",
-            # Small heaps that fill slowly: threads that collect beside the work take more than they give.
+            # Small heaps that fill slowly: concurrent collector threads cost more than they gain.
             "-XX:+UseSerialGC",
-            # More than the machine would begin with: fewer collections copy what a large batch has at hand.
+            # More than the default: fewer collections copy the data of a large batch.
             "-Xmn400m",
-            # Hadoop starts `chmod` for each file that it makes on a local disk.
+            # Hadoop starts `chmod` for each file that it creates on a local disk.
             "-Djdk.lang.Process.launchMechanism=VFORK",
         )
     ),
@@ -100,7 +100,7 @@ def check_installed() -> None:
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs in this very process.
+    """Whether Spark runs in this process.
 
     >>> is_local("local[2]"), is_local("spark://host:7077"), is_local("local-cluster[2,1,1024]")
     (True, False, False)
@@ -111,9 +111,9 @@ def is_local(master: str) -> bool:
 def state_settings(state: State, master: str, rows_max: int) -> dict[str, str]:
     """Settings for where groups are kept.
 
-    With groups in memory the executors of a busy stage take almost half less than with RocksDB (ADR 14);
-    but a batch, however small, costs a little for each group that there is. So `auto` is memory for a Spark
-    inside this process and no more rows than usual, and RocksDB for everything else.
+    With groups in memory the executors of a busy stage take almost half less than with RocksDB (ADR 14); but
+    a batch, however small, costs a little for every existing group. So `auto` is memory when Spark runs
+    inside this process with at most the usual number of rows, and RocksDB otherwise.
 
     >>> state_settings("auto", "spark://host:7077", 1_000_000)
     {}
@@ -136,20 +136,20 @@ def _heap_gib() -> int:
 def session(
     master: str = MASTER, *, name: str = "gapless pipeline", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session that runs views. `settings` go before ours.
+    """The session that runs views. `settings` override ours.
 
     Raises UsageError E174 when PySpark or Java is missing.
     """
     check_installed()
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # only now is it known to be there
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # only now is it known to be installed
 
-    # Executors of local mode are this very program's children: they need the same libraries.
+    # Executors of local mode are child processes of this program: they need the same libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if str(_WORKERS) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([*paths, str(_WORKERS)])
     builder = SparkSession.builder.appName(name).master(master)
-    # On this machine alone nobody else is to reach its ports.
+    # In local mode its ports must not be reachable from outside.
     own = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if is_local(master) else {}
     for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
@@ -159,9 +159,9 @@ def session(
 
 @contextmanager
 def _no_java_left_behind() -> Iterator[None]:
-    """End the Java process that is starting if this one is interrupted meanwhile.
+    """End the starting Java process if this one is interrupted.
 
-    It would find the folder gone through which it reports that it runs, and would wait for ever.
+    The folder through which it reports its start would be gone, and it would wait for ever.
     """
     before = _children()
     try:
@@ -174,6 +174,6 @@ def _no_java_left_behind() -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    """The processes that this one has started and that still run."""
+    """The running child processes."""
     files = Path("/proc/self/task").glob("*/children")
     return {int(child) for file in files for child in file.read_text().split()}

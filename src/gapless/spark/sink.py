@@ -1,21 +1,20 @@
-"""How does Spark write to a topic, each row once? Publishers and numbers that a second try has, too.
+"""How does Spark write each row to a topic once? A retry has the same publishers and numbers.
 
-Spark tries again: a task that failed, a task that is slow, a whole batch that was computed before the driver
-died and perhaps published. A node stores no number of a publisher twice, so all that is needed is that a
-second try has the same publishers, the same numbers, and under each number the same row. A stream's
-publisher is its query, which a checkpoint names for ever, and the number of a row is that of its batch and
-its place there.
+Spark retries: a task that failed, a task that is slow, a whole batch that was computed, and perhaps
+published, before the driver died. A node stores no publisher's number twice, so a retry only needs the same
+publishers, the same numbers, and under each number the same row. A stream's publisher is its query, whose
+name is in the checkpoint, and the number of a row is made of its batch and its position there.
 
-Its place is what Spark does not promise: after a restart a batch may be cut into other tasks, and after a
+Spark does not guarantee the position: after a restart a batch may be cut into other tasks, and after a
 shuffle rows come in another order. So a task only checks its rows and hands them to the driver, and the
-driver, once it has all rows of a batch, publishes them in one order: that of their values, which depends on
-nothing else. Rows that fit one message are published as they come: the node takes them all or none, so it
-does not matter where in it a row stands. Nothing is published of a batch that fails.
+driver, once it has all rows of a batch, publishes them sorted by their values. Rows that fit one message are
+published as they come: the node takes all or none, so their order does not matter. Nothing of a failed batch
+is published.
 
-With `publish=tasks` each task publishes what it has, under the name of the query and of its partition. That
-has no bound, and uses the network of all machines. A task that runs twice is then still published once; a
-batch that is computed again after a restart only if it has the same rows in each partition, as after
-`repartition(8, *frame.columns)`.
+With `publish=tasks` each task publishes its rows, under the name of the query and of its partition. There is
+no size limit, and all machines publish in parallel. A task that runs twice is still published once; a batch
+that is recomputed after a restart only if it has the same rows in each partition, as after `repartition(8,
+*frame.columns)`.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from pyspark.sql.types import StructType
 
 from gapless.client import sync
 from gapless.client.rows import cut
-from gapless.errors import SchemaError, UsageError
+from gapless.errors import SchemaError, UsageError, no_topic
 from gapless.model.schema import Schema
-from gapless.spark.sink_options import SinkOptions, parse_sink_options
+from gapless.spark.options import SinkOptions, parse_sink_options
 from gapless.spark.source import GaplessSource
 
-#: The numbers of the rows of one batch; the batch stands above them.
+#: Bits for the row within a batch; the batch is above them.
 BATCH_ROWS_MAX = 2**32
-#: Where Spark says to a task which query and which batch it belongs to.
+#: Where Spark tells a task its query and its batch.
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
@@ -62,15 +61,15 @@ class GaplessTopic(GaplessSource):
         return BatchWriter(options, _checked(options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
-        """For `frame.writeStream`. Spark calls it once more for each batch that it commits."""
+        """For `frame.writeStream`. Spark calls it again for each batch that it commits."""
         options = parse_sink_options(self.options)
         if options.job is not None:
-            raise UsageError("E178", "option 'job': is for batch writes: a stream has its checkpoint")
+            raise UsageError("E178", "option 'job': only for batch writes; a stream has its checkpoint")
         return StreamWriter(options, _checked(options, schema, overwrite=overwrite))
 
 
 class Written(WriterCommitMessage):
-    """What a task hands to the driver: rows that fit the topic, unless it has published them."""
+    """What a task returns to the driver: rows that fit the topic, unless it has published them."""
 
     def __init__(self, query: str, rows: bytes) -> None:
         self.query = query
@@ -83,7 +82,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: Schema) -> None:
         self._options = options
         self._schema = schema
-        #: Tasks get copies of this: one that runs again has the same name.
+        #: Tasks get copies of this: one that is retried has the same name.
         self._run = uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -125,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return Written(query, b"")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """All tasks of a batch are done. When this fails the batch is computed again."""
+        """All tasks of a batch are done. If this fails, the batch is recomputed."""
         written = cast("Sequence[Written]", messages)
         if not self._options.by_tasks and written:
             rows = _gathered(messages, self._schema)
@@ -134,7 +133,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 # ---- before anything is published --------------------------------------------------------------------
 
-#: What this process has found good.
+#: Schemas that this process has already checked.
 _CHECKED: dict[tuple[SinkOptions, str], Schema] = {}
 
 
@@ -147,8 +146,7 @@ def _checked(options: SinkOptions, schema: StructType, *, overwrite: bool) -> Sc
         with _connected(options) as client:
             topics = client.topics()
         if options.topic not in topics:
-            known = ", ".join(sorted(topics)) or "none"
-            raise UsageError("E141", f"there is no topic '{options.topic}': there is {known}")
+            raise no_topic(options.topic, topics)
         topic = topics[options.topic]
         if options.pubend is not None and options.pubend not in topic.pubends:
             known = ", ".join(sorted(topic.pubends))
@@ -205,7 +203,7 @@ def _gathered(messages: list[WriterCommitMessage | None], schema: Schema) -> pa.
 
 
 def _publish(options: SinkOptions, rows: pa.Table, identity: str, first: int) -> None:
-    """Publish rows with the numbers from `first` on; what was published under them is not again."""
+    """Publish rows with the numbers from `first` on; those already published under them are not repeated."""
     if not rows.num_rows:
         return
     assert rows.num_rows <= BATCH_ROWS_MAX, f"{rows.num_rows} rows in one batch"
@@ -219,7 +217,7 @@ def _publish(options: SinkOptions, rows: pa.Table, identity: str, first: int) ->
 
 
 def _in_one_order(rows: pa.Table) -> pa.Table:
-    """The same rows in an order that depends on nothing but them, if it matters."""
+    """The same rows in an order that depends only on them, if it matters."""
     whole = rows.combine_chunks()
     batches = whole.to_batches()
     if len(batches) == 1 and len(cut(batches[0])) == 1:
@@ -228,9 +226,9 @@ def _in_one_order(rows: pa.Table) -> pa.Table:
 
 
 def _digest(job: str, rows: pa.Table) -> str:
-    """A name for a job and its rows, in whatever order they come."""
+    """A name for a job and its rows, independent of their order."""
     ordered = rows.combine_chunks().sort_by([(name, "ascending") for name in rows.schema.names])
-    # As text, because the bytes of a column depend on how it was made. Any bytes will do for a text here.
+    # As text, because the bytes of a column depend on how it was made. Invalid UTF-8 is acceptable here.
     columns = [
         column.combine_chunks().view(pa.string()) if pa.types.is_binary(column.type) else column
         for column in ordered.columns

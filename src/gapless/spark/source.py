@@ -1,11 +1,11 @@
 """How does Spark read a topic? `format("gapless")`: ranges of ticks, each read where its events are kept.
 
 An offset is a tick for each pubend. A micro-batch ends at one past the last durable event of each, never
-beyond what is known there, so a batch that is run again, after any restart, has the same rows. Nothing is
-kept here: every range is read from the repository, as Arrow batches, by as many tasks as it is worth.
+beyond what is known there, so a batch that is run again, after any restart, has the same rows. No state is
+kept here: every range is read from the repository, as Arrow batches, by a suitable number of tasks.
 
-The driver asks how far the pubends are and how many rows lie where; tasks connect by themselves, each to the
-node that keeps what it reads, and once per Python worker.
+The driver asks for the progress of the pubends and the distribution of rows; tasks connect by themselves,
+each to the node that has its events, and once per Python worker.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from gapless.model.ticks import Tick
 from gapless.spark.options import EARLIEST, NOW, Place, SourceOptions, parse_options
 from gapless.spark.pushdown import Pushed, joined, pushed
 
-#: A place in a topic: the next tick of each pubend.
+#: A position in a topic: the next tick of each pubend.
 Offset = dict[str, Tick]
 #: A pubend that has appeared since an offset was made: all of it is new.
 _BEGINNING: Tick = 0
-#: So often a stream asks whether the topic has got more pubends.
+#: How often a stream checks for new pubends of the topic.
 FIND_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Piece:
+class PubendRange:
     """A range of one pubend."""
 
     pubend: str
@@ -60,7 +60,7 @@ class Piece:
 class Ranges(InputPartition):
     """What one task reads."""
 
-    def __init__(self, pieces: Sequence[Piece], place: BulkPlace) -> None:
+    def __init__(self, pieces: Sequence[PubendRange], place: BulkPlace) -> None:
         super().__init__(None)
         self.pieces = tuple(pieces)
         self.place = place
@@ -71,16 +71,16 @@ class GaplessSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name in `format(...)`."""
         return "gapless"
 
     def schema(self) -> StructType:
-        """`tick`, `pubend`, and the columns of the topic, or those that were asked for."""
+        """`tick`, `pubend`, and the columns of the topic, or those requested."""
         options = parse_options(self.options)
         with _opened(options) as bulk:
             return from_arrow_schema(bulk.arrow(options.columns))
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # it is what `schema` gives
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # it is what `schema` returns
         """For `spark.read`."""
         options = parse_options(self.options)
         return PushingReader(options) if options.pushdown else BatchReader(options)
@@ -97,14 +97,14 @@ class BatchReader(DataSourceReader):
     """One read of a range."""
 
     def __init__(self, options: SourceOptions) -> None:
-        # The earliest may be let go of between the question where it is and the read.
+        # The earliest events may be released between this query and the read.
         earliest = options.start in (None, EARLIEST)
         self._options = replace(options, gone=True) if earliest else options
-        #: What the filters of Spark come to.
+        #: The combined filters of Spark.
         self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The range in tasks."""
+        """Splits the range into tasks."""
         options, pushed_down = self._options, self._pushed
         with _opened(options) as bulk:
             start = _resolved(bulk, options.start, EARLIEST)
@@ -122,13 +122,13 @@ class BatchReader(DataSourceReader):
 class PushingReader(BatchReader):
     """One read of a range, with filters of Spark evaluated where the events are.
 
-    Spark plans the read of a DataFrame once and keeps that: a second query of the same DataFrame, without
-    filters, gets the rows of the first (Spark 4.3). So this is for those who ask for it, and who know that
-    the DataFrame is for one query.
+    Spark plans the read of a DataFrame once and reuses the plan: a second query of the same DataFrame,
+    without filters, gets the rows of the first (Spark 4.3). So this is only on request, for a DataFrame of
+    one query.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Take the filters that the repository can evaluate; the others are left to Spark."""
+        """Take the filters that the repository can evaluate; leave the others to Spark."""
         with _opened(self._options) as bulk:
             self._pushed, rest = pushed(filters, bulk.schema)
         self._options = replace(self._options, where=joined(self._options.where, self._pushed.where))
@@ -141,17 +141,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._bulk: Bulk | None = None
-        #: When the brokers were asked last where the pubends are: there may be new ones.
+        #: When the brokers were last asked for the pubends: there may be new ones.
         self._found = 0.0
-        #: The parts of the next micro-batch, if they were looked at when its end was chosen.
-        self._planned: dict[Piece, list[Part]] = {}
+        #: The parts of the next micro-batch, if they were planned when its end was chosen.
+        self._planned: dict[PubendRange, list[Part]] = {}
         #: The durable subscription that keeps the log for this query, if it has a name.
         self._hold: tuple[sync.Client, sync.Hold] | None = None
         #: With Trigger.AvailableNow: where it ends.
         self._target: Offset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks read by themselves: they need to know what, not what the driver has open.
+        # Tasks read by themselves: they need the options, not the driver's connections.
         return StreamReader(self._options).__dict__
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """How much one micro-batch may hold."""
+        """Limits of one micro-batch."""
         rows = self._options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
@@ -177,15 +177,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802  # Spark's name
-        """Where the topic is by now, for whoever looks at the lag."""
+        """The current end of the topic, to compute the lag."""
         return {each.pubend: each.stop for each in self._opened.horizons().values()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Read what is there now, and then end."""
+        """Read up to the current end, and then stop."""
         self._target = self._ends()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """A micro-batch in tasks."""
+        """Splits a micro-batch into tasks."""
         planned, self._planned = self._planned, {}
         return _tasks(self._opened, start, end, self._options, planned)
 
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             hold.acknowledge(end)
 
     def stop(self) -> None:
-        """The query has ended; what it has not committed stays held under its name."""
+        """The query has ended; uncommitted events stay held under its name."""
         if self._hold is not None:
             (client, hold), self._hold = self._hold, None
             try:
@@ -218,20 +218,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._bulk
 
     def _find_again(self) -> None:
-        """Look for new pubends of the topic, now and then."""
+        """Look for new pubends of the topic from time to time."""
         now = time.monotonic()
         if now - self._found > FIND_SECONDS:
             if self._found:
                 try:
                     self._opened.find()
                 except GaplessError as error:
-                    # The old ones do, when nobody answers or takes us in.
+                    # The old list will do, if no node answers or accepts us.
                     if not error.retry and not isinstance(error, LinkError):
                         raise
             self._found = now
 
     def _held(self, start: Offset) -> sync.Hold | None:
-        """The hold of a query that has a name; when it is new, from `start` on."""
+        """The hold of a named query; a new one begins at `start`."""
         options = self._options
         if options.name is None or self._hold is not None:
             return None if self._hold is None else self._hold[1]
@@ -245,7 +245,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return hold
 
     def _ends(self) -> Offset:
-        """One past the last event of each pubend, or where the query is to end."""
+        """One past the last event of each pubend, or the requested end of the query."""
         if self._target is not None:
             return self._target
         stops = {each.pubend: each.stop for each in self._opened.horizons().values()}
@@ -255,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stops if not isinstance(last, int) else {name: min(stop, last) for name, stop in stops.items()}
 
     def _limited(self, start: Offset, end: Offset, rows_max: int) -> Offset:
-        """Nearer than `end`, so that there are no more rows than these; every pubend gets its share."""
+        """An end before `end` that limits the number of rows; every pubend gets its share."""
         behind = [pubend for pubend in sorted(end) if end[pubend] > start.get(pubend, _BEGINNING)]
         limited = dict(start)
         self._planned = {}
@@ -268,7 +268,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows = min(share, self._options.rows_per_partition)
             parts = self._opened.plan(pubend, begin, end[pubend], rows=rows, rows_max=share)
             limited[pubend] = parts[-1].stop if parts else begin
-            self._planned[Piece(pubend, begin, limited[pubend])] = parts
+            self._planned[PubendRange(pubend, begin, limited[pubend])] = parts
             room -= sum(part.rows for part in parts)
         return limited
 
@@ -278,7 +278,7 @@ def _opened(options: SourceOptions) -> Bulk:
 
 
 def _resolved(bulk: Bulk, place: Place | None, otherwise: str) -> Offset:
-    """A place in words as ticks."""
+    """A position such as `earliest` as ticks."""
     place = otherwise if place is None else place
     if isinstance(place, Mapping):
         unknown = sorted(set(place) - set(bulk.pubends))
@@ -303,38 +303,38 @@ def _tasks(
     start: Offset,
     stop: Offset,
     options: SourceOptions,
-    planned: Mapping[Piece, list[Part]] = MappingProxyType({}),
+    planned: Mapping[PubendRange, list[Part]] = MappingProxyType({}),
 ) -> list[Ranges]:
-    """Ranges in tasks of about equal size; what is small of several pubends is one task."""
+    """Splits ranges into tasks of about equal size; small ranges of several pubends share a task."""
     rows = options.rows_per_partition
     tasks: list[Ranges] = []
-    pieces: list[Piece] = []
+    pieces: list[PubendRange] = []
     count = 0
     for pubend in sorted(stop):
         begin = start.get(pubend, _BEGINNING)
         if begin >= stop[pubend]:
             continue
-        parts = planned.get(Piece(pubend, begin, stop[pubend]))
+        parts = planned.get(PubendRange(pubend, begin, stop[pubend]))
         if parts is None:
             parts = bulk.plan(pubend, begin, stop[pubend], rows=rows)
         for part in parts:
             if pieces and count + part.rows > rows:
                 tasks.append(Ranges(pieces, bulk.place))
                 pieces, count = [], 0
-            pieces.append(Piece(pubend, part.start, part.stop))
+            pieces.append(PubendRange(pubend, part.start, part.stop))
             count += part.rows
     if pieces:
         tasks.append(Ranges(pieces, bulk.place))
     return tasks
 
 
-#: What a Python worker of Spark has open; it reads for many tasks, one after the other.
+#: The open connections of a Spark Python worker, which runs many tasks one after the other.
 _OPEN: dict[tuple[str, str, str | None], Bulk] = {}
 
 
 def _read(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Ranges):
-        # Spark asks for one task even where there is none.
+        # Spark runs one task even if there is none.
         return
     place = partition.place
     key = (place.brokers, place.topic, place.token)

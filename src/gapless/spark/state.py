@@ -1,12 +1,12 @@
-"""What does the pipeline remember of a relation? Its rows by key, so that only real changes go on.
+"""What does the pipeline remember of a relation? Its rows by key, so that only real changes are passed on.
 
-Rows are kept as Arrow columns, never as Python objects. Changed rows are appended; the place of the newest
-row of each key is an array, and when more rows are dead than alive the columns are copied without them. So
-taking a batch costs its own size, whatever there is already: its keys are looked up one by one when they are
-few, and all at once when they are a good part of all.
+Rows are kept as Arrow columns, never as Python objects. Changed rows are appended; an array has the position
+of the newest row of each key, and when more rows are dead than alive the columns are copied without them. So
+the cost of a batch depends on its own size, not on the number of rows: its keys are looked up one by one when
+they are few, and all at once when they are a good part of all.
 
-What comes out is a `Delta`: rows that are no longer so, and rows that are so now. With -1 and +1 as weights
-it is what linear operators need; as rows with keys it is what subscribers need.
+The result is a `Delta`: removed rows and added rows. With weights -1 and +1 it feeds linear operators; as
+rows with keys it feeds subscribers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from gapless.views.registry import KEY
 
-#: Fewer dead rows than this are not worth a copy.
+#: Minimum number of dead rows that are worth a copy.
 DEAD_ROWS_MIN = 10_000
-#: So many keys, and this share of all that there are, are looked up together.
+#: From this many keys on, if they are this share of all, they are looked up together.
 MANY_KEYS = 1_000
 MANY_SHARE = 16
 _ABSENT = -1
@@ -35,11 +35,11 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """How a relation changed: what was so and is no longer, and what is so now. Both with their keys."""
+    """How a relation changed: removed and added rows, both with their keys."""
 
     old: pa.Table
     new: pa.Table
-    #: The keys that have no row any more.
+    #: The keys that no longer have a row.
     gone: pa.Array
 
     def __bool__(self) -> bool:
@@ -50,28 +50,28 @@ class KeyedRows:
     """The rows of a relation, each with its key text in the column `gapless_key`."""
 
     def __init__(self, schema: pa.Schema, *, ignored: Collection[str] = (KEY,)) -> None:
-        """`schema` has the key, too; rows that differ only in the columns that are `ignored` are the same."""
+        """`schema` includes the key; rows that differ only in `ignored` columns are equal."""
         self.schema = schema
         self._compared = [name for name in schema.names if name not in ignored]
         self._log = schema.empty_table()
-        #: The keys by their numbers, in pieces; how many there are, and where in the log the row of each is.
+        #: The keys by number, in pieces; their count; and the position of the row of each in the log.
         self._keys: list[pa.Array] = []
         self._count = 0
         self._places: Places = np.empty(0, np.int64)
         self._alive = 0
-        #: The number of each key, for batches of a few rows; None while it has to be made first.
+        #: The number of each key, for small batches; None until it is built.
         self._numbers: dict[str, int] | None = None
 
     def __len__(self) -> int:
         return self._alive
 
     def table(self) -> pa.Table:
-        """All rows, in the order in which their keys came first."""
+        """All rows, in the order of the first appearance of their keys."""
         places = self._places[: self._count]
         return self._log.take(pa.array(places[places != _ABSENT]))
 
     def put(self, rows: pa.Table) -> None:
-        """Take these rows, whatever there was of their keys."""
+        """Take these rows, replacing any of their keys."""
         self.apply(rows, np.ones(rows.num_rows, np.bool_), compared=False)
 
     def keys_besides(self, keys: pa.ChunkedArray) -> pa.Array:
@@ -80,10 +80,10 @@ class KeyedRows:
         return own.filter(pc.invert(pc.is_in(own, value_set=combined(keys)))).combine_chunks()
 
     def apply(self, rows: pa.Table, visible: Mask, *, compared: bool = True) -> Delta:
-        """Take the newest version of rows, of which those that are not visible are gone.
+        """Take the newest version of rows; invisible ones are removed.
 
-        A row that is as it was is no change. Each key comes once. With `compared` off nothing is compared:
-        then every row counts as a change, and the old rows are not looked up.
+        An unchanged row is not a change. Each key comes once. Without `compared` every row counts as a
+        change, and the old rows are not looked up.
         """
         rows = rows.select(self.schema.names).cast(self.schema)
         numbers = self._numbered(rows.column(KEY))
@@ -107,7 +107,7 @@ class KeyedRows:
         return Delta(old, new, combined(rows.column(KEY)).filter(pa.array(gone)))
 
     def _numbered(self, keys: pa.ChunkedArray) -> Places:
-        """The number of each key; keys that are new get one."""
+        """The number of each key; new keys get one."""
         texts = combined(keys)
         few = len(texts) < max(MANY_KEYS, self._count // MANY_SHARE)
         numbers = self._one_by_one(texts) if few else self._together(texts)
@@ -125,7 +125,7 @@ class KeyedRows:
         return np.fromiter(map(self._numbers.get, texts.to_pylist(), repeat(_ABSENT)), np.int64, len(texts))
 
     def _together(self, texts: pa.Array) -> Places:
-        """The same for many keys: Arrow makes a table of all known ones, which is quicker than many calls."""
+        """The same for many keys: Arrow hashes all known ones, which is faster than many calls."""
         if len(self._keys) != 1:
             self._keys = [pa.concat_arrays([pa.array([], pa.string()), *self._keys])]
         found = pc.fill_null(pc.index_in(texts, value_set=self._keys[0]), _ABSENT)
@@ -133,7 +133,7 @@ class KeyedRows:
         return numbers
 
     def _know(self, keys: pa.Array) -> None:
-        """Give keys that are new the next numbers."""
+        """Give new keys the next numbers."""
         if self._numbers is not None and len(keys) < MANY_KEYS:
             self._numbers.update(
                 zip(keys.to_pylist(), range(self._count, self._count + len(keys)), strict=True)
@@ -148,7 +148,7 @@ class KeyedRows:
             self._places = grown
 
     def _clean(self) -> None:
-        """Forget dead rows, and the keys that have none, when they are the larger part."""
+        """Drop dead rows, and keys without rows, when they are the larger part."""
         if self._log.num_rows - self._alive <= max(DEAD_ROWS_MIN, self._alive):
             return
         self._log = self.table().combine_chunks()
@@ -165,7 +165,7 @@ def combined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _same(left: pa.Table, right: pa.Table, names: Iterable[str]) -> Mask:
-    """Of each row, whether it has the same values in both tables; two nulls are the same, two NaNs too."""
+    """For each row, whether it has the same values in both tables; nulls are equal, and so are NaNs."""
     same = np.ones(left.num_rows, np.bool_)
     for name in names:
         same &= same_values(combined(left.column(name)), combined(right.column(name)))
@@ -173,7 +173,7 @@ def _same(left: pa.Table, right: pa.Table, names: Iterable[str]) -> Mask:
 
 
 def same_values(left: pa.Array, right: pa.Array) -> Mask:
-    """Of each place, whether both have the same value there."""
+    """For each position, whether both have the same value."""
     equal = pc.fill_null(pc.equal(left, right), False)
     same: Mask = pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right))).to_numpy(zero_copy_only=False)
     if pa.types.is_floating(left.type):
@@ -201,5 +201,5 @@ def codes(*tables: pa.Table) -> list[Places]:
 
 
 def normal(values: pa.Array) -> pa.Array:
-    """The same values, with minus zero as zero: they are equal, and shall be one key."""
+    """The same values, with minus zero as zero: they are equal and must be one key."""
     return pc.add(values, 0.0) if pa.types.is_floating(values.type) else values

@@ -1,7 +1,7 @@
 """Which rows are the first k of their group? Sorted as columns, never row by row.
 
-Nulls come last in every order. Ties are broken by all other columns ascending, and at last by the key, so
-that there is one answer (see `views.relation.TopK`).
+Nulls come last in every order. Ties are broken by all other columns ascending, and finally by the key, so
+that the answer is unique (see `views.relation.TopK`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gapless.spark.state import Delta, Mask, codes, combined, same_values
+from gapless.views.planning.stages import Top
 from gapless.views.registry import KEY
-from gapless.views.stages import Top
 
 
 def first_rows(rows: pa.Table, top: Top) -> pa.Table:
-    """The rows that are shown, of all that there are.
+    """The visible rows among all rows.
 
     >>> rows = pa.table({"gapless_key": ["1", "2", "3"], "a": [7, None, 9]})
     >>> first_rows(rows, Top(2, (("a", True),))).column("a").to_pylist()
@@ -36,14 +36,14 @@ def first_rows(rows: pa.Table, top: Top) -> pa.Table:
 
 
 def _order(rows: pa.Table, keys: list[tuple[str, bool]]) -> pa.Array:
-    """The places of the rows in an order: of columns, each with whether it descends."""
+    """The positions of the rows in an order: columns, each with whether it descends."""
     columns: dict[str, pa.Array] = {}
     sort_keys = []
     for name, down in keys:
         direction = "descending" if down else "ascending"
         values = combined(rows.column(name))
         if pa.types.is_floating(values.type):
-            # NaN is above all numbers, as in SQL; by itself it would be among the nulls.
+            # NaN is above all numbers, as in SQL; otherwise it would be among the nulls.
             columns[f"nan {name}"] = pc.is_nan(values)
             sort_keys.append((f"nan {name}", direction, "at_end"))
         columns[name] = values
@@ -52,7 +52,7 @@ def _order(rows: pa.Table, keys: list[tuple[str, bool]]) -> pa.Array:
 
 
 def touched(rows: pa.Table, delta: Delta, per: tuple[str, ...]) -> Mask:
-    """Of each row, whether it is in a group in which something has changed."""
+    """For each row, whether something in its group has changed."""
     if not per:
         return np.ones(rows.num_rows, np.bool_)
     groups = pa.concat_tables([delta.old.select(per), delta.new.select(per)])
@@ -62,7 +62,7 @@ def touched(rows: pa.Table, delta: Delta, per: tuple[str, ...]) -> Mask:
 
 
 def _ranks(rows: pa.Table, per: tuple[str, ...]) -> np.ndarray:
-    """The place of each row in its group; rows of one group stand together."""
+    """The position of each row in its group; rows of one group are adjacent."""
     if not rows.num_rows:
         return np.empty(0, np.int64)
     begins = np.zeros(rows.num_rows, np.bool_)

@@ -1,1 +1,1 @@
-"""What must survive a crash: the log of each pubend, its archive, and what a node remembers beyond them."""
+"""What must survive a crash: the log of each pubend, its archive, and the node's database."""

@@ -1,9 +1,9 @@
 """How is history kept for other programs? Each sealed segment as one Parquet file.
 
-The columns are those of the topic, with `tick` and `pubend` before them. A file is called
-`<pubend>.<number of the segment>.<first tick>-<stop tick>.parquet`, so that a reader finds a time without
-opening the rest; DuckDB, pandas and Spark read a folder of them as it is. A file is made under another name,
-synced and renamed: one that can be seen is whole.
+The columns are those of the topic, with `tick` and `pubend` before them. A file is called `<pubend>.<number
+of the segment>.<first tick>-<stop tick>.parquet`, so that a reader finds a time without opening the rest;
+DuckDB, pandas and Spark read a folder of them directly. A file is written under another name, synced and
+renamed: a visible file is complete.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Archive:
         self._files = files or DiskFiles()
         own = [pa.field("tick", pa.int64(), nullable=False), pa.field("pubend", pa.string(), nullable=False)]
         taken = {"tick", "pubend"} & set(schema.names)
-        # A column of the topic that has one of our names keeps its values under another.
+        # A column of the topic with one of our names is stored under another name.
         renamed = [each.with_name(f"{each.name}_") if each.name in taken else each for each in schema]
         #: The columns of every file.
         self.schema = pa.schema([*own, *renamed])
 
     def keep(self, number: int, batches: Iterator[EventBatch]) -> Path | None:
-        """Write the events of segment `number`, unless that was done; the file, None when it has no events.
+        """Write the events of segment `number`, unless already done; returns the file, None without events.
 
-        Raises StoreError: disk full (E302), I/O error (E303). Then no file can be seen.
+        Raises StoreError: disk full (E302), I/O error (E303). Then no file is visible.
         """
         try:
             self._files.make_folder(self.folder)
@@ -76,7 +76,7 @@ class Archive:
 
     def _write_rows(self, file: File, first: EventBatch, batches: Iterator[EventBatch]) -> int:
         sink = _Sink(file)
-        # The tick is the only column that everybody filters by: its statistics are what finds a row group.
+        # The tick is the only column that everybody filters by: its statistics are used to find a row group.
         with pq.ParquetWriter(
             sink, self.schema, compression="zstd", write_statistics=True, write_page_checksum=True
         ) as writer:
@@ -102,7 +102,7 @@ class Archive:
 
 
 class _Sink:
-    """A `File` as the writable object that Arrow wants."""
+    """A `File` as the writable object that Arrow expects."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -118,7 +118,7 @@ class _Sink:
         return self._at
 
     def flush(self) -> None:
-        """Arrow asks for it; there is nothing that we hold back."""
+        """Required by Arrow; we buffer nothing."""
 
     def close(self) -> None:
         self.closed = True

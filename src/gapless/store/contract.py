@@ -1,4 +1,4 @@
-"""What does a broker's host ask of a log? The contract that the disk and the memory both keep.
+"""What does a broker's host ask of a log? The contract of the logs on disk and in memory.
 
 A log holds the records of one pubend. The host appends what `AppendRecord` asks for, flushes, and feeds
 back what `Flushed` says; it answers `ReadRecords` with `read`, does `TrimLog` with `trim`, and starts a
@@ -22,15 +22,15 @@ from gapless.protocol.effects import Record
 from gapless.protocol.pubend import Recovered
 from gapless.store.retention import Retention
 
-#: About so many bytes of rows one read gives, and at most twice as many, unless a single row is larger.
+#: Approximate number of bytes of rows in one read; at most twice as many, unless a single row is larger.
 READ_BYTES_MAX = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """What a flush came to. Feed the failures before the token: `RecordDurable` speaks for all below it."""
+    """The result of a flush. Report failures before the token: `RecordDurable` covers everything below it."""
 
-    #: Every record up to this one is durable, but for `failed`; None when none is.
+    #: Every record up to this one is durable, except `failed`; None when none is.
     token: int | None = None
     #: The records that were not written and never will be, not even after a crash.
     failed: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Flushed:
 
 
 class Extent(NamedTuple):
-    """Where one batch lies among the ticks, and how many rows it has."""
+    """The tick range of one batch, and its number of rows."""
 
     first: Tick
     last: Tick
@@ -50,26 +50,26 @@ class RecordLog(Protocol):
     """The durable records of one pubend."""
 
     def append(self, token: int, record: Record, note: bytes = b"") -> None:
-        """Take a record, without any promise that it stays. Tokens ascend, and so do ticks.
+        """Add a record, without any promise that it stays. Tokens ascend, and so do ticks.
 
-        The `note` of a batch is kept with it: after a crash either both are there or neither is.
+        The `note` of a batch is kept with it: after a crash either both exist or neither does.
         """
         ...
 
     def flush(self) -> Flushed:
-        """Make what was appended durable, as one group: the oldest record and as much behind it as is quick.
+        """Make appended records durable, as one group: the oldest record and as many after it as is quick.
 
-        One flush at a time. Whoever wants all of it flushes until all tokens were told.
+        One flush at a time. To flush everything, repeat until all tokens were reported.
 
-        Raises StoreError when nobody can say what is on the disk. The log is unusable then: stop the broker,
-        tell nobody anything about the records under way, open the log again.
+        Raises StoreError when the contents of the disk are uncertain. The log is unusable then: stop the
+        broker, tell nobody anything about the pending records, open the log again.
         """
         ...
 
     def take_back(self) -> tuple[int, ...]:
-        """Give up the batches that no flush has taken yet; gives their tokens. Not during a flush.
+        """Drop the batches that no flush has taken yet; returns their tokens. Not during a flush.
 
-        After a flush that failed: what was published later must not be stored before what failed is.
+        For use after a failed flush: later batches must not be stored before the failed ones.
         """
         ...
 
@@ -81,10 +81,10 @@ class RecordLog(Protocol):
         bytes_max: int = READ_BYTES_MAX,
         history: bool = False,
     ) -> tuple[TickRange, EventBatch | None]:
-        """The lowest durable rows of `ticks`, and the range for which they are all there are.
+        """The lowest durable rows of `ticks`, and the range for which they are complete.
 
-        That range begins where `ticks` begins and is less only if the rows would be too many. What was
-        released is not given, unless `history` asks for all that is still there.
+        That range begins where `ticks` begins and is shorter only if there would be too many rows. Released
+        rows are left out, unless `history` asks for everything that still exists.
 
         Raises StoreError E301 where the log is damaged.
         """
@@ -93,7 +93,7 @@ class RecordLog(Protocol):
     def extents(self, ticks: TickRange) -> Iterator[Extent]:
         """The durable batches that may have rows in `ticks`, released or not, in order; no row is read.
 
-        For planning: that a row is superseded, or damaged, is not seen here.
+        For planning: superseded or damaged rows are not recognized here.
         """
         ...
 
@@ -102,19 +102,19 @@ class RecordLog(Protocol):
         ...
 
     def trim(self, before: Tick, now: Tick) -> None:
-        """The events below `before`, which are released, may go as retention rules; `now` is the clock.
+        """The released events below `before` may be deleted as retention allows; `now` is the clock.
 
         Repeating is harmless.
         """
         ...
 
     def kept_from(self, now: Tick) -> Tick:
-        """From this tick on retention wants events kept although everybody has them; `now` is the clock."""
+        """The tick from which retention keeps events although everybody has them; `now` is the clock."""
         ...
 
     @property
     def retention(self) -> Retention:
-        """How long events are kept that everybody has."""
+        """How long events that everybody has are kept."""
         ...
 
     @property
@@ -124,13 +124,13 @@ class RecordLog(Protocol):
 
     @property
     def oldest(self) -> Tick:
-        """Events below this tick are gone; those from here on may still be there."""
+        """Events below this tick are deleted; later ones may still exist."""
         ...
 
     def recover(self) -> Recovered:
-        """What the durable records say to a broker that starts."""
+        """The state that the durable records give to a starting broker."""
         ...
 
     def close(self) -> None:
-        """Let go of the log. What was not flushed is lost."""
+        """Close the log. What was not flushed is lost."""
         ...

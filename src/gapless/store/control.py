@@ -1,12 +1,12 @@
-"""What do all the small records of a log come to? The promises of a pubend, in a bounded space.
+"""What do all the small records of a log amount to? The promises of a pubend, in bounded space.
 
-Reservations, releases and start ticks are logged one by one as they are made, and only what they come to
-matters after a restart. So every segment begins with a *checkpoint* of it, and recovery reads one segment,
-however long the history is.
+Reservations, releases and start ticks are logged one by one as they are made, and only their sum matters
+after a restart. So every segment begins with a *checkpoint* of it, and recovery reads one segment, however
+long the history.
 
-Reservations and releases come to one number each. Start ticks do not: of each edge the newest `GRANTS_MAX`
-are kept as they are, for requests that are repeated. Older ones are folded into one promise that is at
-least as careful as all of them, and even that goes when a newer one makes it redundant.
+Reservations and releases amount to one number each. Start ticks do not: of each edge the newest `GRANTS_MAX`
+are kept as they are, for repeated requests. Older ones are folded into one promise that is at least as strict
+as all of them, and even that is dropped when a newer one makes it redundant.
 
 Implements docs/protocol.md, sections 5 and 7.
 """
@@ -24,7 +24,7 @@ from gapless.model.ticks import TICK_MIN, Tick
 from gapless.protocol.effects import BatchRecord, Record, ReleaseRecord, ReserveRecord, StartRecord
 from gapless.protocol.pubend import GRANTS_MAX, Recovered
 
-#: What a folded promise names as wanted: outside all time, so that no request is ever mistaken for it.
+#: The wanted tick of a folded promise: outside all time, so that no request matches it.
 FOLDED: Tick = TICK_MIN - 1
 
 
@@ -41,7 +41,7 @@ _decoder = msgspec.msgpack.Decoder(_Checkpoint)
 
 @dataclass(slots=True)
 class Control:
-    """What the durable records of a log come to."""
+    """The sum of the durable records of a log."""
 
     next_tick: Tick = 0
     reserved: Tick = 0
@@ -50,7 +50,7 @@ class Control:
     _starts: dict[StartRecord, None] = field(default_factory=dict)
     #: The same by edge: at most GRANTS_MAX each.
     _by_edge: dict[BrokerId, deque[StartRecord]] = field(default_factory=dict)
-    #: What the older ones of an edge come to.
+    #: The folded older ones of each edge.
     _folded: dict[BrokerId, StartRecord] = field(default_factory=dict)
 
     def apply(self, record: Record) -> None:
@@ -70,7 +70,7 @@ class Control:
         self.next_tick = max(self.next_tick, last + 1)
 
     def recovered(self) -> Recovered:
-        """What a broker wants to know when it starts."""
+        """What a broker needs when it starts."""
         for edge in list(self._folded):
             if self._redundant(self._folded[edge]):
                 del self._folded[edge]
@@ -89,7 +89,7 @@ class Control:
 
     @staticmethod
     def decoded(payload: memoryview) -> Control:
-        """What a checkpoint says. Raises msgspec.DecodeError when it is none."""
+        """Decodes a checkpoint. Raises msgspec.DecodeError when it is invalid."""
         found = _decoder.decode(payload)
         self = Control(found.next_tick, found.reserved, found.released)
         for edge, epoch, wanted, start in found.starts:
@@ -113,7 +113,7 @@ class Control:
 
     def _fold(self, record: StartRecord) -> None:
         if record.wanted is None:
-            # It was given "from now on", so whatever is published after a restart comes after it.
+            # It was granted "from now on", so events published after a restart come after it.
             self.reserved = max(self.reserved, record.start)
         before = self._folded.get(record.edge, record)
         self._folded[record.edge] = StartRecord(
@@ -124,8 +124,8 @@ class Control:
         )
 
     def _redundant(self, folded: StartRecord) -> bool:
-        # An ack older than `folded` is also older than these, so it is believed up to their start at most:
-        # up to there all is released already.
+        # An ack older than `folded` is also older than these, so it is believed at most up to their start,
+        # and everything up to there is already released.
         return any(
             each.epoch > folded.epoch and each.start <= self.released
             for each in self._by_edge.get(folded.edge, ())

@@ -1,7 +1,7 @@
 """How is a large file deleted without delaying anybody? Renamed, then truncated in slices, in a thread.
 
 Freeing a file of 64 MiB takes a file system tens of milliseconds, longer with online discard, and syncs of
-other files wait meanwhile. So the file is renamed, and the new name is durable before anything else happens:
+other files have to wait. So the file is renamed, and the new name is durable before anything else happens:
 after a crash there is either the whole file under its old name, or a file that nobody reads. Then it is
 truncated slice by slice, with pauses. A restart deletes what is left.
 """

@@ -1,7 +1,7 @@
 """How does the store touch the disk? Only through here, so that tests can make every call fail.
 
 The layer is thin: it adds no buffering and no retries, and it lets every `OSError` through. A write may be
-short, as the system's is; whoever writes goes on where it stopped.
+short, like the system's; the caller continues where it stopped.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gapless.store.discard import Discarder
 #: What can be written.
 Data: TypeAlias = bytes | bytearray | memoryview
 
-#: So many bytes at the end of a file that is written stay in the system's cache.
+#: Number of bytes at the end of a written file that stay in the system's cache.
 CACHED_BYTES = 8 * 2**20
 
-#: A write of so many bytes is begun at once, and not with the sync.
+#: Writes of this many bytes start at once, not with the sync.
 BEGIN_BYTES = 256 * 2**10
-#: More bytes are written in slices of this size, and each is synced before the next.
+#: Larger writes are split into slices of this size, and each is synced before the next.
 SLICE_BYTES = 1 * 2**20
 
-#: Who may read what is stored: the user that the node runs as. An archive may be opened to a group.
+#: Permissions of stored files: only the node's user. An archive may be opened to a group.
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 SHARED = 0o640
-#: The folder in a node's folder that is opened to others or not as its owner likes.
+#: The folder in a node's folder whose permissions are left to its owner.
 ARCHIVE_NAME = "archive"
 
 #: Number of descriptors reserved for the store.
@@ -51,18 +51,18 @@ class File(Protocol):
         ...
 
     def write(self, offset: int, data: Data) -> int:
-        """Write at `offset` and say how many bytes were taken, which may be fewer than all."""
+        """Write at `offset`; returns how many bytes were written, possibly fewer than all."""
         ...
 
     def sync(self) -> None:
-        """Return once the content and the size are on the disk. After a failure, nothing is known."""
+        """Return once content and size are on disk. After a failure, nothing is known."""
         ...
 
     def reserve(self, size: int) -> None:
-        """Make the file at least so large, with zeros at its end that were never written.
+        """Make the file at least this large, with zeros at its end that were never written.
 
-        When its size stays, a sync has nothing to write but the data: it takes two thirds of the time, and
-        waits for no other file.
+        While the size is unchanged, a sync writes only the data: it takes two thirds of the time, and waits
+        for no other file.
         """
         ...
 
@@ -75,7 +75,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the file; a lock on it ends."""
+        """Close the file; releases a lock on it."""
         ...
 
 
@@ -87,7 +87,7 @@ class Files(Protocol):
         ...
 
     def create(self, path: Path, mode: int = PRIVATE) -> File:
-        """Open a new, empty file in the place of whatever was there; `mode` says who may read it."""
+        """Open a new, empty file, replacing any existing one; `mode` says who may read it."""
         ...
 
     def lock(self, path: Path) -> File:
@@ -95,22 +95,22 @@ class Files(Protocol):
         ...
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a file another name in its folder, atomically, in the place of whatever had it."""
+        """Rename a file within its folder, atomically, replacing any existing one."""
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file; nothing happens when it is not there."""
+        """Remove a file; does nothing if it does not exist."""
         ...
 
     def discard(self, path: Path) -> None:
-        """As `remove`, but of a large file no more than its name is gone at once, and its room soon.
+        """Like `remove`, but a large file only loses its name at once; its space is freed soon after.
 
-        Whoever has it open finds it cut off. What a crash leaves of it ends with `DISCARDED_SUFFIX`.
+        Those who have it open find it truncated. Leftovers of a crash end with `DISCARDED_SUFFIX`.
         """
         ...
 
     def make_folder(self, folder: Path) -> None:
-        """Make the folder and those above it, for nobody else to look into, unless they exist."""
+        """Create the folder and its parents, private to us, unless they exist."""
         ...
 
     def list_folder(self, folder: Path) -> list[str]:
@@ -118,20 +118,20 @@ class Files(Protocol):
         ...
 
     def sync_folder(self, folder: Path) -> None:
-        """Return once the names in the folder are on the disk."""
+        """Return once the names in the folder are on disk."""
         ...
 
     def free_bytes(self, folder: Path) -> int:
-        """How much room is left for us."""
+        """Number of free bytes available to us."""
         ...
 
 
 class DiskFile:
     """A file of the operating system.
 
-    What is synced and not at the end any more is dropped from the system's cache. A broker has its newest
-    events in memory, so hardly anybody reads them back, while a cache that only grows costs a fresh page for
-    every 4 KiB that are written: on a virtual machine up to six times as much as the write itself.
+    Synced bytes that are no longer at the end are dropped from the system's cache. A broker has its newest
+    events in memory, so they are hardly ever read back, while a cache that only grows costs a fresh page for
+    every 4 KiB written: on a virtual machine up to six times as much as the write itself.
     """
 
     __slots__ = ("_dropped", "_end", "_fd")
@@ -156,7 +156,7 @@ class DiskFile:
     def write(self, offset: int, data: Data) -> int:
         """See `File.write`."""
         if len(data) > SLICE_BYTES:
-            # Others sync files on the same disk, and would wait for all that is on its way to it.
+            # Syncs of other files on the same disk would wait for all pending writes to it.
             written = os.pwrite(self._fd, memoryview(data)[:SLICE_BYTES], offset)
             os.fdatasync(self._fd)
             self._end = offset + written
@@ -164,7 +164,7 @@ class DiskFile:
         written = os.pwrite(self._fd, data, offset)
         self._end = offset + written
         if written >= BEGIN_BYTES:
-            # The disk begins while the next part of the group is made ready, and the sync waits for less.
+            # The disk starts while the next part of the group is prepared, and the sync waits for less.
             self._advise(offset, written)
         return written
 
@@ -195,21 +195,21 @@ class DiskFile:
             os.close(fd)
 
     def _drop(self, stop: int) -> None:
-        """Empty the system's cache of everything below that is on the disk."""
+        """Drop everything below that is on disk from the system's cache."""
         self._dropped = stop
         self._advise(0, stop)
 
     def _advise(self, offset: int, size: int) -> None:
-        """Say that these bytes are not read soon: Linux begins to write them, and drops what is written."""
+        """Advise that these bytes are not needed soon: Linux writes them, and drops what is written."""
         with suppress(OSError):
-            # It is advice: a system that cannot follow it is none the worse for it.
+            # It is only advice: a system may ignore it.
             os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 class _Spares:
-    """Descriptors that are kept open for nothing, so that there is one when a file has to be opened.
+    """Spare descriptors, so that one is available when a file has to be opened.
 
-    A process whose descriptors others have used up, if only for a moment, could not read its own log.
+    A process whose descriptors were used up by connections, if only for a moment, could not read its own log.
     """
 
     def __init__(self, count: int) -> None:
@@ -218,7 +218,7 @@ class _Spares:
         self._using = threading.Lock()
 
     def open(self, path: Path | str, flags: int, mode: int = 0) -> int:
-        """As `os.open`, with a spare one if there is no other."""
+        """Like `os.open`, with a spare descriptor if there is no other."""
         try:
             made = os.open(path, flags, mode)
         except OSError as error:
@@ -236,7 +236,7 @@ class _Spares:
                 try:
                     return os.open(path, flags, mode)
                 except OSError as error:
-                    # Another thread may have been faster.
+                    # Another thread may have taken it.
                     if error.errno not in _EXHAUSTED:
                         raise
         return os.open(path, flags, mode)
@@ -317,13 +317,13 @@ class DiskFiles:
 
 
 def write_all(file: File, offset: int, data: Data) -> int:
-    """Write all of `data`, however short the single writes are; how many bytes that were."""
+    """Write all of `data`, however short the single writes; returns the number of bytes."""
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
         taken = file.write(offset + done, view[done:])
         if taken <= 0:
-            raise OSError(errno.EIO, "the disk takes no more bytes and gives no reason")
+            raise OSError(errno.EIO, "the disk accepts no more bytes and gives no reason")
         done += taken
     return done
 
@@ -338,17 +338,18 @@ def in_use(folder: Path) -> StoreError:
 
 
 def failure(error: OSError, path: Path) -> StoreError:
-    """What a failed call of the system means to whoever uses the store."""
+    """Translate a failed system call into an error of the store."""
     if error.errno in _FULL:
         return StoreError("E302", f"the disk of {path} is full: make room, then go on", retry=True)
     reason = error.strerror or str(error)
-    return StoreError("E303", f"{path}: {reason}: check the disk and the rights of its folder")
+    return StoreError("E303", f"{path}: {reason}: check the disk and the permissions of its folder")
 
 
 def keep_private(folder: Path) -> None:
-    """Take from others what they may do in a node's folder that was made with wider rights.
+    """Tighten the permissions of a node's folder that was made with wider ones.
 
-    Whoever may pass through it still may: that is how others reach its archive, which is left as it is.
+    Permission to pass through it stays: others reach its archive that way, which is left as it is. Raises
+    OSError.
 
     Raises OSError.
     """

@@ -1,11 +1,11 @@
-"""How is the header of a frame laid out, and its payload checked? One answer for each version of a segment.
+"""How is the header of a frame laid out, and its payload checked? One format for each version of a segment.
 
-Version 2 is written. It checks payloads with XXH3, 64 bits, from a library: flipped bits go unnoticed once in
-2^64. Headers have a CRC-32 of their own, which finds any four flipped bits in so few bytes.
+Version 2 is written. It checks payloads with XXH3, 64 bits: flipped bits go unnoticed once in 2^64. Headers
+have their own CRC-32, which finds any four flipped bits in so few bytes.
 
 Version 1 is only read. It had 32 bits for the payload. Of a large Arrow message it summed up each 32 KiB: the
-64-bit numbers of a block, each times an odd weight of its own. Two flipped bits of one block can cancel out:
-that is why there is a version 2.
+64-bit numbers of a block, each times an odd weight of its own. Two flipped bits of one block can cancel out,
+hence version 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gapless.store.files import Data
 
 #: Of version 1: this payload was summed up.
 SUMMED = 2
-#: More parts than this are put together before they are summed.
+#: More parts than this are joined before they are summed.
 PARTS_MAX = 4
 _BLOCK_WORDS = 4_096
 _WORD = np.dtype("<u8")
@@ -40,7 +40,7 @@ class Form:
     length: struct.Struct
     #: The sum of a payload, given how many bytes lie before its Arrow message, and its flags.
     checksum: Callable[[memoryview, int, int], int]
-    #: Whether the bytes behind a payload have to be zeros.
+    #: Whether the bytes after a payload must be zeros.
     checks_padding: bool
 
 
@@ -49,7 +49,7 @@ def payload_sum(parts: Sequence[Data]) -> int:
     if len(parts) == 1:
         return xxhash.xxh3_64_intdigest(parts[0])
     if len(parts) > PARTS_MAX:
-        # Rows one by one: one call for all of them costs less than one for each.
+        # Many small parts: one call for all of them costs less than one for each.
         return xxhash.xxh3_64_intdigest(b"".join(parts))
     state = xxhash.xxh3_64()
     for part in parts:
@@ -72,7 +72,7 @@ def _summed(payload: memoryview, before: int, flags: int) -> int:
 
 
 def _weights() -> npt.NDArray[np.uint64]:
-    """An odd number for each place of a block, the same for ever: the first values of SplitMix64."""
+    """A fixed odd number for each position of a block: the first values of SplitMix64."""
     found = np.arange(1, _BLOCK_WORDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

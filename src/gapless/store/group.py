@@ -1,4 +1,4 @@
-"""What is written together? A group: all records that came since the last flush, small batches as one.
+"""What is written together? A group: all records since the last flush, small batches joined.
 
 A group fails as a whole or is durable as a whole: `store.log` writes it and syncs once.
 """
@@ -30,7 +30,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Group:
+class FlushGroup:
     """The part of a flush that is to be written."""
 
     entries: list[Waiting]

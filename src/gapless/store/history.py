@@ -1,12 +1,12 @@
 """How is any range of a pubend's past read? From the log, and from the archive where the log begins later.
 
-A log deletes whole segments, the oldest first, and an archive has each of them as a Parquet file before it
-is deleted. So the past is one line: the files of the archive up to where the log begins, then the log. What
-is in neither is *gone*, and whoever asks for it is told so rather than given less.
+A log deletes whole segments, the oldest first, and an archive has each of them as a Parquet file before it is
+deleted. So the past is continuous: the files of the archive up to where the log begins, then the log. Events
+in neither are *gone*, and a read that needs them is refused rather than cut short.
 
-A read is bounded in memory: it gives batches, one after the other, each with the ticks of its rows. Reads of
-other threads, appending, trimming and archiving may go on meanwhile: a segment that is deleted under a read
-is found in the archive, or is gone.
+A read is bounded in memory: it yields batches, each with the ticks of its rows. Other reads, appending,
+trimming and archiving may run at the same time: a segment that is deleted during a read is found in the
+archive, or is gone.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gapless.model.ticks import TICK_MIN, Tick, TickArray, TickRange
 from gapless.store.contract import Extent, RecordLog
 from gapless.store.log import Log
 
-#: So many rows are read at once, and so many bytes.
+#: Maximum number of rows, and of bytes, read at once.
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 4 * 2**20
-#: A plan has no more parts than this; the last one takes the rest.
+#: Maximum number of parts of a plan; the last one takes the rest.
 PARTS_MAX: Final = 100_000
-#: The columns that a read and an archive add; one of the topic with such a name gets a `_` behind it.
+#: The columns that a read and an archive add; one of the topic with such a name gets a `_` after it.
 OWN_NAMES: Final = ("tick", "pubend")
 
 _TICK = pa.field("tick", pa.int64(), nullable=False)
@@ -50,7 +50,7 @@ class ArchiveFile:
     """One file of an archive."""
 
     path: Path
-    #: The segment that it was made of.
+    #: The number of its segment.
     number: int
     #: The first tick of its events, and one past the last.
     start: Tick
@@ -59,7 +59,7 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which rows and which columns of a range are to be read."""
+    """Which rows and columns of a range to read."""
 
     condition: Condition | None = None
     #: None for all columns of the topic.
@@ -70,9 +70,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What of a pubend's past is there."""
+    """Which part of a pubend's past still exists."""
 
-    #: From here on everything is kept; and from there on in the log.
+    #: Everything is kept from `oldest` on, and from `log_oldest` on in the log.
     oldest: Tick
     log_oldest: Tick
     #: The files of the archive that go back from the log without a hole.
@@ -93,18 +93,18 @@ class History:
     # What there is.
 
     def kept(self) -> Kept:
-        """What of the past is there."""
+        """Which part of the past still exists."""
         log_oldest, files = self._looked()
         if files and files[0].number == 1:
-            # The first segment that there ever was: before it there was nothing.
+            # The very first segment: there was nothing before it.
             oldest = TICK_MIN + 1
         else:
             oldest = min(files[0].start, log_oldest) if files else log_oldest
         return Kept(oldest=oldest, log_oldest=log_oldest, files=tuple(files))
 
     def _looked(self, *, whole: bool = True) -> tuple[Tick, list[ArchiveFile]]:
-        """Where the log begins, and the files for what comes before: those that leave no hole, or all."""
-        # The log first: what it deletes while the folder is listed, the folder has.
+        """Where the log begins, and the files before it: those without a hole, or all."""
+        # The log first: segments deleted while the folder is listed are in the folder.
         log = self.log
         first = log.first_number if isinstance(log, Log) else 1
         log_oldest = log.oldest
@@ -117,7 +117,7 @@ class History:
         )
         if not whole:
             return log_oldest, files
-        # A number that is missing may be of a segment without events, but nobody can tell.
+        # A missing number may belong to a segment without events, but we cannot know.
         unbroken: list[ArchiveFile] = []
         for each in reversed(files):
             if each.number != first - len(unbroken) - 1:
@@ -128,14 +128,14 @@ class History:
     # Reading.
 
     def arrow(self, columns: tuple[str, ...] | None = None) -> pa.Schema:
-        """What the batches of a read look like. Raises UsageError for a column that is not there."""
+        """The schema of the batches of a read. Raises UsageError for an unknown column."""
         return pa.schema([_TICK, *(field for _, field in self._chosen(columns))])
 
     def read(self, ticks: TickRange, wanted: Wanted, *, gone: bool = False) -> Iterator[pa.RecordBatch]:
-        """The rows of a range that are wanted, in order, in batches with `tick` and the wanted columns.
+        """The wanted rows of a range, in order, in batches with `tick` and the wanted columns.
 
-        Raises StoreError: E306 when part of the range is not kept any more, unless `gone` says that this is
-        all right; E301 where it is damaged.
+        Raises StoreError: E306 when part of the range is no longer kept, unless `gone` allows it; E301 where
+        it is damaged.
         """
         shape = _Shape(self.schema, self._chosen(wanted.columns), wanted.condition)
         at = ticks.start
@@ -145,7 +145,7 @@ class History:
                     TickRange(at, ticks.stop), BATCH_ROWS, bytes_max=BATCH_BYTES, history=wanted.history
                 )
                 if wanted.history and at < self.log.oldest:
-                    # It was trimmed meanwhile, and the log skips what is no longer there.
+                    # It was trimmed in the meantime, and the log skips deleted events.
                     continue
                 if batch is not None:
                     yield from shape.of(batch.ticks, batch.columns)
@@ -180,7 +180,7 @@ class History:
             if room is not None:
                 room -= held
             while count + held >= rows and len(parts) < PARTS_MAX - 1:
-                # Where every tick has a row, a part ends anywhere; elsewhere with the batch.
+                # Where every tick has a row, a part may end anywhere; elsewhere with the batch.
                 split = first + rows - count if held == stop - first else stop
                 parts.append((start, split, count + min(held, split - first)))
                 held, start, first, count = max(0, held - (split - first)), split, split, 0
@@ -216,12 +216,12 @@ class History:
         if ticks.start < oldest:
             raise StoreError(
                 "E306",
-                f"pubend '{self.pubend}' keeps nothing below tick {oldest}, and {ticks.start} is asked for: "
-                "begin there, or let the topic be kept for longer",
+                f"pubend '{self.pubend}' keeps nothing below tick {oldest}, and {ticks.start} was requested: "
+                "begin there, or keep the topic for longer",
             )
 
     def _chosen(self, columns: tuple[str, ...] | None) -> list[tuple[str, pa.Field]]:
-        """The columns that are read, each with what it is called in a read."""
+        """The columns to read, each with its name in the result."""
         named = {
             f"{field.name}_" if field.name in OWN_NAMES else field.name: field
             for field in self.schema.arrow()
@@ -237,7 +237,7 @@ class History:
 
 
 class _Shape:
-    """What a read makes of the rows that it finds."""
+    """How a read turns stored rows into its result."""
 
     def __init__(
         self, schema: Schema, chosen: list[tuple[str, pa.Field]], condition: Condition | None
@@ -291,7 +291,7 @@ def _archived(file: ArchiveFile, ticks: TickRange, shape: _Shape) -> Iterator[pa
 
 @lru_cache(maxsize=4_096)
 def _groups(path: str) -> tuple[Extent, ...]:
-    """Where the row groups of a file lie. Files are never written again, so this stays true."""
+    """The row groups of a file. Cached, because files never change."""
     try:
         metadata = pq.read_metadata(path)
     except (OSError, pa.ArrowException) as error:
@@ -305,7 +305,7 @@ def _groups(path: str) -> tuple[Extent, ...]:
 
 
 def _renamed(name: str) -> str:
-    """What a column of the topic is called beside the columns that a read adds."""
+    """The name of a topic's column next to the columns that a read adds."""
     return f"{name}_" if name in OWN_NAMES else name
 
 
@@ -317,7 +317,7 @@ def _unreadable(path: Path, error: Exception) -> StoreError:
 
 
 def _parsed(path: Path, prefix: str) -> ArchiveFile | None:
-    """What the name of a file says; None when it is not of this pubend."""
+    """Parses the name of a file; None when it is not of this pubend."""
     name = path.name
     if not name.startswith(prefix):
         return None

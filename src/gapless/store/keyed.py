@@ -1,12 +1,13 @@
-"""How does a log keep the newest row of each key? Superseded rows are not read, and go when they are many.
+"""How does a log keep the newest row of each key? Superseded rows are skipped, and deleted in bulk.
 
-It stands on another log, on the disk or in memory, and adds an index of keys. `read` leaves out what newer
-rows replace, so that curiosity about everything is answered with the newest rows and with silence: a snapshot
-costs the keys, and catching up costs what has changed. The index is made again from the log at every start.
+It wraps another log, on disk or in memory, and adds an index of keys. `read` skips superseded rows, so that
+curiosity about everything is answered with the newest rows and with silence: the cost of a snapshot depends
+on the number of keys, and that of catching up on the number of changes. The index is rebuilt from the log at
+every start.
 
-Once half of the rows of a sealed segment are superseded, what is alive is written to a new file that takes
-the place of the old one, together with its neighbours when those have become small. Ticks stay as they are.
-How far publishers have come must be remembered elsewhere before: their notes go with the rows.
+Once half of the rows of a sealed segment are superseded, the live rows are written to a new file that
+replaces it, and its neighbours if they have become small. Ticks do not change. The progress of publishers
+must be stored elsewhere first: their notes disappear with the rows.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ from gapless.store.memory import MemoryLog
 from gapless.store.retention import Retention
 from gapless.store.segment import Segment
 
-#: Segments of a log on the disk are rewritten only as a whole: small ones let go of superseded rows sooner.
+#: Segments on disk are rewritten only as a whole: smaller ones drop superseded rows sooner.
 SEGMENT_BYTES = 16 * 2**20
-#: So many rows are looked at at once, however few are wanted: most of them may be superseded.
+#: Number of rows examined at once, however few are wanted: most of them may be superseded.
 LOOK_ROWS = 2**16
-#: What is alive is written in batches of about this size.
+#: Approximate size of the batches of live rows.
 REWRITE_BYTES = 2**20
-#: A log in memory is not worth tidying for fewer superseded rows.
+#: Minimum number of superseded rows for which a log in memory is tidied.
 TIDY_ROWS_MIN = 1_000
 
 
 class _Ahead(NamedTuple):
-    """Rows that were read from the log and not given yet: all there are in their ticks, dead or alive."""
+    """Rows read from the log and not returned yet: complete for their ticks, dead or alive."""
 
     ticks: TickRange
     rows: EventBatch
 
 
 class KeyedLog:
-    """A log of which only the newest rows are read. See `store.contract.RecordLog`."""
+    """A log that returns only the newest rows. See `store.contract.RecordLog`."""
 
     def __init__(self, log: Log | MemoryLog, retention: Retention | None = None) -> None:
-        """The keys are those that `retention` names, or else the retention of the log. Reads it all."""
+        """The keys are those of `retention`, or of the log's own retention. Reads the whole log."""
         self.log = log
         self._index = KeyIndex(retention or log.retention)
         #: Appended and not flushed.
         self._waiting: deque[tuple[int, EventBatch]] = deque()
         self._ahead: _Ahead | None = None
-        #: By the name of a sealed segment's file, how many rows it has.
+        #: Number of rows by the file name of a sealed segment.
         self._rows: dict[str, int] = {}
         for batch in self._all_rows():
             self._index.add(batch)
@@ -91,7 +92,7 @@ class KeyedLog:
         bytes_max: int = READ_BYTES_MAX,
         history: bool = False,
     ) -> tuple[TickRange, EventBatch | None]:
-        """See `RecordLog.read`. Without what is superseded, unless `history` asks for all there is."""
+        """See `RecordLog.read`. Skips superseded rows, unless `history` asks for everything."""
         if history:
             return self.log.read(ticks, rows_max, bytes_max=bytes_max, history=True)
         assert rows_max > 0, f"a read of {rows_max} rows"
@@ -161,21 +162,21 @@ class KeyedLog:
     # ---- tidying -------------------------------------------------------------------------------------
 
     def is_untidy(self, numbers_up_to: int = TICK_MAX) -> bool:
-        """Whether `tidy` would find something to do. May wait for the disk."""
+        """Whether `tidy` has something to do. May wait for the disk."""
         if isinstance(self.log, MemoryLog):
             return self._index.dead >= TIDY_ROWS_MIN and 2 * self._index.dead > self.log.rows
         return next(self._runs(self.log, TICK_MAX, numbers_up_to), None) is not None
 
     def tidy(self, remembered: Tick, numbers_up_to: int = TICK_MAX) -> None:
-        """Let go of superseded rows where they are many. Nobody else may tidy meanwhile.
+        """Delete superseded rows where there are many. One caller at a time.
 
-        Up to the tick `remembered` it is known elsewhere how far publishers have come. Segments above
-        `numbers_up_to` stay as they are. Raises StoreError; then the log has what it had, and the next call
-        goes on.
+        Up to the tick `remembered`, the progress of publishers is stored elsewhere. Segments above
+        `numbers_up_to` are left alone. Raises StoreError; the log is then unchanged, and the next call
+        continues.
         """
         log = self.log
         if isinstance(log, MemoryLog):
-            # What is superseded from here on stays for the next time.
+            # Rows superseded from here on are left for the next time.
             dead = self._index.dead_between(TICK_MIN, TICK_MAX)
             log.rewrite(lambda batch: _without(batch, dead), remembered)
             self._index.forget(dead)
@@ -189,7 +190,7 @@ class KeyedLog:
                 self._rows.pop(segment.path.name, None)
 
     def _runs(self, log: Log, remembered: Tick, numbers_up_to: int) -> Iterator[list[tuple[Segment, Tick]]]:
-        """Neighbouring segments that are better written anew as one, each with the tick where it ends."""
+        """Neighbouring segments worth rewriting as one, each with the tick where it ends."""
         bytes_max = log.options.segment_bytes_max
         run: list[tuple[Segment, Tick]] = []
         run_bytes = 0.0
@@ -223,7 +224,7 @@ class KeyedLog:
     # ---- reading -------------------------------------------------------------------------------------
 
     def _look(self, ticks: TickRange, bytes_max: int) -> tuple[TickRange, EventBatch | None]:
-        """The lowest rows of `ticks`, dead or alive, and the range for which they are all there are."""
+        """The lowest rows of `ticks`, dead or alive, and the range for which they are complete."""
         ahead = self._ahead
         if ahead is not None and ahead.ticks.start <= ticks.start < ahead.ticks.stop:
             stop = min(ahead.ticks.stop, ticks.stop)
@@ -245,7 +246,7 @@ def _without(batch: EventBatch, dead: TickArray) -> EventBatch:
 
 
 def _joined(batches: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """The same rows in batches of a decent size."""
+    """The same rows in batches of a reasonable size."""
     small: list[EventBatch] = []
     for batch in batches:
         if len(batch):

@@ -1,12 +1,11 @@
 """Which rows are superseded? The newest tick of each key, and the ticks of the rows that newer ones replace.
 
-For `newest(...)` a row supersedes the one before it of the same key as soon as it is durable. For
-`relation(...)` it does so when the *marker* after it is durable: up to then the rows before the last marker
-are the ones that count, because a reader applies rows when their marker comes. Of the markers themselves the
-newest is alive.
+For `newest(...)` a row supersedes the previous row of its key as soon as it is durable. For `relation(...)`
+it does so when the *marker* after it is durable: until then the rows before the last marker count, because a
+reader applies rows when their marker comes. Of the markers themselves the newest is alive.
 
-A row that is called alive by mistake costs a reader a stale row with a newer one behind it. A row that is
-called superseded by mistake would be lost. So whatever there is no room for is alive.
+A row wrongly called alive costs a reader a stale row followed by a newer one. A row wrongly called superseded
+would be lost. So rows that cannot be tracked count as alive.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from gapless.model.ticks import TICK_MIN, Tick, TickArray
 from gapless.store.retention import Keep, Retention
 from gapless.views.registry import KIND, MARKER
 
-#: So many keys are tracked; rows of any further ones are kept for ever.
+#: Maximum number of tracked keys; rows of any others are kept for ever.
 KEYS_MAX = 5_000_000
-#: So many rows may wait for their marker; any further ones are kept for ever.
+#: Maximum number of rows waiting for their marker; any others are kept for ever.
 WAITING_ROWS_MAX = 5_000_000
 
 _NEVER = TICK_MIN - 1
@@ -34,20 +33,20 @@ _EMPTY = np.empty(0, dtype=np.int64)
 
 
 class KeyIndex:
-    """The keys of one log. Batches are added in tick order; any number of threads may ask meanwhile."""
+    """The keys of one log. Batches are added in tick order; any number of threads may read concurrently."""
 
     def __init__(self, retention: Retention) -> None:
         assert retention.columns, f"'{retention}' names no key"
         self._columns = retention.columns
         self._is_relation = retention.keep is Keep.RELATION
-        #: Of each key its place in `_newest`, which has the tick of its newest row.
+        #: The index of each key in `_newest`, which has the tick of its newest row.
         self._place: dict[Any, int] = {}
         self._newest: TickArray = _EMPTY
-        #: Of a relation: the keys and ticks of the rows behind the last marker, and that marker's tick.
+        #: For a relation: the keys and ticks of the rows after the last marker, and that marker's tick.
         self._waiting: list[tuple[list[Any], TickArray]] = []
         self._waiting_rows = 0
         self._marker: Tick | None = None
-        #: Ascending ticks of superseded rows that are still in the log, in few arrays that never change.
+        #: Ascending ticks of superseded rows still in the log, in a few immutable arrays.
         self._dead: tuple[TickArray, ...] = ()
         #: Guards changes of `_dead`.
         self._lock = Lock()
@@ -74,7 +73,7 @@ class KeyIndex:
         self._wait(batch.slice(committed, len(batch)), kinds[committed:] != MARKER)
 
     def alive(self, ticks: TickArray) -> npt.NDArray[np.bool_]:
-        """Which of these ascending ticks are not those of superseded rows."""
+        """Which of these ascending ticks do not belong to superseded rows."""
         alive = np.ones(len(ticks), dtype=np.bool_)
         for dead in self._dead:
             low, high = np.searchsorted(dead, (ticks[0], ticks[-1] + 1)) if len(ticks) else (0, 0)
@@ -99,7 +98,7 @@ class KeyIndex:
         return sum(map(len, self._dead))
 
     def forget(self, deleted: TickArray) -> None:
-        """Superseded rows with these ascending ticks are not in the log any more."""
+        """Superseded rows with these ascending ticks were deleted from the log."""
         if not len(deleted):
             return
         with self._lock:
@@ -107,7 +106,7 @@ class KeyIndex:
             self._dead = tuple(each for each in left if len(each))
 
     def _wait(self, batch: EventBatch, is_row: npt.NDArray[np.bool_]) -> None:
-        """Rows of a relation came, for which there is no marker yet."""
+        """Adds rows of a relation whose marker has not come yet."""
         if not is_row.any() or self._waiting_rows >= WAITING_ROWS_MAX:
             return
         rows = batch.where(is_row)
@@ -127,15 +126,15 @@ class KeyIndex:
             known = places >= 0
             places, ticks = places[known], ticks[known]
         before = self._newest[places]
-        # A key may come twice in one batch: its last row is the newest.
+        # A key may occur twice in one batch: its last row is the newest.
         self._newest[places] = ticks
         repeated = self._newest[places] != ticks
         self._bury(np.concatenate([before[before != _NEVER], ticks[repeated]]))
 
     def _places(self, keys: list[Any]) -> npt.NDArray[np.int64]:
-        """Where each key is in the arrays; a key that comes for the first time gets a place, if there is one.
+        """The index of each key in the arrays; a new key gets one, if there is room.
 
-        Looking up a million keys is what all of this costs, so known ones are looked up once.
+        The cost of this is looking up a million keys, so known ones are looked up once.
         """
         place = self._place
         places = np.fromiter(map(place.get, keys, repeat(-1)), dtype=np.int64, count=len(keys))
@@ -155,7 +154,7 @@ class KeyIndex:
             return
         with self._lock:
             arrays = [*self._dead, np.unique(ticks)]
-            # Each is at least twice as long as the next, so that there are few, and each tick moves rarely.
+            # Each is at least twice as long as the next, so there are few, and each tick rarely moves.
             while len(arrays) > 1 and len(arrays[-2]) < 2 * len(arrays[-1]):
                 last = arrays.pop()
                 arrays[-1] = np.sort(np.concatenate([arrays[-1], last]))
@@ -170,7 +169,7 @@ def _keys(columns: pa.RecordBatch, names: tuple[str, ...]) -> list[Any]:
 
 def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        # Moments become Python objects slowly, and their numbers do as well.
+        # Converting timestamps to Python objects is slow; their integers do as well.
         column = column.cast(pa.int64())
     values: list[Any] = column.to_pylist()
     return values

@@ -1,16 +1,16 @@
-"""How does a pubend's log stay on the disk? Segments, one flush for many records, an index, retention.
+"""How is a pubend's log kept on disk? Segments, one flush for many records, an index, retention.
 
 Everything appended since the last flush is written as one group and synced once, so the busier the log is,
-the larger the groups are. A record is reported durable after the sync, and not before.
+the larger the groups are. A record is reported durable only after the sync.
 
 When a write fails, its group is cut off again and the cut is synced: only then is it true that the records
-"were not written and never will be". When a sync fails, nothing is known about the bytes it was for, and
-asking again would only make the system say that all is well. So the segment is left as it was before the
-group, and a new one is begun that says how many bytes of it count. When even that fails, nobody can say
-what a restart will find: the flush raises, and the log is not usable any more.
+"were not written and never will be". When a sync fails, nothing is known about its bytes, and a repeated sync
+would report success regardless. So the segment is abandoned at the start of the group, and a new one is begun
+whose header says how many bytes of the old one count. When even that fails, it is unknown what a restart will
+find: the flush raises, and the log is unusable.
 
-Implements the durability that docs/protocol.md, section 5, relies on. Which records there are and what they
-promise is the business of `protocol.pubend`.
+Implements the durability that docs/protocol.md, section 5, relies on. The records and their promises belong
+to `protocol.pubend`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from gapless.store.control import Control
 from gapless.store.discard import DISCARDED_SUFFIX
 from gapless.store.files import Data, DiskFiles, File, Files, failure, write_all
 from gapless.store.form import NEWEST
-from gapless.store.group import Group, Waiting
+from gapless.store.group import FlushGroup, Waiting
 from gapless.store.record import (
     BadFrame,
-    Frame,
-    Kind,
+    RecordFrame,
+    RecordKind,
     decoded_batch,
     decoded_notes,
     framed,
@@ -62,15 +62,15 @@ from gapless.store.segment import (
     segment_name,
 )
 
-#: A part of a frame that is so large is written by itself: copying it would take longer.
+#: Parts of a frame of at least this size are written separately: copying them would take longer.
 ALONE_BYTES = 128 * 2**10
-#: Bytes of a group that are gathered before they are written.
+#: Bytes of a group that are buffered before a write.
 WRITE_BYTES = 4 * 2**20
-#: A flush takes no more records when it has so many bytes: others wait for the same disk.
+#: A flush takes no further records at this many bytes: others wait for the same disk.
 FLUSH_BYTES_MAX = 8 * 2**20
-#: Sealed segments whose index stays in memory after a read.
+#: Number of sealed segments whose index stays in memory after a read.
 INDEXES_MAX = 256
-#: How much room a log takes in advance.
+#: How much space a log allocates in advance.
 RESERVE_BYTES_MIN = 4 * 2**10
 RESERVE_BYTES_MAX = 4 * 2**20
 LOCK_NAME = "lock"
@@ -82,21 +82,21 @@ class LogOptions:
 
     #: A segment that has reached this size is sealed, and the next flush begins a new one.
     segment_bytes_max: int = 64 * 2**20
-    #: While the disk has less room than this, no events are written: releases, which make room, still are.
+    #: With less free space than this, no events are written; releases, which free space, still are.
     free_bytes_min: int = 16 * 2**20
     retention: Retention = field(default_factory=Retention)
 
 
 class SegmentArchive(Protocol):
-    """Where sealed segments go before they are deleted."""
+    """Keeps sealed segments before they are deleted."""
 
     def keep(self, number: int, batches: Iterator[EventBatch]) -> Path | None:
-        """Keep the events of a segment durably; None when it has none. Repeating is harmless."""
+        """Store the events of a segment durably; None when it has none. Repeating is harmless."""
         ...
 
 
 class Log:
-    """The log of one pubend, in a folder of its own. Made by `open`."""
+    """The log of one pubend, in its own folder. Made by `open`."""
 
     def __init__(
         self, folder: Path, pubend: PubendId, schema: pa.Schema, options: LogOptions, files: Files
@@ -105,26 +105,27 @@ class Log:
         self.pubend = pubend
         self.schema = schema
         self.options = options
-        #: What tells this log from any other, also of the same pubend; empty when an older program began it.
+        #: Distinguishes this log from any other, even of the same pubend; empty when an older version began
+        #: it.
         self.log_id = ""
-        #: What `open` cut off, for the operator to read; None when the last stop left nothing half done.
+        #: What `open` cut off, for the operator; None after a clean stop.
         self.repair: Repair | None = None
         self._files = files
         self._lock_file: File | None = None
         #: Appended and not taken by a flush yet.
         self._waiting: deque[Waiting] = deque()
         self._token = -1
-        #: Guards what follows while it is changed or copied. Never held during I/O.
+        #: Guards the following fields while they are changed or copied. Never held during I/O.
         self._lock = Lock()
         #: In order; the last is appended to.
         self._segments: list[Segment] = []
         self._control = Control()
-        #: The events below were trimmed, or are about to be.
+        #: Events below this tick were trimmed, or are about to be.
         self._floor: Tick = TICK_MIN
         self._indexed: deque[Segment] = deque()
-        #: For the flush alone: the newest segment's file, None while that must not be appended to.
+        #: Used only by the flush: the newest segment's file; None while it must not be appended to.
         self._file: File | None = None
-        #: How large the file was made in advance; 0 when it was not.
+        #: Allocated size of the file; 0 when it was not allocated.
         self._reserved = 0
         self._number = 0
         self._broken: StoreError | None = None
@@ -138,7 +139,7 @@ class Log:
         options: LogOptions | None = None,
         files: Files | None = None,
     ) -> Log:
-        """Open the log in `folder`, or begin one; repairs what a crash left half done.
+        """Open the log in `folder`, or create one; repairs what a crash left unfinished.
 
         Reads one segment, however many there are. Blocks.
 
@@ -166,7 +167,7 @@ class Log:
 
     @property
     def waiting(self) -> int:
-        """How many records no flush has taken yet."""
+        """Number of records that no flush has taken yet."""
         return len(self._waiting)
 
     def flush(self) -> Flushed:
@@ -176,14 +177,14 @@ class Log:
         entries = self._taken()
         if not entries:
             return Flushed()
-        group = self._with_room(Group(entries, []))
+        group = self._with_room(FlushGroup(entries, []))
         if group.entries:
             self._write(group)
         written = group.entries[-1].token if group.entries else None
         return Flushed(token=written, failed=tuple(group.failed), error=group.error)
 
     def _taken(self) -> list[Waiting]:
-        """What one flush writes: `FLUSH_BYTES_MAX`, and the record that exceeds it."""
+        """The records of one flush: up to `FLUSH_BYTES_MAX`, and the record that exceeds it."""
         entries: list[Waiting] = []
         size = 0
         for _ in range(len(self._waiting)):
@@ -224,7 +225,7 @@ class Log:
             if rows >= rows_max or size >= bytes_max:
                 is_all = False
                 break
-            # Several are joined, and so copied. One alone must not keep alive what was read beside it.
+            # Several are joined, and thus copied. A single one must not keep alive what was read with it.
             part = self._batch(segment, frame if parts else frame.apart()).between(at, wanted.stop)
             at = max(at, frame.last + 1)
             if len(part):
@@ -233,7 +234,7 @@ class Log:
                 size += part.nbytes
         if is_all and rows <= rows_max and size <= 2 * bytes_max:
             return ticks, EventBatch.joined(parts) if parts else None
-        # The last record may be far larger than what is read at once.
+        # The last record may be far larger than one read.
         joined = next(cut_to(EventBatch.joined(parts).slice(0, rows_max), 2 * bytes_max))
         return TickRange(ticks.start, joined.last + 1), joined
 
@@ -252,9 +253,9 @@ class Log:
             yield from ((tick, note) for tick, note in found if tick >= start)
 
     def trim(self, before: Tick, now: Tick, archive: SegmentArchive | None = None) -> None:
-        """See `RecordLog.trim`. With an `archive`, a segment is deleted only when that has it.
+        """See `RecordLog.trim`. With an `archive`, a segment is deleted only after it was archived.
 
-        Raises StoreError; then nothing more is deleted, and the next call goes on.
+        Raises StoreError; then nothing more is deleted, and the next call continues.
         """
         with self._lock:
             assert before <= self._control.released, f"trim to {before} above {self._control.released}"
@@ -271,7 +272,7 @@ class Log:
             log_bytes -= segment.size
 
     def archive(self, archive: SegmentArchive, numbers_above: int = 0) -> int:
-        """Hand the sealed segments above that number to an archive, released or not; the highest one done."""
+        """Archive the sealed segments above that number, released or not; returns the highest one done."""
         with self._lock:
             sealed = self._segments[:-1]
         done = numbers_above
@@ -320,7 +321,7 @@ class Log:
 
     @property
     def end(self) -> tuple[int, int]:
-        """The number of the newest segment and how many of its bytes are durable. Only grows, for ever."""
+        """The number of the newest segment and of its durable bytes. Only grows."""
         with self._lock:
             return self._segments[-1].header.number, self._segments[-1].size
 
@@ -332,12 +333,12 @@ class Log:
 
     @property
     def segments(self) -> int:
-        """How many files it has."""
+        """Number of files."""
         with self._lock:
             return len(self._segments)
 
     def close(self) -> None:
-        """See `RecordLog.close`. No other call may be under way."""
+        """See `RecordLog.close`. No other call may be running."""
         if self._broken is None:
             self._give_back()
         for file in (self._file, self._lock_file):
@@ -356,7 +357,7 @@ class Log:
             return
         newest = found[-1]
         if newest.header.body_bytes is not None:
-            # Only what is sealed is rewritten, so there was one after it.
+            # Only sealed segments are rewritten, so there was one after it.
             raise damaged(self.folder / segment_name(newest.header.number + 1), 0)
         self._number = newest.header.number
         self.log_id = newest.header.log_id
@@ -371,7 +372,7 @@ class Log:
         self._segments = self._chained(found)
         self._floor = self._control.released
         if newest.form is not NEWEST:
-            # An older program wrote it: it is read as it is, and what is new goes into a segment of its own.
+            # An older version wrote it: it is read as it is, and new records go into a new segment.
             self._file.close()
             self._file = None
 
@@ -410,8 +411,8 @@ class Log:
             successor = chain[-1]
             header = successor.header
             if header.follows < segment.header.number:
-                # A rotation that failed after the rename had its place taken by the next one; or what is
-                # still needed of it was rewritten.
+                # A rotation that failed after the rename was replaced by the next one; or its live events
+                # were rewritten.
                 if header.body_bytes is None and segment.has_groups():
                     raise damaged(segment.path, segment.start)
                 self._delete(segment)
@@ -430,8 +431,8 @@ class Log:
 
     # ---- flushing ------------------------------------------------------------------------------------
 
-    def _with_room(self, group: Group) -> Group:
-        """Leave the events out when the disk has hardly any room left: releases must still go through."""
+    def _with_room(self, group: FlushGroup) -> FlushGroup:
+        """Drop the events when the disk is almost full: releases must still go through."""
         size = sum(
             entry.record.batch.nbytes for entry in group.entries if isinstance(entry.record, BatchRecord)
         )
@@ -450,10 +451,10 @@ class Log:
         )
         batches = [entry for entry in group.entries if isinstance(entry.record, BatchRecord)]
         others = [entry for entry in group.entries if not isinstance(entry.record, BatchRecord)]
-        return Group(others, [entry.token for entry in batches], full)
+        return FlushGroup(others, [entry.token for entry in batches], full)
 
-    def _write(self, group: Group) -> None:
-        """Write and sync a group; afterwards it has no entries if it failed. Raises when nobody can know."""
+    def _write(self, group: FlushGroup) -> None:
+        """Write and sync a group; on failure it is emptied. Raises when the outcome is unknown."""
         if self._file is None or self._segments[-1].size >= self.options.segment_bytes_max:
             try:
                 self._give_back()
@@ -484,11 +485,11 @@ class Log:
             for entry in group.entries:
                 self._control.apply(entry.record)
 
-    def _write_frames(self, file: File, segment: Segment, group: Group) -> int:
+    def _write_frames(self, file: File, segment: Segment, group: FlushGroup) -> int:
         start = at = written = segment.size
         parts: list[Data] = []
         for payload in group.payloads(self._control.next_tick, self.schema):
-            if payload.kind is Kind.BATCH:
+            if payload.kind is RecordKind.BATCH:
                 group.batches.append((payload.first, at))
             frame = framed(payload, salt=segment.header.salt, offset=at, group=start)
             at += sum(map(len, frame))
@@ -509,17 +510,17 @@ class Log:
         return at
 
     def _reserve(self, file: File, end: int) -> None:
-        """Take room in advance: as much again as there is, within bounds, as small logs shall stay small."""
+        """Allocate space in advance: as much again as is used, within bounds, to keep small logs small."""
         size = end + min(max(end, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
         try:
             file.reserve(size)
             self._reserved = size
         except OSError:
-            # No room to spare, or no such call: the write itself will tell whether that is bad.
+            # No space, or not supported: the write itself will show whether that matters.
             self._reserved = end
 
     def _give_back(self) -> None:
-        """Nothing more is appended to the newest segment: let go of the room that it does not need."""
+        """Nothing more is appended to the newest segment: free the space that it does not need."""
         if self._reserved and self._file is not None and self._reserved > self._segments[-1].size:
             with suppress(OSError):
                 self._file.truncate(self._segments[-1].size)
@@ -535,14 +536,14 @@ class Log:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Go on in a new segment, whose header says where the old one ends."""
+        """Continue in a new segment, whose header says where the old one ends."""
         try:
             self._rotate()
         except OSError as error:
             self._broken = StoreError(
                 "E303",
-                f"{self.folder}: {error.strerror or error} after a write had failed: stop this node, "
-                "check the disk, start it again",
+                f"{self.folder}: {error.strerror or error} after a failed write: stop this node, "
+                "check the disk, restart it",
             )
             raise self._broken from error
 
@@ -553,7 +554,7 @@ class Log:
         self._remember_index(before)
 
     def _begin_segment(self, follows: Segment | None) -> None:
-        """Make the next segment the newest one. Raises OSError; the old one is not appended to any more."""
+        """Make the next segment the newest one. Raises OSError; the old one is then no longer appended to."""
         self._number += 1
         self.log_id = self.log_id or new_id()
         header = Header(
@@ -582,8 +583,8 @@ class Log:
 
     # ---- reading -------------------------------------------------------------------------------------
 
-    def _frames(self, ticks: TickRange, *, headers: bool = False) -> Iterator[tuple[Segment, Frame]]:
-        """The durable batch frames that may have rows in `ticks`; on demand without their payload."""
+    def _frames(self, ticks: TickRange, *, headers: bool = False) -> Iterator[tuple[Segment, RecordFrame]]:
+        """The durable batch frames that may have rows in `ticks`; optionally without their payload."""
         with self._lock:
             floors = [segment.header.floor for segment in self._segments]
             low = max(0, bisect_right(floors, ticks.start) - 1)
@@ -596,20 +597,20 @@ class Log:
                 self._remember_index(segment)
             try:
                 for frame in segment.frames(at, size, headers=headers):
-                    if frame.kind is not Kind.BATCH or frame.last < at:
+                    if frame.kind is not RecordKind.BATCH or frame.last < at:
                         continue
                     if frame.first >= ticks.stop:
                         return
                     yield segment, frame
                     at = frame.last + 1
             except SegmentGone:
-                # It was deleted after we had looked: another one has what is still there.
+                # It was deleted in the meantime: another one has what still exists.
                 yield from self._frames(TickRange(at, ticks.stop), headers=headers)
                 return
             except OSError as error:
                 raise failure(error, segment.path) from error
 
-    def _batch(self, segment: Segment, frame: Frame) -> EventBatch:
+    def _batch(self, segment: Segment, frame: RecordFrame) -> EventBatch:
         try:
             return decoded_batch(frame, self.schema)
         except BadFrame as bad:
@@ -618,7 +619,7 @@ class Log:
     def batches(self, segment: Segment) -> Iterator[EventBatch]:
         """All events of a sealed segment."""
         for frame in segment.frames(TICK_MIN, segment.size):
-            if frame.kind is Kind.BATCH:
+            if frame.kind is RecordKind.BATCH:
                 yield self._batch(segment, frame)
 
     def _remember_index(self, segment: Segment) -> None:
@@ -630,7 +631,7 @@ class Log:
     # ---- trimming ------------------------------------------------------------------------------------
 
     def sealed(self) -> list[tuple[Segment, Tick]]:
-        """The segments that never change any more, each with the tick below which all its events are."""
+        """The sealed segments, each with the tick below which all its events are."""
         with self._lock:
             return [
                 (segment, successor.header.floor)
@@ -638,10 +639,10 @@ class Log:
             ]
 
     def replace(self, old: Sequence[Segment], batches: Iterable[EventBatch]) -> Segment:
-        """Have these events, durably, in the place of all that neighbouring sealed segments hold.
+        """Replace the contents of neighbouring sealed segments by these events, durably.
 
-        Their notes are gone afterwards. Whenever it ends early, by an error or a crash, the log has either
-        what it had or these. Raises StoreError.
+        Their notes are lost. After an error or a crash the log has either the old events or these. Raises
+        StoreError.
         """
         made: Segment | None = None
         try:
@@ -664,7 +665,7 @@ class Log:
             for segment in old:
                 self._delete(segment)
         except OSError as error:
-            # What is left over is deleted when the log is opened again.
+            # Leftovers are deleted when the log is opened again.
             raise failure(error, made.path) from error
         return made
 

@@ -1,6 +1,6 @@
-"""What is a log without a disk? The same contract in memory: for tests, and for events nobody wants to keep.
+"""What is a log without a disk? The same contract in memory, for tests and for events not worth keeping.
 
-Durable means "flushed" here: what was appended and not flushed is gone after `reopened`, as after a crash.
+Durable means "flushed" here: records that were not flushed are gone after `reopened`, as after a crash.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MemoryLog:
     """The records of one pubend, for as long as the process lives."""
 
     def __init__(self, *, bytes_max: int | None = None, retention: Retention | None = None) -> None:
-        #: A flush that would make the events weigh more fails, as on a full disk.
+        #: Maximum size of the events; a flush beyond it fails, as on a full disk.
         self.bytes_max = bytes_max
         #: See `RecordLog.retention`.
         self.retention = retention or Retention()
@@ -147,7 +147,7 @@ class MemoryLog:
                 self._notes.popleft()
 
     def rewrite(self, kept: Callable[[EventBatch], EventBatch], remembered: Tick) -> None:
-        """Have only what is kept of each batch, and the notes above the tick `remembered`."""
+        """Keep only the kept rows of each batch, and the notes above the tick `remembered`."""
         with self._lock:
             before = list(self._batches)
         left = [part for part in map(kept, before) if len(part)]
@@ -160,7 +160,7 @@ class MemoryLog:
 
     @property
     def rows(self) -> int:
-        """How many events it has."""
+        """Number of events."""
         with self._lock:
             return sum(map(len, self._batches))
 

@@ -18,12 +18,13 @@
                    rows, the length of each (u32), then the rows
 ```
 
-Frames begin at multiples of 8, with zeros between them. The first checksum begins with a salt that only the
-segment knows and with the place in the file, so that no bytes that a publisher sends can pass for a frame,
-nor a frame that strayed. This is version 2; `store.form` knows how version 1, which is still read, differs.
+Frames begin at multiples of 8, with zeros between them. The first checksum is seeded with a salt known only
+to the segment and with the offset in the file, so that neither bytes sent by a publisher nor a misplaced
+frame can pass for a frame. This is version 2; `store.form` describes how version 1, which is still read,
+differs.
 
-A *group* is what one flush wrote. A frame says where its group begins, because only that tells a torn tail
-from damage: of the last group a crash may leave any part, of an earlier one every byte was on the disk.
+A *group* is what one flush wrote. A frame says where its group begins, because only that distinguishes a torn
+tail from damage: a crash may leave any part of the last group, but of earlier ones every byte was on disk.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ ALIGNMENT = 8
 FRAME_BYTES_MAX = 2**30
 #: How much is read from a file at once.
 CHUNK_BYTES = 2**20
-#: And when only headers are looked for: enough for those of small frames, little beside a large one.
+#: The same when only headers are needed: enough for those of small frames, little compared to a large one.
 HEADERS_BYTES = 2**14
 
 _SEED = struct.Struct("<QQ")
@@ -64,8 +65,8 @@ _TICKS = np.dtype("<i8")
 _NOTHING = memoryview(b"")
 
 
-class Kind(IntEnum):
-    """What a frame holds. The numbers are written to disks: never use one again."""
+class RecordKind(IntEnum):
+    """The kind of a frame. The numbers are on disks: never reuse one."""
 
     HEADER = 1
     CHECKPOINT = 2
@@ -75,10 +76,10 @@ class Kind(IntEnum):
     RELEASE = 6
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in RecordKind}
 
 
-class BadFrame(Exception):  # noqa: N818  # not an error yet: a torn tail is no mistake of anybody
+class BadFrame(Exception):  # noqa: N818  # not an error yet: a torn tail is normal
     """There is no valid frame at this offset."""
 
     def __init__(self, offset: int) -> None:
@@ -87,9 +88,9 @@ class BadFrame(Exception):  # noqa: N818  # not an error yet: a torn tail is no 
 
 
 class Payload(NamedTuple):
-    """A record made ready to be framed; where it will stand in the file is not known yet."""
+    """A record prepared for framing; its position in the file is not known yet."""
 
-    kind: Kind
+    kind: RecordKind
     first: Tick
     last: Tick
     parts: Sequence[Data] = ()
@@ -98,10 +99,10 @@ class Payload(NamedTuple):
     note_bytes: int = 0
 
 
-class Frame(NamedTuple):
+class RecordFrame(NamedTuple):
     """A valid frame that was read."""
 
-    kind: Kind
+    kind: RecordKind
     #: Where it begins and ends in its file.
     offset: int
     stop: int
@@ -114,8 +115,8 @@ class Frame(NamedTuple):
     note_bytes: int
     payload: memoryview
 
-    def apart(self) -> Frame:
-        """The frame, in memory that holds little else: what is read of a file at once may be far more."""
+    def apart(self) -> RecordFrame:
+        """A copy of the frame in its own memory: the buffer that it was read with may be far larger."""
         if 2 * len(self.payload) >= memoryview(self.payload.obj).nbytes:
             return self
         return self._replace(payload=memoryview(bytes(self.payload)))
@@ -143,7 +144,7 @@ def padded(size: int) -> int:
 
 
 def batch_payload(batch: EventBatch, notes: Sequence[tuple[Tick, bytes]] = ()) -> Payload:
-    """Events as they are written; `notes` go with them, each with the tick it belongs to."""
+    """Encodes events; `notes` go with them, each with the tick it belongs to."""
     assert len(batch), "a batch without events is not logged"
     parts: list[Data] = []
     note_bytes = 0
@@ -162,19 +163,19 @@ def batch_payload(batch: EventBatch, notes: Sequence[tuple[Tick, bytes]] = ()) -
         parts.extend(rows)
     else:
         parts.append(memoryview(batch.columns.serialize()) if batch.encoded is None else batch.encoded)
-    return Payload(Kind.BATCH, first, last, parts, len(batch), flags, note_bytes)
+    return Payload(RecordKind.BATCH, first, last, parts, len(batch), flags, note_bytes)
 
 
 def control_payload(record: ReserveRecord | StartRecord | ReleaseRecord) -> Payload:
-    """A promise as it is written."""
+    """Encodes a promise."""
     match record:
         case ReserveRecord(before=before):
-            return Payload(Kind.RESERVE, before, before)
+            return Payload(RecordKind.RESERVE, before, before)
         case ReleaseRecord(before=before):
-            return Payload(Kind.RELEASE, before, before)
+            return Payload(RecordKind.RELEASE, before, before)
         case StartRecord():
             start = _Start(record.edge, record.epoch, record.wanted, record.start)
-            return Payload(Kind.START, record.start, record.start, [_encoder.encode(start)])
+            return Payload(RecordKind.START, record.start, record.start, [_encoder.encode(start)])
 
 
 def framed_bytes(payload: Payload) -> int:
@@ -206,7 +207,7 @@ def framed(payload: Payload, *, salt: int, offset: int, group: int) -> list[Data
 
 
 def frame_size(view: memoryview, at: int, *, form: Form, salt: int, offset: int) -> int | None:
-    """How long the frame is that begins at `at` in `view`; None if its header is not valid."""
+    """The size of the frame that begins at `at` in `view`; None if its header is not valid."""
     begin = at + form.header.size
     if begin > len(view):
         return None
@@ -216,10 +217,10 @@ def frame_size(view: memoryview, at: int, *, form: Form, salt: int, offset: int)
     return form.header.size + padded(length) if length <= FRAME_BYTES_MAX else None
 
 
-def frame_at(view: memoryview, at: int, *, form: Form, offset: int) -> Frame | None:
+def frame_at(view: memoryview, at: int, *, form: Form, offset: int) -> RecordFrame | None:
     """The frame at `at` in `view`, which is `offset` in its file; None if not whole or not valid.
 
-    Its header has been found valid by `frame_size`.
+    `frame_size` has already validated its header.
     """
     _, told, mark, kind, flags, back, rows, note_bytes, length, first, last = form.header.unpack_from(
         view, at
@@ -236,13 +237,13 @@ def frame_at(view: memoryview, at: int, *, form: Form, offset: int) -> Frame | N
         return None
     if form.checks_padding and view[stop:end] != _PADDING[: end - stop]:
         return None
-    # By position, because a restart makes one for each record of the newest segment.
-    return Frame(
+    # Positional, for speed: a restart makes one for each record of the newest segment.
+    return RecordFrame(
         known, offset, offset + end - at, offset - back, first, last, rows, flags, note_bytes, payload
     )
 
 
-def frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST) -> Iterator[Frame]:
+def frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST) -> Iterator[RecordFrame]:
     """All frames from `start` to `stop`, which must lie end to end.
 
     Raises BadFrame at the first place where one should begin and none is valid.
@@ -265,8 +266,10 @@ def frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST)
         at = frame.stop
 
 
-def bare_frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST) -> Iterator[Frame]:
-    """The frames from `start` to `stop` without their payloads, which are not read where they are long.
+def bare_frames(
+    file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST
+) -> Iterator[RecordFrame]:
+    """The frames from `start` to `stop` without their payloads, which are skipped where they are long.
 
     Raises BadFrame at the first place where one should begin and none does.
     """
@@ -285,12 +288,14 @@ def bare_frames(file: File, *, salt: int, start: int, stop: int, form: Form = NE
         if kind not in _KINDS:
             raise BadFrame(at)
         end = at + size
-        yield Frame(_KINDS[kind], at, end, at - back, first, last, rows, flags, note_bytes, _NOTHING)
+        yield RecordFrame(_KINDS[kind], at, end, at - back, first, last, rows, flags, note_bytes, _NOTHING)
         at = end
 
 
-def find_frames(file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST) -> Iterator[Frame]:
-    """Valid frames anywhere in `start..stop`, whatever lies between them."""
+def find_frames(
+    file: File, *, salt: int, start: int, stop: int, form: Form = NEWEST
+) -> Iterator[RecordFrame]:
+    """Valid frames anywhere in `start..stop`, whatever is between them."""
     at = padded(start)
     while at < stop:
         data = file.read(at, min(CHUNK_BYTES, stop - at))
@@ -302,18 +307,18 @@ def find_frames(file: File, *, salt: int, start: int, stop: int, form: Form = NE
                 if frame is not None:
                     yield frame
             mark = data.find(_MARK, mark + 1)
-        # A frame may begin with the last bytes of the chunk and have its mark behind them.
+        # A frame may begin in the last bytes of the chunk, with its mark in the next.
         at += len(data) - form.mark_at if len(data) == CHUNK_BYTES else stop
 
 
-def decoded_control(frame: Frame) -> ReserveRecord | StartRecord | ReleaseRecord:
+def decoded_control(frame: RecordFrame) -> ReserveRecord | StartRecord | ReleaseRecord:
     """The promise in a frame. Raises BadFrame when it holds none, although its checksum is right."""
     match frame.kind:
-        case Kind.RESERVE:
+        case RecordKind.RESERVE:
             return ReserveRecord(before=frame.first)
-        case Kind.RELEASE:
+        case RecordKind.RELEASE:
             return ReleaseRecord(before=frame.first)
-        case Kind.START:
+        case RecordKind.START:
             try:
                 found = _start_decoder.decode(frame.payload)
             except msgspec.DecodeError:
@@ -324,7 +329,7 @@ def decoded_control(frame: Frame) -> ReserveRecord | StartRecord | ReleaseRecord
             raise BadFrame(frame.offset)
 
 
-def decoded_batch(frame: Frame, schema: pa.Schema) -> EventBatch:
+def decoded_batch(frame: RecordFrame, schema: pa.Schema) -> EventBatch:
     """The events of a batch frame; they share the memory of what was read."""
     at = padded(frame.note_bytes)
     if frame.flags & _NO_GAPS:
@@ -348,8 +353,8 @@ def decoded_batch(frame: Frame, schema: pa.Schema) -> EventBatch:
     return EventBatch(ticks, columns)
 
 
-def _packed(frame: Frame, at: int, schema: pa.Schema) -> PackedRows:
-    """The packed rows of a frame that begin at a place of its payload."""
+def _packed(frame: RecordFrame, at: int, schema: pa.Schema) -> PackedRows:
+    """The packed rows of a frame, starting at an offset of its payload."""
     start = at + 4 * frame.rows
     if start > len(frame.payload):
         raise BadFrame(frame.offset)
@@ -362,7 +367,7 @@ def _packed(frame: Frame, at: int, schema: pa.Schema) -> PackedRows:
     return PackedRows(schema, rows)
 
 
-def decoded_notes(frame: Frame) -> list[tuple[Tick, bytes]]:
+def decoded_notes(frame: RecordFrame) -> list[tuple[Tick, bytes]]:
     """The notes of a batch frame, each with the last tick of the batch that it came with."""
     if not frame.note_bytes:
         return []
@@ -376,7 +381,7 @@ def _header_crc(header: memoryview, salt: int, offset: int) -> int:
     return zlib.crc32(header[_CRC.size :], zlib.crc32(_SEED.pack(salt, offset)))
 
 
-def _whole_frame(file: File, *, form: Form, salt: int, offset: int, stop: int) -> Frame | None:
+def _whole_frame(file: File, *, form: Form, salt: int, offset: int, stop: int) -> RecordFrame | None:
     header = memoryview(file.read(offset, form.header.size))
     size = frame_size(header, 0, form=form, salt=salt, offset=offset)
     if size is None or offset + size > stop:

@@ -1,11 +1,10 @@
-"""What must a node remember beyond its logs? A small SQLite database, one file for each node.
+"""What must a node remember beyond its logs? A small SQLite database, one file per node.
 
-It holds how often the node was started, how far each publisher has come, and the subscriptions that have a
-name. Every change is one transaction and on the disk when it returns. It is for what changes rarely or can
-be gathered: how far publishers have come is also in the notes of the log, and the database only saves
-reading them from the beginning.
+It holds the number of starts, the position of each publisher, and the named subscriptions. Every change is
+one transaction and on disk when it returns. It is for data that changes rarely or can be batched: the
+positions of publishers are also in the notes of the log, and the database only saves reading them all.
 
-All calls may wait for the disk: they belong in a thread. Threads that use it at once wait for each other.
+All calls may wait for the disk: they belong in a thread. Concurrent calls wait for each other.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from gapless.errors import StoreError
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.notes import PublisherPosition
 from gapless.model.ticks import Tick
 from gapless.protocol.events import Order
+from gapless.protocol.sessions.subscriptions import NamedSubscription
 from gapless.store.files import PRIVATE, DiskFiles, File, Files, failure
 
 DATABASE_NAME = "node.sqlite"
@@ -56,7 +56,7 @@ create table meta (
     value blob not null
 ) without rowid;
 """
-#: What makes a database of each earlier version one of the next.
+#: Migrates a database of each earlier version to the next.
 _UPGRADES = {
     2: "alter table subscriptions add column owner text;",
     3: """
@@ -71,41 +71,8 @@ _positions_decoder = msgspec.msgpack.Decoder(dict[str, int])
 _changes_decoder = msgspec.msgpack.Decoder(list[tuple[str, dict[str, int]]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherPosition:
-    """What `publisher` numbered up to `catenation` is in the log of `pubend`, up to `tick`, but for holes."""
-
-    publisher: str
-    pubend: PubendId
-    catenation: int
-    tick: Tick
-    #: The principal that it belongs to; None for nobody.
-    owner: str | None = None
-    #: Whether its client made it up, and never comes back to it once it has ended.
-    is_temporary: bool = False
-    #: Numbers that are not known to be in the log, from the first to the last of each hole, ascending.
-    holes: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedSubscription:
-    """A subscription that outlives its connection."""
-
-    name: str
-    topic: TopicId
-    #: The condition as its text; empty for "everything".
-    condition: str
-    order: Order
-    #: Per pubend, the tick below which everything is acknowledged.
-    positions: Mapping[PubendId, Tick]
-    #: What replaces the condition, as texts, and per pubend from which tick on; the oldest change first.
-    changes: tuple[tuple[str, Mapping[PubendId, Tick]], ...] = ()
-    #: The principal that it belongs to; None when it was made before subscriptions had owners.
-    owner: str | None = None
-
-
 class RecoveryDatabase:
-    """What one node remembers. Made by `open`, and closed by leaving its `with` block."""
+    """The database of one node. Made by `open`, and closed by leaving its `with` block."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: File) -> None:
         self.path = path
@@ -115,7 +82,7 @@ class RecoveryDatabase:
 
     @staticmethod
     def open(folder: Path, files: Files | None = None) -> RecoveryDatabase:
-        """Open the database of the node in `folder`, or begin one.
+        """Open the database of the node in `folder`, or create one.
 
         Raises StoreError: damaged (E301), disk full (E302), I/O error (E303), in use (E304), not ours (E305).
         """
@@ -148,13 +115,13 @@ class RecoveryDatabase:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._connection.close()
         self._lock.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All changes of the block together, or none of them when it raises."""
+        """Commits all changes of the block together, or none if it raises."""
         with self._using, _explained(self.path):
             if self._connection.in_transaction:
                 yield
@@ -172,14 +139,14 @@ class RecoveryDatabase:
     # ---- the node itself -----------------------------------------------------------------------------
 
     def begin_incarnation(self, at_least: int = 0) -> int:
-        """The number of this life: durable, above all that were given before, and not below `at_least`."""
+        """The number of this life: durable, above all earlier ones, and at least `at_least`."""
         with self.transaction():
             incarnation = max(int(self.meta("incarnation") or b"0") + 1, at_least)
             self.put_meta("incarnation", b"%d" % incarnation)
         return incarnation
 
     def meta(self, key: str) -> bytes | None:
-        """A value by its key; None when it was never put."""
+        """A value by its key; None when it was never stored."""
         with self._using, _explained(self.path):
             row = self._connection.execute("select value from meta where key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
@@ -195,11 +162,11 @@ class RecoveryDatabase:
     # ---- publishers ----------------------------------------------------------------------------------
 
     def publisher(self, publisher: str, pubend: PubendId) -> PublisherPosition | None:
-        """How far a publisher has come at a pubend; None when it is not known."""
+        """The position of a publisher at a pubend; None when unknown."""
         return next(self._publishers("where publisher = ? and pubend = ?", (publisher, pubend)), None)
 
     def publishers(self, pubend: PubendId) -> Iterator[PublisherPosition]:
-        """How far all publishers of a pubend have come, by name."""
+        """The positions of all publishers of a pubend, by name."""
         return self._publishers("where pubend = ? order by publisher", (pubend,))
 
     def _publishers(self, rest: str, values: tuple[str, ...]) -> Iterator[PublisherPosition]:
@@ -218,7 +185,7 @@ class RecoveryDatabase:
                 )
 
     def put_publishers(self, positions: Iterable[PublisherPosition]) -> None:
-        """Remember how far publishers have come. A position never goes back."""
+        """Store the positions of publishers. A position never goes back."""
         rows = [
             (
                 each.publisher,
@@ -252,7 +219,7 @@ class RecoveryDatabase:
     # ---- subscriptions -------------------------------------------------------------------------------
 
     def subscription(self, name: str) -> NamedSubscription | None:
-        """A named subscription; None when there is none of that name."""
+        """A named subscription; None if it does not exist."""
         return next(self._subscriptions("where name = ?", (name,)), None)
 
     def subscriptions(self) -> Iterator[NamedSubscription]:
@@ -260,7 +227,7 @@ class RecoveryDatabase:
         return self._subscriptions("order by name", ())
 
     def put_subscription(self, subscription: NamedSubscription) -> None:
-        """Remember a subscription, in the place of the one that had its name."""
+        """Store a subscription, replacing any of that name."""
         each = subscription
         with self.transaction():
             self._connection.execute(
@@ -277,13 +244,13 @@ class RecoveryDatabase:
             )
 
     def put_positions(self, positions: Mapping[str, Mapping[PubendId, Tick]]) -> None:
-        """Remember how far subscriptions have come, by their names; those that do not exist are left out."""
+        """Store the positions of subscriptions by name; unknown names are ignored."""
         rows = [(_packed(each), name) for name, each in positions.items()]
         with self.transaction():
             self._connection.executemany("update subscriptions set positions = ? where name = ?", rows)
 
     def drop_subscription(self, name: str) -> bool:
-        """Forget a subscription; whether there was one."""
+        """Delete a subscription; returns whether it existed."""
         with self.transaction():
             done = self._connection.execute("delete from subscriptions where name = ?", (name,))
             return done.rowcount > 0
@@ -309,7 +276,7 @@ class RecoveryDatabase:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Set the connection up, and make the tables of a new database."""
-    # Nobody else may have the file, so a lock in it is a program that looks at it: wait a little.
+    # No other node may have the file, so a lock in it is a program inspecting it: wait a little.
     connection.execute("pragma busy_timeout = 5000")
     application = connection.execute("pragma application_id").fetchone()[0]
     version = connection.execute("pragma user_version").fetchone()[0]
@@ -318,11 +285,11 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if not is_ours and (application or version or tables):
         raise StoreError(
             "E305",
-            f"{path} is not a node's database of version {_VERSION}: use the program that wrote it, "
+            f"{path} is not a node's database of version {_VERSION}: use the version that wrote it, "
             "or another folder",
         )
     connection.execute("pragma journal_mode = wal")
-    # What a transaction says is on the disk when it returns.
+    # A transaction is on disk when it returns.
     connection.execute("pragma synchronous = full")
     connection.execute("pragma journal_size_limit = 4194304")
     if not tables:
@@ -336,7 +303,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """SQLite would let everybody read what it makes; what it makes beside a file is like that file."""
+    """SQLite would create files readable by everybody; the files beside a database have its permissions."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
     except OSError as error:
@@ -345,7 +312,7 @@ def _make_private(path: Path) -> None:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite reports into our errors."""
+    """Translate SQLite's errors into ours."""
     try:
         yield
     except sqlite3.Error as error:
@@ -353,7 +320,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
-    # The lower byte is the kind; the rest says which call of the system it was.
+    # The lower byte is the kind; the rest identifies the system call.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case _ if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
             return _full(path)
@@ -369,10 +336,10 @@ def _store_error(error: sqlite3.Error, path: Path) -> StoreError:
             return StoreError("E305", f"{path} is not a database: move it out of the folder")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreError(
-                "E304", f"{path} is in use by another program: close that one, then try again", retry=True
+                "E304", f"{path} is in use by another program: close that one, then retry", retry=True
             )
         case _:
-            return StoreError("E303", f"{path}: {error}: check the disk and the rights of its folder")
+            return StoreError("E303", f"{path}: {error}: check the disk and the permissions of its folder")
 
 
 def _full(path: Path) -> StoreError:

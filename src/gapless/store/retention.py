@@ -1,4 +1,4 @@
-"""Which released events may be deleted? What a topic's owner wants to keep beyond what the protocol needs.
+"""Which released events may be deleted? A topic may keep more than the protocol needs.
 
 Nothing is ever deleted that is not released: an event that some subscription still needs stays, whatever
 its age and however large the log.
@@ -26,7 +26,7 @@ class Keep(Enum):
     RELATION = "relation"
 
 
-#: Retention by time lets go of events at least once in so many ticks.
+#: Retention by time deletes events at least once in this many ticks.
 STEP_TICKS_MAX = 60_000 * TICKS_PER_MS
 #: What keeps the newest event of each key.
 KEYED = frozenset({Keep.NEWEST, Keep.RELATION})
@@ -41,11 +41,11 @@ class Retention:
     """
 
     keep: Keep = Keep.ACKNOWLEDGED
-    #: For Keep.TIME: events are kept for so long, by the clock that gave them their ticks.
+    #: For Keep.TIME: how long events are kept, by the clock that gave them their ticks.
     keep_ms: int = 0
-    #: For Keep.SIZE: events are kept while the log has no more bytes than these.
+    #: For Keep.SIZE: maximum number of bytes of the log.
     keep_bytes: int = 0
-    #: For Keep.NEWEST and Keep.RELATION: events that are equal in these columns have one key.
+    #: For Keep.NEWEST and Keep.RELATION: events that are equal in these columns have the same key.
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Retention:
                 return str(self.keep.value)
 
     def below(self, *, before: Tick, now: Tick) -> Tick:
-        """The events below this tick may go, as far as their ticks decide; `before` is what is released."""
+        """Events below this tick may be deleted, as far as ticks decide; `before` is what is released."""
         match self.keep:
             case Keep.ACKNOWLEDGED | Keep.SIZE:
                 return before
@@ -89,7 +89,7 @@ class Retention:
                 return -TICK_MAX
 
     def kept_from(self, now: Tick) -> Tick:
-        """From this tick on events are kept although everybody has them, as far as ticks decide.
+        """The tick from which events are kept although everybody has them, as far as ticks decide.
 
         >>> Retention(keep=Keep.TIME, keep_ms=60_000).kept_from(now=100_000_000)
         40000000
@@ -104,7 +104,7 @@ class Retention:
 
     @property
     def step(self) -> int:
-        """How many ticks are worth a move of `kept_from`: a hundredth of what is kept, and a minute at most.
+        """Minimum number of ticks by which `kept_from` moves: a hundredth of what is kept, at most a minute.
 
         >>> Retention(keep=Keep.TIME, keep_ms=60_000).step, Retention(keep=Keep.FOREVER).step
         (600000, 1)
@@ -114,5 +114,5 @@ class Retention:
         return max(1, min(self.keep_ms * TICKS_PER_MS // 100, STEP_TICKS_MAX))
 
     def fits(self, log_bytes: int) -> bool:
-        """Whether a log of this size may stay as it is."""
+        """Whether a log of this size is within the limit."""
         return self.keep is Keep.SIZE and log_bytes <= self.keep_bytes

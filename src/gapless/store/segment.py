@@ -1,16 +1,16 @@
 """What is one file of a log? A header, a checkpoint, then the groups of records that flushes wrote.
 
-A segment is made under another name, synced and renamed, so a segment that can be seen has a whole header
-and a whole checkpoint. Then it only grows, by whole groups, until it is *sealed*: its successor's header
-says how many of its bytes count. Only the newest segment may therefore have a torn tail.
+A segment is created under another name, synced and renamed, so a visible segment has a complete header and
+checkpoint. Then it only grows, by whole groups, until it is *sealed*: its successor's header says how many of
+its bytes count. Only the newest segment may therefore have a torn tail.
 
-A sparse index says which tick begins about where. It is built while appending and kept beside a sealed
-segment in a small file of its own. That file is a cache: without it, or when its checksum is wrong, the
-index is built again from the segment.
+A sparse index maps ticks to approximate offsets. It is built while appending and kept beside a sealed segment
+in a small file. That file is a cache: without it, or when its checksum is wrong, the index is rebuilt from
+the segment.
 
-Sealed segments may be *rewritten*: one new file, of the next generation, in the place of one or several. It
-has the number of the last of them and follows what the first followed, so that the chain stays whole, and it
-says itself how many of its bytes count.
+Sealed segments may be *rewritten*: one new file, of the next generation, replaces one or several. It has the
+number of the last of them and follows what the first followed, so that the chain stays complete, and its own
+header says how many of its bytes count.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from gapless.store.form import FORMS, NEWEST, Form
 from gapless.store.record import (
     CHUNK_BYTES,
     BadFrame,
-    Frame,
-    Kind,
     Payload,
+    RecordFrame,
+    RecordKind,
     bare_frames,
     batch_payload,
     decoded_control,
@@ -50,7 +50,7 @@ from gapless.store.record import (
 SUFFIX = ".segment"
 INDEX_SUFFIX = ".index"
 TEMPORARY_SUFFIX = ".new"
-#: One entry of the index stands for at least so many bytes.
+#: Minimum number of bytes per entry of the index.
 INDEX_STEP_BYTES = 64 * 2**10
 
 _MAGIC = b"GAPLESS"
@@ -60,7 +60,7 @@ _DIGITS = 12
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a segment says of itself."""
+    """The header of a segment."""
 
     pubend: str
     #: The columns of its batches: `schema_text`.
@@ -70,14 +70,15 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     #: The segment before this one, and how many of its bytes count; 0 for none.
     follows: int
     follows_bytes: int
-    #: No event here, or in a later segment, has a tick below; none in an earlier one has it or a later one.
+    #: No event here or in a later segment has a tick below this; none in an earlier one has this tick or
+    #: above.
     floor: Tick
     salt: int
-    #: How often it was rewritten. Of two files with one number, the one of the later generation counts.
+    #: How often it was rewritten. Of two files with the same number, the later generation counts.
     generation: int = 0
-    #: Of one that was rewritten: how many bytes after this header count.
+    #: For a rewritten segment: how many bytes after this header count.
     body_bytes: int | None = None
-    #: The log that it belongs to; empty in those that older programs wrote.
+    #: The log that it belongs to; empty if an older version wrote it.
     log_id: str = ""
 
     @property
@@ -86,8 +87,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         return segment_name(self.number, self.generation)
 
 
-class SegmentGone(Exception):  # noqa: N818  # no error: whoever reads looks again at which segments there are
-    """The file was deleted: nobody needs it, or another one has what is still needed."""
+class SegmentGone(Exception):  # noqa: N818  # not an error: the reader looks up the segments again
+    """The file was deleted: nobody needs it, or another one has replaced it."""
 
 
 class _IndexFile(msgspec.Struct, array_like=True, frozen=True):
@@ -104,16 +105,16 @@ _index_decoder = msgspec.msgpack.Decoder(_IndexFile)
 
 
 @dataclass(slots=True)
-class Index:
-    """Where in the file to look for a tick: the first tick and the offset of some of the batches."""
+class SegmentIndex:
+    """Where in the file to look for a tick: first tick and offset of some of the batches."""
 
     ticks: array[int] = field(default_factory=lambda: array("q"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, first: Tick, offset: int) -> None:
-        """A batch that begins with tick `first` stands at `offset`."""
+        """Adds a batch that begins with tick `first` at `offset`."""
         if not self.offsets or offset - self.offsets[-1] >= INDEX_STEP_BYTES:
-            # Offset first: a reader in another thread goes by `ticks`.
+            # Offset first: readers in other threads rely on `ticks`.
             self.offsets.append(offset)
             self.ticks.append(first)
 
@@ -125,7 +126,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What a crash had left at the end of a segment, and was cut off."""
+    """What a crash left at the end of a segment, and was cut off."""
 
     path: Path
     offset: int
@@ -137,7 +138,7 @@ class Repair:
 
 @dataclass(slots=True)
 class Segment:
-    """One file of a log that can be seen."""
+    """One visible file of a log."""
 
     files: Files
     path: Path
@@ -145,21 +146,21 @@ class Segment:
     #: Where the checkpoint begins and where it ends.
     checkpoint_at: int
     start: int
-    #: How many bytes count: everything before is durable.
+    #: Number of bytes that count: all of them are durable.
     size: int
-    #: None while it has not been needed.
-    index: Index | None = None
-    #: It was deleted: nobody needs it, or another one has taken its place.
+    #: None until it is needed.
+    index: SegmentIndex | None = None
+    #: It was deleted: nobody needs it, or another one has replaced it.
     removed: bool = False
     #: How its frames are laid out and checked.
     form: Form = NEWEST
 
     @staticmethod
     def create(files: Files, folder: Path, header: Header, control: Control) -> tuple[Segment, File]:
-        """Make a segment without events and sync it; the file is open for appending.
+        """Create a segment without events and sync it; the file is open for appending.
 
         The name is durable only after `sync_folder`, which is left to the caller: from the rename on, the
-        segment before must not be appended to.
+        previous segment must not be appended to.
         """
         path = folder / header.name
         parts = _begun(header)
@@ -168,11 +169,11 @@ class Segment:
             _checkpoint(header, control), salt=header.salt, offset=checkpoint_at, group=checkpoint_at
         )
         file, size = _made(files, path, parts)
-        return Segment(files, path, header, checkpoint_at, size, size, Index()), file
+        return Segment(files, path, header, checkpoint_at, size, size, SegmentIndex()), file
 
     @staticmethod
     def rewritten(files: Files, old: Sequence[Segment], batches: Iterable[EventBatch]) -> Segment:
-        """Make and sync a segment with these events in the place of `old`, sealed ones that are neighbours.
+        """Create and sync a segment with these events that replaces `old`, neighbouring sealed segments.
 
         Its name is durable, and the old ones may be deleted, only after `sync_folder`. Raises OSError.
         """
@@ -194,22 +195,22 @@ class Segment:
         )
         parts = _begun(header)
         at = checkpoint_at = sum(map(len, parts))
-        index = Index()
+        index = SegmentIndex()
         for payload in payloads:
-            if payload.kind is Kind.BATCH:
+            if payload.kind is RecordKind.BATCH:
                 index.add(payload.first, at)
             parts += framed(payload, salt=header.salt, offset=at, group=checkpoint_at)
             at += framed_bytes(payload)
         path = old[-1].path.with_name(header.name)
         made, size = _made(files, path, parts)
         made.close()
-        assert size == at, f"{path} has {size} bytes and not {at}"
+        assert size == at, f"{path} has {size} bytes instead of {at}"
         start = checkpoint_at + framed_bytes(payloads[0])
         return Segment(files, path, header, checkpoint_at, start, size, index)
 
     @staticmethod
     def open(files: Files, path: Path) -> Segment:
-        """Look at a segment's header alone. Its size is that of the file until somebody knows better.
+        """Read only a segment's header. Its size is that of the file, until corrected.
 
         Raises StoreError when it is not ours (E305) or its header is damaged (E301).
         """
@@ -223,7 +224,7 @@ class Segment:
                 raise StoreError(
                     "E305",
                     f"{path} has version {int.from_bytes(version)}, this program reads 1 to {max(FORMS)}: "
-                    "use the program that wrote it",
+                    "use the version that wrote it",
                 )
             stop = min(file.size(), len(_PREFIX) + _HEADER_BYTES_MAX)
             frame = next(frames(file, salt=0, start=len(_PREFIX), stop=stop, form=form))
@@ -240,10 +241,10 @@ class Segment:
             file.close()
 
     def checkpoint(self, file: File) -> Control:
-        """What all earlier segments come to; and finds out where the groups begin."""
+        """The sum of all earlier segments; also finds where the groups begin."""
         try:
             frame = next(self._walk(file, self.checkpoint_at, self.size))
-            if frame.kind is not Kind.CHECKPOINT:
+            if frame.kind is not RecordKind.CHECKPOINT:
                 raise BadFrame(frame.offset)
             self.start = frame.stop
             return Control.decoded(frame.payload)
@@ -251,7 +252,7 @@ class Segment:
             raise damaged(self.path, self.checkpoint_at) from None
 
     def repair(self, file: File, control: Control) -> Repair | None:
-        """Find the end of what counts, cut off a torn tail, and make the rest durable, if it was not.
+        """Find the end of the valid bytes, cut off a torn tail, and make the rest durable, if it was not.
 
         For the newest segment, whose last flush may not have ended. Fills the index, and applies all records
         to `control`, which begins as the checkpoint.
@@ -259,12 +260,12 @@ class Segment:
         Raises StoreError E301 when something is damaged that had been durable.
         """
         end = self.size
-        self.index = Index()
+        self.index = SegmentIndex()
         self.size = group = self.start
         repair = None
         try:
             for frame in self._walk(file, self.start, end):
-                if frame.kind is Kind.BATCH:
+                if frame.kind is RecordKind.BATCH:
                     self.index.add(frame.first, frame.offset)
                     control.apply_batch(frame.last)
                 else:
@@ -278,22 +279,22 @@ class Segment:
                     # A later flush began, so this place had been durable.
                     raise damaged(self.path, bad.offset) from None
             if not _is_blank(file, bad.offset, end):
-                # Else it is room that was taken in advance.
+                # Otherwise it is space allocated in advance.
                 repair = Repair(path=self.path, offset=bad.offset, bytes_cut=end - bad.offset)
             file.truncate(bad.offset)
-        # Its sync may have failed before the crash: then the system believes the last group to be on the
-        # disk, and it is not. Writing it again makes the next sync true.
+        # Its sync may have failed before the crash: then the system believes that the last group is on disk,
+        # but it is not. Writing it again makes the next sync valid.
         for at in range(group, self.size, CHUNK_BYTES):
             write_all(file, at, file.read(at, min(CHUNK_BYTES, self.size - at)))
         file.sync()
         return repair
 
-    def frames(self, tick: Tick, size: int, *, headers: bool = False) -> Iterator[Frame]:
-        """The frames of the first `size` bytes, from one on before which there are only ticks below `tick`.
+    def frames(self, tick: Tick, size: int, *, headers: bool = False) -> Iterator[RecordFrame]:
+        """The frames of the first `size` bytes, from one that has only ticks below `tick` before it.
 
         With `headers` their payloads are neither read nor checked.
 
-        Raises StoreError E301 where one is damaged, and SegmentGone when it was deleted meanwhile.
+        Raises StoreError E301 where one is damaged, and SegmentGone when it was deleted in the meantime.
         """
         try:
             file = self.files.open(self.path)
@@ -310,14 +311,14 @@ class Segment:
             yield from walk(file, salt=self.header.salt, start=start, stop=size, form=self.form)
         except BadFrame as bad:
             if self.removed:
-                # It is cut shorter and shorter.
+                # It is being truncated.
                 raise SegmentGone from None
             raise damaged(self.path, bad.offset) from None
         finally:
             file.close()
 
     def seal(self) -> None:
-        """Keep the index beside the segment. Nothing is lost when that fails."""
+        """Store the index beside the segment. Failing to is harmless."""
         assert self.index is not None, f"{self.path} was written without an index"
         found = _encoder.encode(
             _IndexFile(
@@ -347,19 +348,19 @@ class Segment:
         finally:
             file.close()
 
-    def _walk(self, file: File, start: int, stop: int) -> Iterator[Frame]:
+    def _walk(self, file: File, start: int, stop: int) -> Iterator[RecordFrame]:
         return frames(file, salt=self.header.salt, start=start, stop=stop, form=self.form)
 
-    def _loaded_index(self, file: File) -> Index:
+    def _loaded_index(self, file: File) -> SegmentIndex:
         index = self._index_file()
         if index is None:
-            index = Index()
+            index = SegmentIndex()
             for frame in self._walk(file, self.checkpoint_at, self.size):
-                if frame.kind is Kind.BATCH:
+                if frame.kind is RecordKind.BATCH:
                     index.add(frame.first, frame.offset)
         return index
 
-    def _index_file(self) -> Index | None:
+    def _index_file(self) -> SegmentIndex | None:
         try:
             file = self.files.open(self.path.with_suffix(INDEX_SUFFIX))
         except OSError:
@@ -375,7 +376,7 @@ class Segment:
             file.close()
         if (found.number, found.salt, found.size) != (self.header.number, self.header.salt, self.size):
             return None
-        index = Index()
+        index = SegmentIndex()
         index.ticks.frombytes(found.ticks)
         index.offsets.frombytes(found.offsets)
         return index
@@ -387,12 +388,12 @@ def _is_blank(file: File, start: int, stop: int) -> bool:
 
 
 def new_salt() -> int:
-    """A number that nobody can guess."""
+    """An unpredictable number."""
     return int.from_bytes(os.urandom(8))
 
 
 def new_id() -> str:
-    """A name that nothing else has."""
+    """A unique name."""
     return os.urandom(16).hex()
 
 
@@ -406,17 +407,17 @@ def segment_name(number: int, generation: int = 0) -> str:
 
 
 def _begun(header: Header) -> list[Data]:
-    """What every segment begins with."""
-    said = Payload(Kind.HEADER, header.floor, header.floor, [_encoder.encode(header)])
+    """The bytes that every segment begins with."""
+    said = Payload(RecordKind.HEADER, header.floor, header.floor, [_encoder.encode(header)])
     return [_PREFIX, *framed(said, salt=0, offset=len(_PREFIX), group=len(_PREFIX))]
 
 
 def _checkpoint(header: Header, control: Control) -> Payload:
-    return Payload(Kind.CHECKPOINT, header.floor, header.floor, [control.encoded()])
+    return Payload(RecordKind.CHECKPOINT, header.floor, header.floor, [control.encoded()])
 
 
 def _made(files: Files, path: Path, parts: Sequence[Data]) -> tuple[File, int]:
-    """A new file with this content, synced before it can be seen. Raises OSError, and leaves nothing then."""
+    """A new file with this content, synced before it is visible. Raises OSError, and then leaves nothing."""
     temporary = path.with_suffix(TEMPORARY_SUFFIX)
     try:
         file = files.create(temporary)
@@ -435,7 +436,7 @@ def _made(files: Files, path: Path, parts: Sequence[Data]) -> tuple[File, int]:
 
 
 def damaged(path: Path, offset: int) -> StoreError:
-    """The error for bytes that were durable and are not what was written."""
+    """The error for durable bytes that differ from what was written."""
     return StoreError(
         "E301",
         f"{path} is damaged at offset {offset}: check the disk and restore the file from a copy, or move "

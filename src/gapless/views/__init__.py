@@ -3,8 +3,8 @@
 Pure like the rest of the core: SQL or the fluent algebra becomes a `Relation`, the relation is analysed,
 rewritten and cut into stages. `gapless.spark` runs the stages; `gapless.node` hosts what comes out.
 
-Every node and every client knows how views are kept (`registry`), and few ever read one. So the names below
-are loaded when they are used: the parser would be a third of what a client waits for before it begins.
+Every node and every client needs the `registry`, and few ever parse a view. So the names below are loaded on
+demand: the parser would take a third of a client's start-up time.
 """
 
 from importlib import import_module
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         table,
         topic,
     )
-    from gapless.views.parse import parse_view
+    from gapless.views.sql.parse import parse_view
 
 __all__ = [
     "Table",
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is only loaded when it is used."""
+    """Names that are loaded on demand."""
     if name not in __all__:
         raise AttributeError(f"module 'gapless.views' has no attribute {name!r}")
-    return getattr(import_module(f"gapless.views.{'parse' if name == 'parse_view' else 'fluent'}"), name)
+    return getattr(import_module(f"gapless.views.{'sql.parse' if name == 'parse_view' else 'fluent'}"), name)

@@ -1,7 +1,7 @@
 """What do the texts of the registry mean? The relation of each view, by its name.
 
-Texts name other views, which are put in where they are used. So a text can be read only after those that it
-names: `Views` reads each when it is first asked for, and remembers who names whom.
+Texts name other views, which are substituted where they are used. So a text can be read only after those that
+it names: `Views` reads each on first use, and remembers the dependencies.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 
 from gapless.errors import ViewError
 from gapless.model.schema import Schema
-from gapless.views.parse import parse_view
 from gapless.views.registry import REGISTRY_TOPIC, RELATION_PREFIX
 from gapless.views.relation import Relation
+from gapless.views.sql.parse import parse_view
 
 
 def base_topics(topics: Mapping[str, Schema]) -> dict[str, Schema]:
-    """The topics that views are made of: all but those of views themselves."""
+    """The topics that views may use: all but those of views themselves."""
     own = (f"{REGISTRY_TOPIC}.", RELATION_PREFIX)
     return {
         name: schema for name, schema in topics.items() if name != REGISTRY_TOPIC and not name.startswith(own)
@@ -24,7 +24,7 @@ def base_topics(topics: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 class Views(Mapping[str, Relation]):
-    """The relations of all views, by name. Raises ViewError when a text that is asked for cannot be read."""
+    """The relations of all views, by name. Raises ViewError when a requested text cannot be read."""
 
     def __init__(self, texts: Mapping[str, str], topics: Mapping[str, Schema]) -> None:
         """`topics` are those that the texts may name."""
@@ -32,7 +32,7 @@ class Views(Mapping[str, Relation]):
         self._topics = topics
         self._known: dict[str, Relation] = {}
         self._reading: list[str] = []
-        #: Which other views each one that was read names.
+        #: For each view that was read, the other views that it names.
         self.uses: dict[str, set[str]] = {}
 
     def __getitem__(self, name: str) -> Relation:

@@ -1,9 +1,9 @@
 """What is computed from the columns of one row? Immutable scalar expressions, with SQL's nulls.
 
-A view must never fail because of an event: what overflows and what is divided by zero is null, and `/` always
-divides as floats, exactly as conditions do it (docs/content.md, section 3). Every expression knows its type,
-one of those that a topic's columns have. Where an expression stood in a text is remembered for messages and
-is no part of what it is: two expressions are equal whatever text they came from.
+A view must never fail because of an event: overflow and division by zero give null, and `/` always divides as
+floats, exactly as in conditions (docs/content.md, section 3). Every expression knows its type, one of the
+column types of topics. The position of an expression in its text is kept for messages and is not part of its
+identity: two expressions are equal whatever text they came from.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ColumnRef:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. `kind` is the type that a null has as well."""
+    """A constant. `kind` is its type, even for a null."""
 
     value: Value
     kind: str
@@ -56,7 +56,7 @@ Expression: TypeAlias = ColumnRef | Literal | Call
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and all that it is made of, outermost first."""
+    """The expression and all its parts, outermost first."""
     yield expression
     if isinstance(expression, Call):
         for operand in expression.operands:

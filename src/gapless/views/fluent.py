@@ -1,10 +1,10 @@
-"""How is a view written in Python? A table of methods, each of which takes and gives a table.
+"""How is a view written in Python? As tables, with methods that return new tables.
 
     bought = topic("buys", schema).where("qty > 0").group_by("item").agg(total=sum_("qty"))
     offered.join(bought, on="item").extend(avail=col("qty") - col("total")).where("avail > 0")
 
-Wherever an expression is wanted, a text is SQL and `col`, `lit`, `sum_` and their operators build the same
-in Python. Both ways, and SQL as a whole, give equal relations: `table.relation` is what `parse_view` gives,
+Wherever an expression is expected, a text is SQL and `col`, `lit`, `sum_` and their operators build the same
+in Python. Both, and a whole SQL text, give equal relations: `table.relation` is what `parse_view` returns,
 and `table.sql()` is its text.
 """
 
@@ -17,20 +17,20 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NoReturn, TypeAlias
 
+from gapless.content.sql.scanner import TokenScan
 from gapless.errors import ViewError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.views.check import check
+from gapless.views.analysis.check import check
 from gapless.views.expressions import ColumnRef, Expression, Literal, Value
 from gapless.views.functions import AGGREGATES, CASTS, FUNCTIONS, NULL, aggregate, cast_to, typed
-from gapless.views.parse import parse_in_scope, row_scope
-from gapless.views.parse_expressions import Reader, Scope, nearest
-from gapless.views.parse_groups import Aggregates, Grouped, Item, distinct, group, project
-from gapless.views.parse_joins import Inputs, joined, renamed, united
-from gapless.views.parse_tokens import Scanned
-from gapless.views.parse_tops import K_MAX
 from gapless.views.relation import JoinKind, Relation, Scan, TopK, Where, columns
-from gapless.views.sql_text import view_sql
+from gapless.views.sql.expressions import ExpressionReader, Scope, nearest
+from gapless.views.sql.groups import Aggregates, Grouped, Item, distinct, group, project
+from gapless.views.sql.joins import Inputs, joined, renamed, united
+from gapless.views.sql.parse import parse_in_scope, row_scope
+from gapless.views.sql.text import view_sql
+from gapless.views.sql.tops import K_MAX
 
 
 def _refuse(code: str, message: str) -> NoReturn:
@@ -42,7 +42,7 @@ def _refuse(code: str, message: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """An expression that does not know yet which table it is about. Make one with `col`, `lit`, `call`."""
+    """An expression not yet bound to a table. Make one with `col`, `lit`, `call`."""
 
     #: A function of the table of functions, an aggregate, or `column`, `literal`, `text`, `cast`.
     function: str
@@ -154,7 +154,7 @@ def col(name: str) -> Term:
 def lit(value: Value) -> Term:
     """A constant; a time without an offset is in UTC."""
     if isinstance(value, float) and not math.isfinite(value):
-        _refuse("E165", f"{value} is no constant of a view: use a finite number")
+        _refuse("E165", f"{value} cannot be a constant of a view: use a finite number")
     return Term("literal", (), value)
 
 
@@ -176,7 +176,7 @@ def sum_(operand: Written) -> Term:
 
 
 def count_(operand: Written | None = None) -> Term:
-    """How many rows a group has, or in how many an expression is not null."""
+    """The number of rows of a group, or of rows in which an expression is not null."""
     return Term("count") if operand is None else _aggregate("count", operand)
 
 
@@ -220,7 +220,7 @@ def _bound(written: Written, scope: Scope, aggregates: Aggregates | None = None)
             return cast_to(_bound(written.operands[0], scope, aggregates), str(written.value))
         case function if function in AGGREGATES:
             if aggregates is None:
-                _refuse("E168", f"{function}() cannot stand here: aggregates belong to agg()")
+                _refuse("E168", f"{function}() is not allowed here: aggregates belong to agg()")
             operand = _bound(written.operands[0], scope) if written.operands else None
             return aggregates.add(aggregate("", function, operand))
         case function:
@@ -261,13 +261,13 @@ def _literal(value: Value) -> Literal:
 
 # ---- tables ------------------------------------------------------------------------------------------
 
-#: For what has no text, and so no places.
-_NO_TEXT = Reader("", Scanned([], []))
+#: For expressions without a text, and so without positions.
+_NO_TEXT = ExpressionReader("", TokenScan([], []))
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A relation in the making. Every method gives a new one.
+    """A relation under construction. Every method returns a new one.
 
     >>> buys = topic("buys", Schema.parse(TopicId("buys"), {"item": "string", "qty": "int"}))
     >>> print(buys.where("qty > 0").group_by("item").agg(total=sum_("qty")).columns)
@@ -278,7 +278,7 @@ class Table:
 
     @property
     def relation(self) -> Relation:
-        """What `parse_view` would give for the same view."""
+        """What `parse_view` would return for the same view."""
         return self._with_columns(tuple(self._shown())).inputs.relation
 
     @property
@@ -293,7 +293,7 @@ class Table:
         return view_sql(relation)
 
     def named(self, name: str) -> Table:
-        """The same table under a name, with which SQL texts may tell columns apart after a join."""
+        """The same table under a name, which SQL texts may use to qualify columns after a join."""
         table = self._with_columns(tuple(self._shown()))
         visible = tuple(replace(each, qualifier=name) for each in table.inputs.scope.columns)
         return Table(Inputs(table.inputs.relation, Scope(visible)))
@@ -304,7 +304,9 @@ class Table:
         if found.kind == NULL:
             found = Literal(None, "bool")
         if found.kind != "bool":
-            _refuse("E167", f"an expression of type {found.kind} is no condition: compare it with something")
+            _refuse(
+                "E167", f"an expression of type {found.kind} is not a condition: compare it with something"
+            )
         return Table(Inputs(Where(self.inputs.relation, found), self.inputs.scope))
 
     def select(self, *names: str, **computed: Written) -> Table:
@@ -320,7 +322,7 @@ class Table:
         return self.select(*names)
 
     def extend(self, **computed: Written) -> Table:
-        """All columns, and computed ones behind them."""
+        """All columns, followed by computed ones."""
         items = [Item(name, _bound(each, self.inputs.scope)) for name, each in computed.items()]
         return self._with_columns((*self._shown(), *items))
 
@@ -368,7 +370,7 @@ class Table:
         for each in order:
             name, _, direction = each.strip().partition(" ")
             if direction.strip().lower() not in ("", "asc", "desc"):
-                _refuse("E165", f"{each!r} is no order: write 'column' or 'column desc'")
+                _refuse("E165", f"{each!r} is not an order: write 'column' or 'column desc'")
             found.append((self._own(name), direction.strip().lower() == "desc"))
         groups = [per] if isinstance(per, str) else list(per)
         top = TopK(self.relation, k, tuple(found), tuple(self._own(name) for name in groups))

@@ -1,10 +1,10 @@
-"""Which functions and operators may a view use, on which types, and what do they give?
+"""Which functions and operators may a view use, on which types, and what do they return?
 
-One table. `typed` looks a call up in it, checks the operands and works out the type of the result, so SQL and
-the fluent algebra cannot disagree; `spark.compile` and `views.evaluate` give each row its meaning.
+One table. `typed` looks a call up in it, checks the operands and derives the type of the result, so SQL and
+the fluent algebra cannot disagree; `spark.compile` and `views.evaluate` implement each entry.
 
-A view must never die of an event, so no function fails: what overflows, divides by zero or cannot be
-converted is null. Nothing here depends on when or where it is computed: a view can always be computed again.
+No event may make a view fail, so no function fails: overflow, division by zero and failed conversions give
+null. Nothing depends on when or where it is computed: a view can always be recomputed.
 
 Operands that must have one type (those of CASE, COALESCE, NULLIF, GREATEST, LEAST) are cast to it here, so
 that `Call("coalesce", ...)` has operands of its own kind. Comparisons and arithmetic take mixed numbers: they
@@ -20,16 +20,16 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import NoReturn, cast
 
-from gapless.content.like import parse_like
-from gapless.content.sql_operands import timestamp
-from gapless.content.sql_tokens import Leaf
+from gapless.content.sql.like import parse_like
+from gapless.content.sql.operands import timestamp
+from gapless.content.sql.scanner import TokenLeaf
 from gapless.errors import ContentError, ViewError
 from gapless.views.expressions import Call, ColumnRef, Expression, Literal
 from gapless.views.relation import Aggregate, AggregateFunction
 
 #: From narrow to wide: what two numbers of different types become.
 NUMBERS = ("int", "decimal", "float")
-#: The type of a bare NULL, until it is known what it stands beside.
+#: The type of a bare NULL, until its context is known.
 NULL = "null"
 
 #: The kinds that an operand may have, by the word that the table uses.
@@ -173,7 +173,7 @@ _ROWS = (
         2,
         "float",
         "any",
-        meaning="that text as a number; null if it is none",
+        meaning="that text as a number; null if it is not one",
     ),
 )
 
@@ -222,8 +222,8 @@ def typed(
 ) -> Expression:
     """A call of a function of the table, with its type; `text` and `at` are for the message.
 
-    What can be written in two ways becomes one: chains of AND and of OR are one call, minus a number is a
-    number, and NOT ... IS NULL is IS NOT NULL.
+    Equivalent forms are unified: chains of AND and of OR are one call, minus a number is a number, and NOT
+    ... IS NULL is IS NOT NULL.
 
     >>> print(typed("+", (ColumnRef("a", "int", nullable=False), Literal(Decimal("0.5"), "decimal"))).kind)
     decimal
@@ -278,7 +278,7 @@ def cast_to(operand: Expression, kind: str, *, at: int | None = None, text: str 
 
 
 def coerced(operand: Expression, kind: str) -> Expression:
-    """The operand as a type that it fits without question: a wider number, a time, or anything for NULL."""
+    """The operand as a type that it fits without loss: a wider number, a time, or anything for NULL."""
     if operand.kind == kind:
         return operand
     if isinstance(operand, Literal):
@@ -407,7 +407,7 @@ def _alike(row: Function, operands: tuple[Expression, ...], text: str) -> tuple[
                 way_out = "put the value in quotes"
             elif isinstance(each, Literal) and each.kind == "string" and first.kind in NUMBERS:
                 way_out = "leave out the quotes"
-            _refuse(f"{described(first)} and {described(each)} do not go together: {way_out}", text, each.at)
+            _refuse(f"{described(first)} and {described(each)} are incompatible: {way_out}", text, each.at)
         first = first if first.kind != NULL else each
     if first.kind == NULL:
         return operands
@@ -425,7 +425,7 @@ def _as_time(operand: Expression, text: str) -> Expression:
 def read_time(written: str, at: int | None, text: str) -> datetime:
     """The time that a literal stands for. Raises ViewError E167."""
     try:
-        return timestamp(Leaf("timestamp", written, 0), "")
+        return timestamp(TokenLeaf("timestamp", written, 0), "")
     except ContentError as error:
         _refuse(error.message.removeprefix("at 1: "), text, at)
 
@@ -478,7 +478,7 @@ def _case(operands: tuple[Expression, ...], at: int | None, text: str) -> Call:
 
 
 def _check_constants(row: Function, operands: tuple[Expression, ...], text: str) -> None:
-    """What must be known when the view is created."""
+    """Checks operands that must be known when the view is created."""
     first, *rest = operands
     match row.name:
         case "date_trunc":

@@ -1,4 +1,4 @@
-"""How are conditions put together and taken apart? A few constructors of expressions, and substitution.
+"""How are conditions combined and split? A few constructors of expressions, and substitution.
 
 Substitution is what lets operators between two stages vanish: a column of the upper one is replaced by the
 expression that computes it from the lower one.
@@ -15,7 +15,7 @@ TRUE = Literal(True, "bool")
 
 
 def conjuncts(condition: Expression | None) -> tuple[Expression, ...]:
-    """What stands between the ANDs; nothing for no condition and for TRUE."""
+    """The operands of a chain of ANDs; nothing for no condition and for TRUE."""
     if condition is None or condition == TRUE:
         return ()
     if isinstance(condition, Call) and condition.function == "and":
@@ -72,7 +72,7 @@ def substitute(expression: Expression, columns: Mapping[str, Expression]) -> Exp
             operands = tuple(substitute(operand, columns) for operand in expression.operands)
             if operands == expression.operands:
                 return expression
-            # What could not be null may be so now, and what is made of it.
+            # What was not nullable may be now, and so may the result.
             pairs = zip(operands, expression.operands, strict=True)
             more = any(new.nullable > old.nullable for new, old in pairs)
             sees_null = expression.function in ("is_null", "is_not_null")

@@ -1,4 +1,4 @@
-"""How is a view written for people? One operator per line, what it takes below it, further in.
+"""How is a view printed? One operator per line, with its inputs indented below it.
 
 >>> from gapless.model.ids import TopicId
 >>> from gapless.model.schema import Column
@@ -24,7 +24,7 @@ from gapless.views.relation import (
     TopK,
     Where,
 )
-from gapless.views.sql_text import expression_sql
+from gapless.views.sql.text import expression_sql
 
 
 def relation_text(relation: Relation) -> str:

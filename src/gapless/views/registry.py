@@ -1,26 +1,25 @@
-"""Which views are there, and how are they told to each other? Names and columns of the topics of views.
+"""Which views exist, and how do programs tell each other? Names and columns of the topics of views.
 
 Four kinds of topics, all of them ordinary ones whose logs keep the newest row of each key:
 
 - the *registry* `gapless.views` has one row per view: its text, or none once it was dropped;
-- the *status* topic `gapless.views.status` has what the pipeline says of each view;
+- the *status* topic `gapless.views.status` has the state of each view, as reported by the pipeline;
 - the topic of *holds* `gapless.views.holds` has the names that the pipeline has at an edge, so that it can
-  let go of each, whatever became of the view for which it was made;
+  forget each, whatever happened to its view;
 - a *relation*, one for each view, has the rows that the view shows.
 
 A relation's rows have a kind. The pipeline publishes the rows that changed, `SHOWN` or `GONE`, and then one
 `MARKER`, which says how much of the base topics they account for. A reader applies rows when their marker
-comes: what it shows is then the view exactly as of that *horizon*, never half of a change. (Of a topic that
-the view reads more than once, the horizon is that of the reader that is furthest behind.)
+comes: it then shows the view exactly as of that *horizon*, never half of a change. (Of a topic that the view
+reads more than once, the horizon is that of the reader that is furthest behind.)
 
-A log gives the newest rows only, and a reader may have an older marker already (from a broker that still had
-it) when it asks for the rows before. Then a row that was superseded since is missing from the state of that
-marker. So each row may have a *stamp*, a number that no other version of any row has, such as a hash of its
-key and its batch; the stamp of a marker is the sum of those of all rows that are shown. A reader whose own
-sum is another waits for the next marker. Without stamps nothing is compared.
+A log returns only the newest rows, and a reader may already have an older marker (from a broker that still
+had it) when it asks for the rows before. Then a row that was superseded since is missing from the state of
+that marker. So each row may have a *stamp*, a number unique to this version of the row, such as a hash of its
+key and its batch; the stamp of a marker is the sum of those of all visible rows. A reader whose own sum
+differs waits for the next marker. Without stamps nothing is compared.
 
-Everything here is pure: who publishes, reads and waits is the business of `gapless.client` and
-`gapless.spark`.
+Everything here is pure: `gapless.client` and `gapless.spark` publish, read and wait.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ REGISTRY_COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "name": "string",
         "sql": "string?",
-        #: The topic that has the rows of the view. A view that is made again gets a new one.
+        #: The topic that has the rows of the view. A recreated view gets a new one.
         "topic": "string?",
         "made": "timestamp?",
     }
 )
 REGISTRY_RETENTION = "newest(name)"
 
-#: What the pipeline says of each view.
+#: The state of each view, as reported by the pipeline.
 STATUS_TOPIC = TopicId("gapless.views.status")
 STATUS_COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "name": "string",
-        #: Which making of the view is meant: its relation's topic.
+        #: Identifies the version of the view: its relation's topic.
         "topic": "string?",
         #: One of `STATES`.
         "state": "string",
@@ -74,34 +73,34 @@ STATUS_COLUMNS: Mapping[str, str] = MappingProxyType(
 STATUS_RETENTION = "newest(name)"
 STARTING, RUNNING, FAILED, STOPPED = STATES = ("starting", "running", "failed", "stopped")
 
-#: The names that pipelines have at edges: durable subscriptions, which keep the log for the stages of views.
-#: A name is written down here before it is made, and crossed out after it was forgotten.
+#: The names that pipelines have at edges: durable subscriptions, which hold the log for the stages of views.
+#: A name is recorded here before it is made, and deleted after it was forgotten.
 HOLDS_TOPIC = TopicId("gapless.views.holds")
 HOLDS_COLUMNS: Mapping[str, str] = MappingProxyType(
     {
-        #: The broker at which it is: a name at one edge is nothing to the others.
+        #: The edge where it lives: names of different edges are unrelated.
         "edge": "string",
         "name": "string",
         #: The topic that it keeps.
         "topic": "string",
-        #: Whether it may be there; false when it is not.
+        #: Whether it may exist.
         "held": "bool",
     }
 )
 HOLDS_RETENTION = "newest(edge, name)"
-#: The name that one pipeline of a network has at a time.
+#: The name that only one pipeline of a network has at a time.
 LEASE = "gapless.pipeline"
 #: The name of a hold: of which stage, and which of its topics.
 _HOLD = re.compile(r"gapless\.views\.([0-9a-f]+)\.[0-9]+")
 
 #: The columns that every relation has before those of its view.
 KIND, AS_OF, KEY, STAMP = OWN_COLUMNS = ("gapless_kind", "gapless_as_of", "gapless_key", "gapless_stamp")
-#: What a row of a relation is: the row of its key is not shown any more, is shown, or nothing but a marker.
+#: The kind of a row of a relation: its key is no longer shown, is shown, or it is only a marker.
 GONE, SHOWN, MARKER = 0, 1, 2
 RELATION_RETENTION = f"relation({KEY})"
 RELATION_PREFIX = "view."
 
-#: Letters of the name of a view: with the prefix and a number it must fit the name of a topic.
+#: Maximum length of the name of a view: with the prefix and a number it must fit a topic's name.
 NAME_LETTERS_MAX = 60
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -115,14 +114,14 @@ def checked_name(name: str) -> str:
     if _NAME.fullmatch(name) is None or len(name) > NAME_LETTERS_MAX:
         raise UsageError(
             "E173",
-            f"{name!r:.80} is no name for a view: use at most {NAME_LETTERS_MAX} letters, digits and '_', "
-            "and begin with a letter",
+            f"{name!r:.80} is not a valid name for a view: use at most {NAME_LETTERS_MAX} letters, digits "
+            "and '_', and begin with a letter",
         )
     return name
 
 
 def fresh_topic(name: str, topics: Collection[str]) -> TopicId:
-    """The topic for the rows of a new view: one that nobody has used, as topics stay.
+    """The topic for the rows of a new view: an unused one, because topics stay.
 
     >>> fresh_topic("available", []), fresh_topic("available", ["view.available"])
     ('view.available', 'view.available.2')
@@ -149,12 +148,12 @@ def relation_columns(columns: Iterable[Column]) -> dict[str, str]:
     return told
 
 
-#: How much of the base topics a state accounts for: every event below the tick of its pubend.
+#: How much of the base topics a state includes: every event below the tick of its pubend.
 AsOf = Mapping[TopicId, Mapping[PubendId, Tick]]
 
 
 def as_of_text(as_of: AsOf) -> str:
-    """A horizon as it stands in a marker.
+    """A horizon as written in a marker.
 
     >>> as_of_text({TopicId("buy"): {PubendId("buy-p1"): 17}})
     '{"buy": {"buy-p1": 17}}'
@@ -163,7 +162,7 @@ def as_of_text(as_of: AsOf) -> str:
 
 
 def parsed_as_of(text: str) -> dict[TopicId, dict[PubendId, Tick]]:
-    """The horizon that a marker says. Raises ValueError when it is none."""
+    """The horizon of a marker. Raises ValueError when it is invalid."""
     told = json.loads(text)
     if not isinstance(told, dict) or not all(
         isinstance(ticks, dict) and all(type(tick) is int for tick in ticks.values())
@@ -178,7 +177,7 @@ def parsed_as_of(text: str) -> dict[TopicId, dict[PubendId, Tick]]:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One view: its name, what it is, and the topic that has its rows."""
+    """One view: its name, its definition, and the topic that has its rows."""
 
     name: str
     sql: str
@@ -188,7 +187,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the pipeline says of one view."""
+    """The state of one view, as reported by the pipeline."""
 
     name: str
     topic: TopicId
@@ -202,14 +201,14 @@ class Status:
 
 @dataclass(slots=True)
 class Registry:
-    """The views that there are, from the rows of the registry's topic in whatever order they come."""
+    """The existing views, from the rows of the registry's topic in any order."""
 
     definitions: dict[str, Definition] = field(default_factory=dict)
     #: Of each name, dropped or not, where its newest row stands.
     _newest: dict[str, tuple[Tick, PubendId]] = field(default_factory=dict)
 
     def apply(self, pubend: PubendId, ticks: Iterable[Tick], rows: pa.RecordBatch | pa.Table) -> set[str]:
-        """Take rows of the registry; the names of the views that are other than before."""
+        """Take rows of the registry; returns the names of the views that changed."""
         changed: set[str] = set()
         for tick, row in zip(ticks, rows.to_pylist(), strict=True):
             name, place = row["name"], (int(tick), pubend)
@@ -219,7 +218,7 @@ class Registry:
             before, now = self.definitions.get(name), None
             if row["sql"] is not None and row["topic"] is not None:
                 now = Definition(name, row["sql"], TopicId(row["topic"]), row["made"])
-            # In one go: others may look while rows come.
+            # Atomically: others may read concurrently.
             if now is not None:
                 self.definitions[name] = now
             elif before is not None:
@@ -231,7 +230,7 @@ class Registry:
     def in_order(self) -> list[Definition]:
         """The views in the order in which they were created, which is the same for everybody who reads it.
 
-        It is that of the log, not of `made`, which is by the clock of whoever created the view.
+        It is that of the log, not of `made`, which is by the creator's clock.
         """
         return sorted(self.definitions.copy().values(), key=lambda each: self._newest[each.name])
 
@@ -242,7 +241,7 @@ class Registry:
 
 @dataclass(slots=True)
 class HoldBook:
-    """The names that pipelines have, from the rows of the topic of holds in whatever order they come."""
+    """The names that pipelines have, from the rows of the topic of holds in any order."""
 
     #: The topic of each name that may be there, by its edge and itself.
     held: dict[tuple[str, str], TopicId] = field(default_factory=dict)
@@ -266,7 +265,7 @@ class HoldBook:
         return {name: topic for (at, name), topic in self.held.items() if at == edge and held_stage(name)}
 
     def leases(self) -> list[str]:
-        """The edges at which a pipeline may be, who came first before the others."""
+        """The edges at which a pipeline may run, in order of arrival."""
         found = [key for key in self.held if key[1] == LEASE]
         return [edge for edge, _ in sorted(found, key=lambda key: self._newest[key])]
 
@@ -282,7 +281,7 @@ def held_stage(name: str) -> str | None:
 
 
 def hold_rows(edge: str, names: Mapping[str, TopicId], *, held: bool) -> dict[str, list[object]]:
-    """The rows that say of names whether they may be there."""
+    """The rows that record whether names may exist."""
     return {
         "edge": [edge] * len(names),
         "name": list(names),
@@ -317,27 +316,15 @@ def status_rows(statuses: Iterable[Status]) -> dict[str, list[object]]:
 
 
 def statuses_of(rows: pa.RecordBatch | pa.Table) -> list[Status]:
-    """What rows of the status topic say, in their order."""
+    """The states in rows of the status topic, in their order."""
     return [
         Status(**{**row, "topic": TopicId(row["topic"] or ""), "message": row["message"] or ""})
         for row in rows.select(list(STATUS_COLUMNS)).to_pylist()
     ]
 
 
-def marker_rows(
-    as_of: AsOf, columns: Iterable[str], stamps: Iterable[int] | None = None
-) -> dict[str, list[object]]:
-    """The marker that ends a batch of changes of a relation; `columns` are those of the view.
-
-    `stamps` are those of all rows that are shown from here on.
-    """
-    empty: dict[str, list[object]] = {name: [None] for name in columns}
-    stamp = None if stamps is None else stamp_of(stamps)
-    return {KIND: [MARKER], AS_OF: [as_of_text(as_of)], KEY: [None], STAMP: [stamp], **empty}
-
-
 def stamp_of(stamps: Iterable[int]) -> int:
-    """The stamp of a state: the sum of the stamps of its rows, as 64 bits go round.
+    """The stamp of a state: the sum of the stamps of its rows, wrapping at 64 bits.
 
     >>> stamp_of([2**63 - 1, 1]) == -(2**63)
     True

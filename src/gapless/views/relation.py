@@ -4,7 +4,7 @@ A *base relation* is the history of a topic: it only grows, and its key is (pube
 relation is made from others by an operator, each of which takes relations and gives one. Views over views are
 trees over trees: equal parts are equal objects, so that they can be shared.
 
-`at` is where the operator stood in the text, for messages; it is no part of what the relation is.
+`at` is the position of the operator in the text, for messages; it is not part of the relation's identity.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Merge:
     at: int | None = field(default=None, compare=False, repr=False)
 
 
-#: Where an event stands among those of a group.
+#: The position of an event among those of a group.
 Place: TypeAlias = tuple[int, int]
 
 
 def place_of(tick: int, pubend: str) -> Place:
-    """Where an event stands: by its tick, and at the same tick by a number of its pubend.
+    """The position of an event: by its tick, and at the same tick by a number of its pubend.
 
-    A number, because Spark keeps groups in a hash table only as long as all that it keeps of them has a fixed
-    size; with the name of the pubend it would sort all events of a batch, twice.
+    A number, because Spark keeps groups in a hash table only if their state has a fixed size; with the name
+    of the pubend it would sort all events of a batch, twice.
 
     >>> place_of(7, "trades-p1") < place_of(8, "trades-p1")
     True
@@ -103,7 +103,7 @@ class GroupBy:
 class Join:
     """Pairs of rows that are equal in the `on` columns (left name, right name). Nulls are equal to nothing.
 
-    The columns are all of the left, then all of the right; their names differ (the parser sees to it). In a
+    The columns are all of the left, then all of the right; their names differ (the parser ensures it). In a
     left join the right columns are null where there is no partner, in a full join either may be.
     """
 
@@ -118,7 +118,7 @@ class Join:
 class TopK:
     """The first `k` rows, for each value of `per`, in this order: (column, whether descending).
 
-    Nulls come last; ties are broken by all other columns ascending, so that there is one answer.
+    Nulls come last; ties are broken by all other columns ascending, so that the answer is unique.
     """
 
     input: Relation
@@ -192,7 +192,7 @@ def size(relation: Relation) -> int:
 
 
 def _size(relation: Relation, known: dict[int, int]) -> int:
-    # Views over views share parts: without a memory, the time would be that of the tree.
+    # Views over views share parts: without caching, the time would be that of the whole tree.
     found = known.get(id(relation))
     if found is None:
         found = known[id(relation)] = 1 + sum(_size(each, known) for each in inputs(relation))
@@ -200,7 +200,7 @@ def _size(relation: Relation, known: dict[int, int]) -> int:
 
 
 def moved(relation: Relation, at: int) -> Relation:
-    """The same relation, as if all of it stood at one place: where a view's name stands in another's text."""
+    """The same relation with one position throughout: where a view's name is in another's text."""
     match relation:
         case Scan():
             return replace(relation, at=at)

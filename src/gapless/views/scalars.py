@@ -1,8 +1,8 @@
 """What is the value of an expression? Computed in plain Python, one row at a time: slow and obvious.
 
 This is the meaning that Spark's native expressions must have as well: nulls as in SQL, NaN above every number
-and equal to itself, what overflows and what is divided by zero is null. A decimal has 38 digits, 9 of them
-behind the point; what has more is rounded, halves away from zero.
+and equal to itself, null for overflow and division by zero. A decimal has 38 digits, 9 of them after the
+point; more are rounded, halves away from zero.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def is_same(left: Value, right: Value) -> bool:
 
 
 def fitted(number: int | float | Decimal, kind: str) -> Value:
-    """A number as one of a type; null when the type has it not."""
+    """A number as a value of a type; null when it does not fit."""
     if kind == "float":
         return float(number)
     if kind == "int":
@@ -141,7 +141,7 @@ def _least(values: list[Value]) -> Value:
     return min((value for value in values if value is not None), key=order_key, default=None)
 
 
-#: What is not simply null when an operand is.
+#: Functions that are not simply null when an operand is.
 _WITH_NULLS: dict[str, Callable[[list[Value]], Value]] = {
     "and": _and,
     "or": _or,
@@ -206,7 +206,7 @@ def _whole(number: Any, rounding: str) -> int | float | Decimal:
     return Decimal(number).to_integral_value(rounding)
 
 
-#: What gives a number of the call's type, which may not fit.
+#: Functions whose result has the call's type, and may not fit it.
 _NUMERIC: dict[str, Callable[[list[Any], str], int | float | Decimal | None]] = {
     **{sign: functools.partial(_arithmetic, sign) for sign in ("+", "-", "*", "/", "%")},
     "neg": lambda values, _: -values[0],
@@ -259,7 +259,7 @@ def _xml_number(document: bytes, path: str) -> Value:
     return None if text is None else _read_number(text, "float")
 
 
-#: What gives null only for null, and values that always fit.
+#: Functions that give null only for null, and values that always fit.
 _PLAIN: dict[str, Callable[..., Value]] = {
     "=": lambda left, right: _compared(left, right) == 0,
     "<>": lambda left, right: _compared(left, right) != 0,

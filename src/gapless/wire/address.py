@@ -86,7 +86,7 @@ def is_tls(text: str) -> bool:
 
 
 def _parse(text: str, port: int | None) -> Address | None:
-    """An address; None if the text is none."""
+    """An address; None if the text is invalid."""
     match = _ADDRESS.fullmatch(text)
     if match is None or (match["port"] is None and port is None):
         return None

@@ -1,13 +1,13 @@
 """Is an Arrow message laid out as ours are? Checked before Arrow reads it.
 
-Arrow is made to read what other programs write: it unpacks what says that it is packed, also in the manner of
-old versions, lets many columns share one piece of memory, and takes buffers of any length for any number of
-rows. From a stranger all of that is a way to turn few bytes into much memory or work. So the message is read
-by hand first: it must be a record batch of metadata version 5 with nothing special about it, and its buffers
-must lie in the body one after the other, each as long as the rows need.
+Arrow is made to read what other programs write: it decompresses whatever claims to be compressed, even in old
+formats, lets many columns share one piece of memory, and accepts buffers of any length for any number of
+rows. From a stranger all of these are ways to turn few bytes into much memory or work. So the message is
+parsed by hand first: it must be a plain record batch of metadata version 5, and its buffers must lie in the
+body one after the other, each as long as the rows need.
 
-The metadata of all batches of a schema are the same bytes but for some numbers, when our own writer made
-them. That is what is compared first; only the work of other writers is walked through, table by table.
+Metadata written by our own writer are the same bytes for all batches of a schema, except for some numbers.
+That is checked first; only the messages of other writers are parsed table by table.
 
 Implements docs/wire.md, section 2.
 """
@@ -29,7 +29,7 @@ _RECORD_BATCH = 3
 #: Bytes of a node (rows, nulls) and of a buffer (offset, length).
 _PAIR_BYTES = 16
 
-#: What a buffer is filled up with, by the number of bytes.
+#: The padding of a buffer, by the number of bytes.
 _ZEROS = [bytes(count) for count in range(8)]
 
 _START = struct.Struct("<III")
@@ -38,7 +38,7 @@ _LONG = struct.Struct("<q")
 _SHORT = struct.Struct("<H")
 _REFERENCE = struct.Struct("<I")
 
-#: What is stored of a value, in bits. None: offsets of 32 bits, and bytes.
+#: Size of a value in bits; None for offsets of 32 bits, and bytes.
 _BITS: dict[str, int | None] = {
     "int": 64,
     "float": 64,
@@ -52,16 +52,16 @@ _BITS: dict[str, int | None] = {
 
 
 class MalformedError(ValueError):
-    """The bytes are no message that we would take; the text says why."""
+    """The bytes are not an acceptable message; the text says why."""
 
 
 class _Numbers(NamedTuple):
-    """What the metadata of a message say."""
+    """The contents of a message's metadata."""
 
     rows: int
-    #: Of each column the rows and how many of them are null, one after the other.
+    #: For each column, its number of rows and of nulls.
     nodes: tuple[int, ...]
-    #: Of each buffer the offset in the body and the length.
+    #: For each buffer, its offset in the body and its length.
     buffers: tuple[int, ...]
     #: Where the body begins, and how long it is.
     body: int
@@ -69,7 +69,7 @@ class _Numbers(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """Where those numbers are, counted from the first byte."""
+    """The offsets of these numbers from the first byte."""
 
     body_bytes: int
     rows: int
@@ -90,18 +90,18 @@ class Layout:
         self._buffers = struct.Struct(f"<{2 * sum(2 if bits else 3 for bits in self._bits)}q")
         sample = memoryview(_sample(schema.arrow()).serialize())
         places = self._walked(sample)
-        #: The metadata of our writer in one: texts that never change, and the numbers between them.
+        #: The metadata of our writer in one struct: constant bytes, and the numbers between them.
         self._sample = self._woven(places)
         found = self._sample.unpack_from(sample)
         self._fixed = tuple(each for each in found if isinstance(each, bytes))
-        #: Where in it the numbers of the nodes begin.
+        #: Where the numbers of the nodes begin in it.
         self._nodes_at = 6 + self._buffers.size // _LONG.size
         self._sample_body = places.body
 
     def look(self, part: memoryview, *, wholly: bool) -> tuple[bool, bool]:
-        """Whether the buffers are as long as they should be, and whether all bytes are as we write them.
+        """Whether the buffers have the right lengths, and whether all bytes are as we write them.
 
-        The second only when it is asked for. Raises MalformedError when they may not be read at all.
+        The second only on request. Raises MalformedError when they must not be read at all.
         """
         try:
             told = self._told(part)
@@ -111,7 +111,7 @@ class Layout:
                 return True, wholly and ours and self._is_clean(part, told)
             self._check(part, told)
         except struct.error as error:
-            raise MalformedError("its metadata end too early, or point outside of them") from error
+            raise MalformedError("its metadata are truncated, or point outside themselves") from error
         return False, False
 
     def _woven(self, places: _Places) -> struct.Struct:
@@ -130,7 +130,7 @@ class Layout:
         return struct.Struct(form)
 
     def _told(self, part: memoryview) -> _Numbers | None:
-        """What the metadata say, when they are those of our writer; None for those of others."""
+        """The contents of metadata of our writer; None for those of others."""
         if len(part) < self._sample_body:
             return None
         found = self._sample.unpack_from(part)
@@ -140,10 +140,10 @@ class Layout:
         return _Numbers(found[3], found[at:-1], found[5 : at - 1], self._sample_body, found[1])
 
     def _walked(self, part: memoryview) -> _Places:
-        """The places in the metadata of another writer. What else they refer to is checked by Arrow later."""
+        """The offsets in the metadata of another writer. Arrow checks the rest later."""
         continuation, metadata_bytes, root = _START.unpack_from(part)
         if continuation != _CONTINUATION or metadata_bytes % 8:
-            raise MalformedError("it is no Arrow message")
+            raise MalformedError("it is not an Arrow message")
         metadata = part[: 8 + metadata_bytes]
         message = 8 + root
         version = _field(metadata, message, 0)
@@ -153,7 +153,7 @@ class Layout:
         if version is None or _SHORT.unpack_from(metadata, version)[0] != _VERSION_5:
             raise MalformedError("its metadata are not of version 5")
         if kind is None or header is None or metadata[kind : kind + 1] != bytes([_RECORD_BATCH]):
-            raise MalformedError("it is no record batch")
+            raise MalformedError("it is not a record batch")
         if _field(metadata, message, 4) is not None:
             raise MalformedError("it has metadata of its own")
         batch = header + _REFERENCE.unpack_from(metadata, header)[0]
@@ -161,7 +161,7 @@ class Layout:
             raise MalformedError("it is compressed")
         variadic = _field(metadata, batch, 4)
         if variadic is not None and _vector(metadata, variadic)[1]:
-            raise MalformedError("it has buffers of varying number")
+            raise MalformedError("it has a variable number of buffers")
         rows = _field(metadata, batch, 0)
         if body_bytes is None or rows is None:
             raise MalformedError("it has no rows")
@@ -182,7 +182,7 @@ class Layout:
         )
 
     def _is_snug(self, part: memoryview, told: _Numbers) -> bool:
-        """Whether the buffers lie as our writer lays them: side by side, and as long as the rows need."""
+        """Whether the buffers are laid out as by our writer: adjacent, and as long as the rows need."""
         rows, nodes, buffers, body, body_bytes = told
         nulls_of = nodes[1::2]
         if (
@@ -197,7 +197,7 @@ class Layout:
         free = at = 0
         for bits, nulls in zip(self._bits, nulls_of, strict=True):
             length = buffers[at + 1]
-            # The writer fills up the buffers of a slice to a multiple of 64 bytes.
+            # The writer pads the buffers of a slice to a multiple of 64 bytes.
             if buffers[at] != free or not (bitmap <= length <= bitmap + 63 & -64 if nulls else length == 0):
                 return False
             free = free + length + 7 & -8
@@ -220,7 +220,7 @@ class Layout:
         return free == body_bytes
 
     def _is_clean(self, part: memoryview, told: _Numbers) -> bool:
-        """Whether there are zeros where a buffer is filled up to a multiple of 8."""
+        """Whether the padding of a buffer to a multiple of 8 is zeros."""
         for offset, length in _pairs(told.buffers):
             if length & 7:
                 end = told.body + offset + length
@@ -229,12 +229,12 @@ class Layout:
         return True
 
     def _check(self, part: memoryview, told: _Numbers) -> None:
-        """Raise MalformedError unless the buffers are apart from each other and long enough."""
+        """Raise MalformedError unless the buffers are disjoint and long enough."""
         rows, nodes, buffers, body, body_bytes = told
         if body + body_bytes != len(part):
             raise MalformedError(f"a body of {body_bytes} bytes in a message of {len(part)}")
         if not 0 < rows <= self._rows_max:
-            raise MalformedError(f"{rows} rows, from 1 to {self._rows_max} may come")
+            raise MalformedError(f"{rows} rows: 1 to {self._rows_max} are allowed")
         free = at = 0
         for bits, (count, nulls) in zip(self._bits, _pairs(nodes), strict=True):
             if count != rows or not 0 <= nulls <= rows:
@@ -247,14 +247,14 @@ class Layout:
                 if offset % 8 or offset < free or length < needed[place] or offset + length > body_bytes:
                     raise MalformedError(
                         f"a buffer of {length} bytes at {offset} of {body_bytes}: "
-                        f"{needed[place]} bytes are needed, at {free} or behind"
+                        f"{needed[place]} bytes are needed, at {free} or later"
                     )
                 free = offset + length
                 at += 2
 
 
 def rows_of(part: memoryview) -> int:
-    """How many rows a message of any schema says it has; 1 when that cannot be read."""
+    """The number of rows that a message of any schema claims to have; 1 when unreadable."""
     try:
         message = 8 + _START.unpack_from(part)[2]
         header = _field(part, message, 2)
@@ -269,13 +269,13 @@ def rows_of(part: memoryview) -> int:
 
 
 def slimmed(columns: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in memory of their own, without anything that is not theirs. They must be valid."""
+    """A copy of the rows without anything else. They must be valid."""
     made = pa.RecordBatch.from_arrays([_slim(array) for array in columns.columns], schema=columns.schema)
     return pa.ipc.read_record_batch(made.serialize(), columns.schema)
 
 
 def _slim(array: pa.Array) -> pa.Array:
-    """An array of buffers that are just as long as they must be."""
+    """An array of buffers that are exactly as long as necessary."""
     rows, nulls = len(array), array.null_count
     validity, *buffers = array.buffers()
     validity = validity.slice(0, (rows + 7) >> 3) if nulls and validity is not None else None
@@ -299,12 +299,12 @@ def _texts_end(part: memoryview, offsets: int, rows: int) -> int:
 
 
 def _pairs(numbers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Pairs of numbers that follow each other."""
+    """Consecutive pairs of numbers."""
     return zip(numbers[::2], numbers[1::2], strict=True)
 
 
 def _field(part: memoryview, table: int, number: int) -> int | None:
-    """Where a field of a FlatBuffers table is, None when the table has none."""
+    """Where a field of a FlatBuffers table is; None when absent."""
     vtable = table - _INT.unpack_from(part, table)[0]
     if vtable < 0:
         raise struct.error
@@ -324,7 +324,7 @@ def _vector(part: memoryview, field: int | None) -> tuple[int, int]:
 
 
 def _sample(schema: pa.Schema) -> pa.RecordBatch:
-    """A row of nulls, also where there may be none: it is never read."""
+    """A row of nulls, even in columns that are not nullable: it is never read."""
     return pa.RecordBatch.from_arrays(
         [pa.nulls(1, field.type) for field in schema], schema=pa.schema([(f.name, f.type) for f in schema])
     )

@@ -1,10 +1,10 @@
 """How do the messages of brokers become frames, and frames messages?
 
 The stamps of a message are written once each, and its runs point to them: hundreds of runs made under the
-same filters name those filters once. How a condition travels is `conditions`'s business.
+same filters name those filters once. `conditions` encodes conditions.
 
-What is checked here is that a frame *is* a message: every field there, inside its bounds, every row
-readable. Whether this neighbour may say it is asked by `protocol.peers` afterwards.
+Decoding checks that a frame *is* a message: every field present and within its bounds, every row readable.
+Whether this neighbour may send it is checked by `protocol.peers` afterwards.
 
 Implements docs/wire.md, section 4.
 """
@@ -12,6 +12,7 @@ Implements docs/wire.md, section 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Annotated, Final, TypeVar, assert_never
 
 import msgspec
@@ -22,6 +23,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.budget import BATCH_BYTES_MAX, FRAME_BYTES_MAX, HOP_BYTES
 from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.schema import Schema
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
@@ -34,6 +36,7 @@ from gapless.protocol.messages import (
     CellMessage,
     KnowledgeMessage,
     LinkStatusMessage,
+    LogKnownMessage,
     Message,
     NackMessage,
     SidewaysMessage,
@@ -44,6 +47,7 @@ from gapless.protocol.messages import (
 )
 from gapless.protocol.network import Network
 from gapless.wire.codec import (
+    NAME_CHARACTERS_MAX,
     ROWS_MAX,
     ColumnsFormat,
     ColumnTexts,
@@ -63,20 +67,23 @@ from gapless.wire.codec import (
 from gapless.wire.conditions import Packed, Unpacker, pack
 from gapless.wire.frames import Frame, Kind, Part, encode_frame
 
-#: Runs of one message.
+#: Maximum number of runs in one message.
 RUNS_MAX: Final = 2**18
-#: Edges of one stamp, and cells of one link status.
+#: Maximum number of edges in one stamp, and of cells in one link status.
 EDGES_MAX: Final = 2**16
-#: Conditions of one advertisement.
+#: Maximum number of conditions in one advertisement.
 CONDITIONS_MAX: Final = 2**20
-#: Knowledge with a longer head is cut by its runs: the rows want to be in the same frame.
+#: Knowledge with a longer head is split by its runs: the rows must fit into the same frame.
 HEAD_BYTES_MAX: Final = FRAME_BYTES_MAX - BATCH_BYTES_MAX - 2 * HOP_BYTES
 
 _Index = Annotated[int, Meta(ge=0, lt=RUNS_MAX)]
 _EpochNumber = Annotated[int, Meta(ge=EPOCH_NONE, le=EPOCH_ALL)]
-#: The epoch of all edges that are not named, and those that are.
+#: The epoch of all other edges, and of those that are named.
 _Stamp = tuple[_EpochNumber, Annotated[dict[Name, _EpochNumber], Meta(max_length=EDGES_MAX)]]
 _Stamps = Annotated[tuple[_Stamp, ...], Meta(max_length=RUNS_MAX)]
+#: A log: its id, the life of its host, how far it was told and had events when that began, and when it began.
+_Log = tuple[Name, Counter, TickNumber, TickNumber, TickNumber]
+_LogName = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 _Wanted = Annotated[tuple[tuple[Name, Packed], ...], Meta(max_length=CONDITIONS_MAX)]
 
 
@@ -85,14 +92,16 @@ class _Knowledge(Head, frozen=True):
     first_time: bool
     final_before: TickNumber
     stamps: _Stamps
-    #: Start, stop, and which of the stamps.
+    #: Start, stop, and the index of the stamp.
     runs: Annotated[tuple[tuple[TickNumber, TickNumber, _Index], ...], Meta(max_length=RUNS_MAX)]
+    log: _Log | None = None
 
 
 class _Ack(Head, frozen=True):
     pubend: Name
     stamps: _Stamps
     runs: Annotated[tuple[tuple[TickNumber, _Index], ...], Meta(max_length=RUNS_MAX)]
+    log: _LogName = ""
 
 
 class _Nack(Head, frozen=True):
@@ -104,6 +113,7 @@ class _Nack(Head, frozen=True):
 class _AckExpected(Head, frozen=True):
     pubend: Name
     before: TickNumber
+    log: _Log | None = None
 
 
 class _StartRequest(Head, frozen=True):
@@ -111,6 +121,8 @@ class _StartRequest(Head, frozen=True):
     edge: Name
     epoch: _EpochNumber
     wanted: TickNumber | None
+    log: _LogName = ""
+    beyond: TickNumber = TICK_MIN
 
 
 class _StartGrant(Head, frozen=True):
@@ -122,6 +134,14 @@ class _StartGrant(Head, frozen=True):
     until: TickNumber
     seen: _EpochNumber = EPOCH_NONE
     lost_before: TickNumber = TICK_MIN
+    log: _Log | None = None
+
+
+class _LogKnown(Head, frozen=True):
+    pubend: Name
+    log: _Log
+    known: TickNumber
+    events: TickNumber
 
 
 class _Advertisement(Head, frozen=True):
@@ -168,6 +188,7 @@ _nack = msgspec.msgpack.Decoder(_Nack)
 _ack_expected = msgspec.msgpack.Decoder(_AckExpected)
 _start_request = msgspec.msgpack.Decoder(_StartRequest)
 _start_grant = msgspec.msgpack.Decoder(_StartGrant)
+_log_known = msgspec.msgpack.Decoder(_LogKnown)
 _advertisement = msgspec.msgpack.Decoder(_Advertisement)
 _advertisement_ack = msgspec.msgpack.Decoder(_AdvertisementAck)
 _link_status = msgspec.msgpack.Decoder(_LinkStatus)
@@ -184,6 +205,7 @@ _CELL_KINDS: Final = {
         Kind.ACK_EXPECTED,
         Kind.START_REQUEST,
         Kind.START_GRANT,
+        Kind.LOG_KNOWN,
     )
 }
 Named = TypeVar("Named", bound=str)
@@ -193,7 +215,7 @@ Named = TypeVar("Named", bound=str)
 
 
 class BrokerEncoder:
-    """Turns messages into frames. One for all links of a broker: what goes to many is encoded once."""
+    """Turns messages into frames. One for all links of a broker: a message to many is encoded once."""
 
     __slots__ = ("_batch", "_parts")
 
@@ -240,20 +262,25 @@ def _head(message: Message) -> tuple[Kind, Head]:
         case KnowledgeMessage(pubend=pubend, runs=runs):
             stamps, at = _numbered(stamp for _, _, stamp in runs)
             told = tuple((run[0], run[1], index) for run, index in zip(runs, at, strict=True))
-            return Kind.KNOWLEDGE, _Knowledge(pubend, message.first_time, message.final_before, stamps, told)
+            log = _log(message.log)
+            first_time, final_before = message.first_time, message.final_before
+            return Kind.KNOWLEDGE, _Knowledge(pubend, first_time, final_before, stamps, told, log)
         case AckMessage(pubend=pubend, runs=acked):
             stamps, at = _numbered(stamp for _, stamp in acked)
             stops = tuple((stop, index) for (stop, _), index in zip(acked, at, strict=True))
-            return Kind.ACK, _Ack(pubend, stamps, stops)
+            return Kind.ACK, _Ack(pubend, stamps, stops, message.log)
         case NackMessage(pubend=pubend, ticks=ticks):
             return Kind.NACK, _Nack(pubend, ticks.start, ticks.stop)
         case AckExpectedMessage(pubend=pubend, before=before):
-            return Kind.ACK_EXPECTED, _AckExpected(pubend, before)
+            return Kind.ACK_EXPECTED, _AckExpected(pubend, before, _log(message.log))
         case StartRequestMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
-            return Kind.START_REQUEST, _StartRequest(pubend, edge, epoch, wanted)
+            return Kind.START_REQUEST, _StartRequest(pubend, edge, epoch, wanted, message.log, message.beyond)
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
             granted = (message.start, message.until, message.seen, message.lost_before)
-            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, *granted)
+            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, *granted, _log(message.log))
+        case LogKnownMessage(pubend=pubend, log=LogLife(id, life, floor, events, began)):
+            known = (id, life, floor, events, began)
+            return Kind.LOG_KNOWN, _LogKnown(pubend, known, message.known, message.events)
         case AdvertisementMessage(root=root, origin=origin, version=version):
             added, removed, epochs = _packed(message.added), _packed(message.removed), _stamp(message.epochs)
             part, total = message.part, message.total
@@ -261,14 +288,22 @@ def _head(message: Message) -> tuple[Kind, Head]:
             return Kind.ADVERTISEMENT, head
         case AdvertisementAckMessage(root=root, origin=origin, version=held, staged=staged):
             return Kind.ADVERTISEMENT_ACK, _AdvertisementAck(root, origin, held, staged)
-        case LinkStatusMessage(reaches=reaches):
-            return Kind.LINK_STATUS, _LinkStatus(tuple(sorted(reaches)), message.topics)
-        case TopicsMessage(creations=creations):
-            return Kind.TOPICS_CREATED, _Topics(tuple(map(_created, creations)))
+        case LinkStatusMessage() | TopicsMessage():
+            return _news_head(message)
         case SidewaysMessage():
             raise AssertionError("a sideways message inside a sideways message")
         case _:
             assert_never(message)
+
+
+def _news_head(message: LinkStatusMessage | TopicsMessage) -> tuple[Kind, Head]:
+    if isinstance(message, TopicsMessage):
+        return Kind.TOPICS_CREATED, _Topics(tuple(map(_created, message.creations)))
+    return Kind.LINK_STATUS, _LinkStatus(tuple(sorted(message.reaches)), message.topics)
+
+
+def _log(log: LogLife) -> _Log | None:
+    return (log.id, log.life, log.floor, log.events, log.began) if log.id else None
 
 
 def _created(each: Creation) -> _Created:
@@ -318,11 +353,12 @@ def _between(message: KnowledgeMessage, low: int | None, high: int | None) -> Kn
         batch=batch if batch is not None and len(batch) else None,
         first_time=message.first_time,
         final_before=message.final_before,
+        log=message.log,
     )
 
 
 def _numbered(stamps: Iterable[Epochs]) -> tuple[tuple[_Stamp, ...], list[int]]:
-    """The distinct stamps, and for each stamp its place among them."""
+    """The distinct stamps, and for each stamp its index among them."""
     places: dict[Epochs, int] = {}
     at = [places.setdefault(stamp, len(places)) for stamp in stamps]
     return tuple(_stamp(stamp) for stamp in places), at
@@ -348,7 +384,7 @@ class BrokerDecoder:
         pubends: Mapping[PubendId, TopicId],
         created: frozenset[TopicId] = frozenset(),
     ) -> None:
-        """`created` are those of the topics that are not in the network's description."""
+        """`created` are the topics that are not in the network's description."""
         self._topics = topics
         self._created = created
         self._forms = {pubend: ColumnsFormat(topics[topic]) for pubend, topic in pubends.items()}
@@ -360,6 +396,7 @@ class BrokerDecoder:
             Kind.ACK_EXPECTED: _decode_ack_expected,
             Kind.START_REQUEST: _decode_start_request,
             Kind.START_GRANT: _decode_start_grant,
+            Kind.LOG_KNOWN: _decode_log_known,
             Kind.ADVERTISEMENT: self._advertisement,
             Kind.ADVERTISEMENT_ACK: _decode_advertisement_ack,
             Kind.LINK_STATUS: _decode_link_status,
@@ -374,7 +411,7 @@ class BrokerDecoder:
         return BrokerDecoder(network.topics, pubends, network.created_topics)
 
     def decode(self, frame: Frame) -> Message | None:
-        """The message in a frame; None when it is about a topic or pubend that is not known here yet.
+        """The message in a frame; None when its topic or pubend is not known here yet.
 
         Raises PeerError, whatever the bytes are.
         """
@@ -406,6 +443,7 @@ class BrokerDecoder:
             batch=batch,
             first_time=head.first_time,
             final_before=head.final_before,
+            log=_log_life(head.log),
         )
 
     def _advertisement(self, frame: Frame) -> AdvertisementMessage | None:
@@ -433,9 +471,9 @@ class BrokerDecoder:
             return topic, self._unpackers[topic].unpack(packed)
         except ContentError as error:
             if topic in self._created:
-                # Somebody has created another topic of this name, with other columns.
+                # Another topic of this name, with other columns, was created elsewhere.
                 return None
-            message = f"a condition on the topic '{topic}' is advertised that cannot be read: {error.message}"
+            message = f"an advertised condition on the topic '{topic}' cannot be read: {error.message}"
             raise PeerError("E208", message) from error
 
     def _sideways(self, frame: Frame) -> SidewaysMessage | None:
@@ -459,12 +497,18 @@ def _epochs(frame: Frame, stamps: tuple[_Stamp, ...], runs: int) -> list[Epochs]
 def _epoch(stamp: _Stamp) -> Epochs:
     default, by_edge = stamp
     if not by_edge:
-        # Stamps that are the same object compare without looking.
+        # Identical objects compare fast.
         if default == EPOCH_ALL:
             return ALWAYS
         if default == EPOCH_NONE:
             return NEVER
     return Epochs({BrokerId(edge): epoch for edge, epoch in by_edge.items()}, default)
+
+
+@lru_cache(maxsize=1024)
+def _log_life(log: _Log | None) -> LogLife:
+    """The same object for the same log: whoever reads many messages of one log compares no more than that."""
+    return UNNAMED if log is None else LogLife(*log)
 
 
 def _decode_ack(frame: Frame) -> AckMessage:
@@ -474,7 +518,7 @@ def _decode_ack(frame: Frame) -> AckMessage:
         runs = tuple((stop, stamps[at]) for stop, at in head.runs)
     except IndexError:
         raise unreadable(frame, "a run has no stamp") from None
-    return AckMessage(pubend=PubendId(head.pubend), runs=runs)
+    return AckMessage(pubend=PubendId(head.pubend), runs=runs, log=head.log)
 
 
 def _decode_nack(frame: Frame) -> NackMessage:
@@ -484,13 +528,18 @@ def _decode_nack(frame: Frame) -> NackMessage:
 
 def _decode_ack_expected(frame: Frame) -> AckExpectedMessage:
     head = decode_head(_ack_expected, frame)
-    return AckExpectedMessage(pubend=PubendId(head.pubend), before=head.before)
+    return AckExpectedMessage(pubend=PubendId(head.pubend), before=head.before, log=_log_life(head.log))
 
 
 def _decode_start_request(frame: Frame) -> StartRequestMessage:
     head = decode_head(_start_request, frame)
     return StartRequestMessage(
-        pubend=PubendId(head.pubend), edge=BrokerId(head.edge), epoch=head.epoch, wanted=head.wanted
+        pubend=PubendId(head.pubend),
+        edge=BrokerId(head.edge),
+        epoch=head.epoch,
+        wanted=head.wanted,
+        log=head.log,
+        beyond=head.beyond,
     )
 
 
@@ -505,6 +554,14 @@ def _decode_start_grant(frame: Frame) -> StartGrantMessage:
         until=head.until,
         seen=head.seen,
         lost_before=head.lost_before,
+        log=_log_life(head.log),
+    )
+
+
+def _decode_log_known(frame: Frame) -> LogKnownMessage:
+    head = decode_head(_log_known, frame)
+    return LogKnownMessage(
+        pubend=PubendId(head.pubend), log=_log_life(head.log), known=head.known, events=head.events
     )
 
 

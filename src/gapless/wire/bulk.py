@@ -1,12 +1,12 @@
-"""What do a reader of many events and a repository say to each other? Tickets and answers of the bulk door.
+"""How does a reader ask a repository for many events at once? Tickets and answers of bulk reads.
 
-A repository opens a second door when somebody asks for it: an Arrow Flight service, where ranges of ticks
-are read as record batches, straight from the log and from the archive. A request is JSON, in an action
-(`horizons`, `describe`, `plan`) or in the ticket of a read; so is what comes back beside the batches.
+A repository opens a second port on request: an Arrow Flight service, where ranges of ticks are read as record
+batches, straight from the log and from the archive. A request is JSON, in an action (`horizons`, `describe`,
+`plan`) or in the ticket of a read; so are answers other than batches.
 
 A range is `start..stop`, half-open, of one pubend. Its *known horizon* is the tick below which everything is
-decided: every event there is durable, and no other will ever appear there. A read ends at it at the latest,
-so whoever reads a range twice gets the same rows.
+settled: every event there is durable, and no other will ever appear. A read ends there at the latest, so
+reading a range twice gives the same rows.
 
 Implements docs/wire.md, section 7.
 """
@@ -25,11 +25,11 @@ from gapless.model.schema import COLUMNS_MAX
 from gapless.model.ticks import Tick
 from gapless.wire.codec import NAME_CHARACTERS_MAX
 
-#: A request with more bytes is refused unread.
+#: Maximum size of a request; a larger one is refused unread.
 REQUEST_BYTES_MAX = 4 * TEXT_CHARACTERS_MAX + 2**16
 #: The header of a call that carries the client's token, as `Bearer TOKEN`.
-TOKEN_HEADER = "authorization"  # noqa: S105  # the name of a header, no token
-#: The columns that come before those of the topic; one of the topic with such a name gets a `_` behind it.
+TOKEN_HEADER = "authorization"  # noqa: S105  # the name of a header, not a token
+#: The columns that come before those of the topic; a topic's own column of such a name gets a `_` after it.
 OWN_COLUMNS = ("tick", "pubend")
 
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
@@ -40,7 +40,7 @@ Request = TypeVar("Request", bound=msgspec.Struct)
 
 
 class AskTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """`horizons` and `describe`: what of a topic is here."""
+    """`horizons` and `describe`: which part of a topic is here."""
 
     topic: _Name
 
@@ -67,20 +67,20 @@ class ReadTicket(msgspec.Struct, frozen=True, kw_only=True):
     where: Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)] = ""
     #: None for all columns of the topic.
     columns: Annotated[tuple[_Name, ...], Meta(max_length=COLUMNS_MAX)] | None = None
-    #: All that is still there; otherwise what a subscription would get: nothing that was released, and of a
-    #: topic that keeps the newest rows only these.
+    #: Everything that still exists; otherwise what a subscription would get: nothing that was released, and
+    #: only the newest rows of a topic that keeps these.
     history: bool = True
-    #: Whether it is all right that the beginning of the range is no longer kept.
+    #: Whether the beginning of the range may be missing because it is no longer kept.
     gone: bool = False
 
 
-class Horizon(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one pubend is. `stop <= known`: from one to the other there is silence."""
+class ReadHorizon(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of one pubend. `stop <= known`: there is silence between the two."""
 
     pubend: str
     #: One past the last durable event.
     stop: Tick
-    #: Below this tick everything is decided.
+    #: Everything below this tick is settled.
     known: Tick
 
 
@@ -96,7 +96,7 @@ class PubendPast(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of one pubend."""
 
     pubend: str
-    #: From here on everything is kept, in the archive or in the log; and from there on in the log.
+    #: Everything is kept from `oldest` on, in the archive or in the log, and from `log_oldest` on in the log.
     oldest: Tick
     log_oldest: Tick
     stop: Tick
@@ -117,21 +117,21 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a range, and how many rows it has at most."""
+    """A piece of a range, and its maximum number of rows."""
 
     start: Tick
     stop: Tick
     rows: int
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a range, end to end from its start. They end before it does if it has too many rows."""
 
     parts: tuple[Part, ...]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not answered: an error in the words of `docs/operating.md`."""
+    """Why a request was refused: an error of `docs/operating.md`."""
 
     code: Annotated[str, Meta(pattern="^E[1-9][0-9]{2}$")]
     message: str
@@ -144,7 +144,7 @@ def encode(message: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:
 
 
 def decode_request(data: bytes, kind: type[Request]) -> Request:
-    """A request that came. Raises UsageError, whatever the bytes are.
+    """Decodes a request. Raises UsageError for any invalid bytes.
 
     >>> decode_request(b'{"topic": "trades"}', AskTopic)
     AskTopic(topic='trades')
@@ -158,5 +158,5 @@ def decode_request(data: bytes, kind: type[Request]) -> Request:
 
 
 def refusal_of(error: GaplessError) -> Refusal:
-    """An error as it is told."""
+    """An error as it is sent."""
     return Refusal(code=error.code, message=error.message, retry=error.retry)

@@ -1,8 +1,8 @@
 """How do the messages of clients and nodes become frames, and frames messages?
 
 A client asks and publishes, a node answers and delivers: each side encodes the one and decodes the other.
-What a *client* sends is trusted least. A Publish for a topic that does not exist, or that has another schema
-by now, is no breach of the protocol: its rows are left unread, and the node refuses it in a friendly way.
+Clients are trusted least. A Publish for a topic that does not exist, or whose schema has changed, does not
+break the protocol: its rows are not read, and the node refuses it politely.
 
 Deliveries name pubends by number. A node gives each of its pubends one number for its whole life, and says
 which in every Confirmed; `NodeDecoder` remembers them.
@@ -23,7 +23,7 @@ from gapless.errors import PeerError, SchemaError
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows
 from gapless.model.schema import Schema
-from gapless.model.ticks import Tick
+from gapless.model.ticks import TICK_MIN, Tick
 from gapless.protocol.events import Order
 from gapless.wire.arrow import rows_of
 from gapless.wire.client_messages import (
@@ -36,6 +36,7 @@ from gapless.wire.client_messages import (
     CreateTopic,
     Credit,
     Done,
+    Horizon,
     ListTopics,
     NodeMessage,
     Publish,
@@ -81,7 +82,7 @@ REPORT_CHARACTERS_MAX: Final = 8 * 2**20
 
 _Positions = Annotated[dict[Name, TickNumber], Meta(max_length=SOURCES_MAX)]
 _Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
-#: So many rows may be granted at once.
+#: Maximum number of rows granted at once.
 CREDIT_ROWS_MAX: Final = 2**40
 _CreditRows = Annotated[int, Meta(ge=0, le=CREDIT_ROWS_MAX)]
 #: A catenation number, or -1 for none.
@@ -110,6 +111,7 @@ class _Subscribe(Head, frozen=True):
     start: Literal["now", "earliest", "stored"] | TickNumber | _Positions
     mode: Literal["guaranteed", "best-effort", "holding"]
     credit_rows: _CreditRows | None
+    roams: bool = False
 
 
 class _ChangeFilter(Head, frozen=True):
@@ -189,6 +191,9 @@ class _Confirmed(Head, frozen=True):
     columns: ColumnTexts
     start: TickNumber
     lost_from: TickNumber | None = None
+    log: Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)] = ""
+    began: TickNumber = TICK_MIN
+    awaited: Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)] = ()
 
 
 class _RequestRefused(Head, frozen=True):
@@ -262,7 +267,7 @@ def encode_client(message: ClientMessage) -> list[Part]:
         case Subscribe(request=request, topic=topic, where=where, name=name, order=order):
             start = message.start if isinstance(message.start, str | int) else _told(message.start)
             subscribed = _Subscribe(
-                request, topic, where, name, order, start, message.mode, message.credit_rows
+                request, topic, where, name, order, start, message.mode, message.credit_rows, message.roams
             )
             return encode_frame(Kind.SUBSCRIBE, encode_head(subscribed))
         case ChangeFilter(request=request, subscription=subscription, where=where):
@@ -358,7 +363,7 @@ class ClientDecoder:
                 else:
                     rows, encoded = known[0].decode_new(frame.parts[0])
             except PeerError as error:
-                # The head is sound: the rows are refused by their numbers, and the connection goes on.
+                # The head is valid: the rows are refused by their numbers, and the connection stays open.
                 damage = error.with_traceback(None)
         return Publish(
             topic=topic,
@@ -391,7 +396,7 @@ class ClientDecoder:
 
 
 def _claimed_rows(frame: Frame) -> int:
-    """How many rows there are in a frame, as far as can be told without reading them."""
+    """The number of rows in a frame, as far as known without reading them."""
     if frame.kind is Kind.PUBLISH_ROWS:
         return max(1, min(len(frame.parts[0]) // 4, PACKED_ROWS_MAX))
     return min(rows_of(frame.parts[0]), ROWS_MAX)
@@ -419,6 +424,7 @@ def _decode_subscribe(frame: Frame) -> Subscribe:
         start=_positions(start) if isinstance(start, dict) else start,
         mode=head.mode,
         credit_rows=head.credit_rows,
+        roams=head.roams,
     )
 
 
@@ -448,7 +454,12 @@ def encode_node(message: NodeMessage) -> list[Part]:
                 column_texts(schema),
                 message.start,
                 message.lost_from,
+                message.log,
+                message.began,
+                message.awaited,
             )
+        case Horizon(subscription=subscription, before=before):
+            kind, head = Kind.HORIZON, _Acknowledge(subscription, _told(before))
         case Done(request=request):
             kind, head = Kind.DONE, _Request(request)
         case RequestRefused(request=request, code=code, message=text, retry=retry):
@@ -491,6 +502,9 @@ class NodeDecoder:
                 return PublishRefused(**msgspec.structs.asdict(refused))
             case Kind.CONFIRMED:
                 return self._confirmed(frame)
+            case Kind.HORIZON:
+                told = decode_head(_acknowledge, frame)
+                return Horizon(subscription=told.subscription, before=_positions(told.positions))
             case Kind.DONE:
                 return Done(request=decode_head(_request, frame).request)
             case Kind.REQUEST_REFUSED:
@@ -519,6 +533,9 @@ class NodeDecoder:
             schema=schema,
             start=head.start,
             lost_from=head.lost_from,
+            log=head.log,
+            began=head.began,
+            awaited=tuple(map(PubendId, head.awaited)),
         )
 
 

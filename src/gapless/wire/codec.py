@@ -1,10 +1,10 @@
-"""What is inside a frame? What all codecs share: heads, ticks, columns, and what is checked of them.
+"""What is inside a frame? What all codecs share: heads, ticks, columns, and their checks.
 
-A head is MessagePack, laid out and bounded by a `msgspec` type: a field that is missing, of another type
-or out of its bounds is found while it is decoded. Columns are Arrow record batches without their schema,
-which both sides know. `arrow` sees that a message is plain and its buffers are of the right lengths, so what
-a peer sends takes no more memory than it has sent; a full validation, that every offset, text and number in
-it can be read.
+A head is MessagePack, laid out and bounded by a `msgspec` type: a field that is missing, of another type or
+out of its bounds is found while it is decoded. Columns are Arrow record batches without their schema, which
+both sides know. `arrow` checks that a message is plain and its buffers have the right lengths, so that
+decoding takes no more memory than the peer has sent; a full validation checks that every offset, text and
+number in it can be read.
 
 Whatever the bytes are, decoding gives a value or raises PeerError.
 
@@ -30,13 +30,13 @@ from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray
 from gapless.wire.arrow import Layout, slimmed
 from gapless.wire.frames import Frame
 
-#: Characters of any name: brokers, cells, pubends, topics, publishers, subscriptions.
+#: Maximum length of any name: brokers, cells, pubends, topics, publishers, subscriptions.
 NAME_CHARACTERS_MAX: Final = 256
-#: Characters of an error message, a token or the version of a program.
+#: Maximum length of an error message, a token or the version of a program.
 TEXT_MAX: Final = 4_096
-#: Rows of one batch.
+#: Maximum number of rows in one batch.
 ROWS_MAX: Final = 2**20
-#: Columns of fewer bytes are sooner encoded again than kept as they came.
+#: Below this size, encoding columns again is cheaper than keeping their bytes.
 KEPT_BYTES_MIN: Final = 32 * 2**10
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
@@ -52,7 +52,7 @@ ColumnTexts = Annotated[dict[Name, Name], Meta(min_length=1, max_length=COLUMNS_
 
 
 class Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The head of a frame: an array whose fields are known by their places. New ones come last."""
+    """The head of a frame: an array whose fields are identified by position. New ones come last."""
 
 
 AnyHead = TypeVar("AnyHead")
@@ -81,7 +81,7 @@ def shortened(text: str) -> str:
 
 
 def unreadable(frame: Frame, reason: str) -> PeerError:
-    """The error for a frame that is none of its kind."""
+    """The error for a frame that is not a valid one of its kind."""
     return PeerError("E215", f"a {frame.kind.name} frame cannot be read: {reason}")
 
 
@@ -102,7 +102,7 @@ def decode_ticks(part: memoryview, *, strictly: bool = True) -> TickArray:
         steps = ticks[1:] > ticks[:-1] if strictly else ticks[1:] >= ticks[:-1]
         ascend = np.count_nonzero(steps) == len(steps)
         if not ascend or int(ticks[0]) < TICK_MIN or int(ticks[-1]) >= TICK_MAX:
-            raise PeerError("E216", "the ticks of a batch do not ascend, or are none")
+            raise PeerError("E216", "the ticks of a batch do not ascend, or are invalid")
     return ticks
 
 
@@ -137,10 +137,10 @@ class ColumnsFormat:
         return self.decode_kept(part)[0]
 
     def decode_kept(self, part: memoryview) -> tuple[pa.RecordBatch, memoryview | None]:
-        """As `decode`, and the bytes that the rows were read from, when there are many and all are needed.
+        """Like `decode`, plus the bytes that the rows were read from, when there are many and all are needed.
 
-        Whoever passes the rows on may pass on these bytes, and need not make them again. They must be the
-        bytes that we would write, so that nothing can hide in them that is no value of these rows.
+        These bytes can be passed on instead of encoding the rows again. They must be the bytes that we would
+        write, so that nothing but the values of these rows can hide in them.
         """
         try:
             snug, ours = self._layout.look(part, wholly=len(part) >= KEPT_BYTES_MIN)
@@ -157,10 +157,10 @@ class ColumnsFormat:
         return columns, memoryview(owned) if ours else None
 
     def decode_new(self, part: memoryview) -> tuple[pa.RecordBatch, memoryview | None]:
-        """As `decode_kept`, for rows that enter the system: none may hold what a reader would refuse.
+        """Like `decode_kept`, for rows that enter the system: no value may be one that readers refuse.
 
-        Arrow overlooks one decimal with more digits than its type allows. What is stored already may hold it,
-        and is still read.
+        Arrow misses one decimal with more digits than its type allows. Stored rows may hold it, and are still
+        read.
         """
         columns, encoded = self.decode_kept(part)
         for at in self._decimals:
@@ -173,7 +173,8 @@ class ColumnsFormat:
 
     def _damaged(self, reason: str) -> PeerError:
         return PeerError(
-            "E216", f"a batch of topic '{self.schema.topic}' is not of its schema, or is damaged: {reason}"
+            "E216",
+            f"a batch of topic '{self.schema.topic}' does not have its schema, or is damaged: {reason}",
         )
 
 
@@ -189,10 +190,10 @@ def decode_batch(
 
 
 def _owned(part: memoryview) -> pa.Buffer:
-    """The bytes, aligned, in memory that holds little else.
+    """An aligned copy of the bytes, unless they fill most of their buffer.
 
-    What is decoded may be kept for long. It must not keep a large read buffer alive that its size does
-    not tell of; and arrays want to lie at multiples of 8.
+    Decoded values may live for long. They must not keep a large, unaccounted read buffer alive; and arrays
+    need to be aligned to multiples of 8.
     """
     buffer = pa.py_buffer(part)
     if buffer.address % 8 or 2 * len(part) < memoryview(part.obj).nbytes:
@@ -209,6 +210,6 @@ def column_texts(schema: Schema) -> dict[str, str]:
 
 
 def schema_fingerprint(schema: Schema) -> int:
-    """A number that tells one schema of a topic from another: 32 bits, the same everywhere."""
+    """A number that distinguishes schemas of a topic: 32 bits, the same everywhere."""
     text = "\n".join(f"{name} {kind}" for name, kind in column_texts(schema).items())
     return zlib.crc32(text.encode())

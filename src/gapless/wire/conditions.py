@@ -1,12 +1,12 @@
-"""How does a condition travel between brokers? As its sets of values, so that nobody has to read text.
+"""How does a condition travel between brokers? As sets of values, so that no text has to be parsed.
 
 Reading a condition from its text takes hundreds of microseconds, and it is in normal form already: for each
-conjunction the columns that it restricts, and of each column the intervals that are allowed. That is what
-is written, and building it again takes a few microseconds. Conditions with anything else in them (LIKE with
-a wildcard inside, comparisons of two columns, calculations, XPath) travel as text.
+conjunction the columns that it restricts, and of each column the intervals that are allowed. These are
+written, and rebuilding the condition takes a few microseconds. Conditions with anything else in them (LIKE
+with a wildcard inside, comparisons of two columns, calculations, XPath) travel as text.
 
-A peer may send anything. What it sends is taken for a condition only if every column is there, every key is
-one of the column's type, and intervals ascend and do not touch: whoever compares conditions relies on that.
+A peer may send anything. Its bytes are accepted as a condition only if every column exists, every key has the
+column's type, and intervals ascend and do not touch: comparing conditions relies on it.
 
 Implements docs/wire.md, section 4. Measured by benchmarks/subscribing.py.
 """
@@ -24,16 +24,16 @@ import msgspec
 from gapless.content.condition import EVERYTHING, Condition, Conjunction
 from gapless.content.domain import Domain
 from gapless.content.language import parse_condition
-from gapless.content.terms import Column, Term
+from gapless.content.terms import ColumnTerm, Term
 from gapless.content.values import KEYS, Key
 from gapless.errors import ContentError
 from gapless.model.schema import Schema
 
-#: A condition on the wire: its sets, which begin as a MessagePack array does, or its text behind a zero.
+#: A condition on the wire: its sets, as a MessagePack array, or a zero byte followed by its text.
 Packed: TypeAlias = bytes
 _TEXT: Final = b"\0"
 
-#: Conditions that were written or read lately: siblings say the same, and so does one that comes back.
+#: Recently encoded or decoded conditions: siblings send the same ones, and some come back.
 CONDITIONS_KEPT: Final = 2**17
 
 #: A column by its name, whether it may be null, and the bounds of its intervals, one after the other: keys
@@ -45,9 +45,9 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Conjunctions)
 #: A key of a decimal has at most 38 digits, and the end of all of them has 39.
 _DIGITS = re.compile(r"-?[0-9]{1,39}")
-#: So much of a name is shown.
+#: Maximum number of characters of a name in a message.
 _SHOWN_MAX: Final = 40
-#: The whole numbers that MessagePack has.
+#: The range of integers in MessagePack.
 _INTEGERS = range(-(2**63), 2**64)
 
 
@@ -56,13 +56,13 @@ def pack(condition: Condition) -> Packed:
     """A condition as it travels."""
     conjunctions: list[list[_Within]] = []
     for conjunction in condition.terms:
-        if conjunction.atoms or not all(isinstance(term, Column) for term in conjunction.within):
+        if conjunction.atoms or not all(isinstance(term, ColumnTerm) for term in conjunction.within):
             return _TEXT + str(condition).encode()
         conjunctions.append(
             [
                 (term.name, domain.null, tuple(_packed(key) for pair in domain.intervals for key in pair))
                 for term, domain in conjunction.within.items()
-                if isinstance(term, Column)
+                if isinstance(term, ColumnTerm)
             ]
         )
     return _encoder.encode(conjunctions)
@@ -85,8 +85,8 @@ class Unpacker:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._columns: Mapping[str, Column] = {
-            column.name: Column(column.name, column.type, column.nullable) for column in schema.columns
+        self._columns: Mapping[str, ColumnTerm] = {
+            column.name: ColumnTerm(column.name, column.type, column.nullable) for column in schema.columns
         }
         #: The condition that was packed. Raises ContentError, whatever the bytes are.
         self.unpack = lru_cache(maxsize=CONDITIONS_KEPT)(self._unpack)
@@ -117,8 +117,8 @@ class Unpacker:
             within[column] = self._domain(column, null, bounds)
         return Conjunction(within)
 
-    def _domain(self, column: Column, null: bool, bounds: tuple[Any, ...]) -> Domain:
-        """The set of values; the bounds must be keys of the type that ascend, but for no end at the end."""
+    def _domain(self, column: ColumnTerm, null: bool, bounds: tuple[Any, ...]) -> Domain:
+        """The set of values; the bounds must be ascending keys of the type, possibly without a last one."""
         every = KEYS[column.kind]
         if len(bounds) % 2 or not (bounds or null):
             raise _wrong(f"{column} has half an interval, or none at all")
@@ -132,7 +132,7 @@ class Unpacker:
             keys.append(None)
         return Domain(column.kind, tuple(zip(keys[::2], keys[1::2], strict=True)), null)
 
-    def _key(self, column: Column, bound: object) -> Key:
+    def _key(self, column: ColumnTerm, bound: object) -> Key:
         """The bound as a key of the column's type."""
         least = KEYS[column.kind].least
         if column.kind == "decimal" and isinstance(bound, str) and _DIGITS.fullmatch(bound):

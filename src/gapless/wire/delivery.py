@@ -1,10 +1,9 @@
-"""How does an edge hand one batch to thousands of connections? A row is encoded once, whoever gets it.
+"""How does an edge deliver one batch to thousands of connections? Each row is encoded once.
 
-`SharedRows` is for few rows each: a delivery is a header, pairs of numbers, and the bytes of the rows, which
-were made before. One row for one subscriber is one `pack` and one copy. `SharedColumns` is for many rows
-each: the Arrow message is made once, and frames for a hundred connections differ in their heads alone.
-
-Which is cheaper depends on the rows per connection; `COLUMNS_ROWS_MIN` is where they meet.
+`SharedRows` is for few rows each: a delivery is a header, pairs of numbers, and the encoded rows. One row for
+one subscriber is one `pack` and one copy. `SharedColumns` is for many rows each: the Arrow message is made
+once, and frames for a hundred connections differ only in their heads. Which is cheaper depends on the rows
+per connection; `COLUMNS_ROWS_MIN` is the break-even point.
 
 Implements docs/wire.md, section 6.
 """
@@ -50,12 +49,12 @@ from gapless.wire.frames import (
 )
 from gapless.wire.rows import RowFormat
 
-#: From so many rows for one connection on, columns cost less than rows.
+#: From this many rows per connection on, columns cost less than rows.
 COLUMNS_ROWS_MIN: Final = 64
-#: Subscriptions of one delivery, and pubends of one topic.
+#: Maximum number of subscriptions in one delivery, and of pubends of one topic.
 SUBSCRIPTIONS_MAX: Final = 2**20
 SOURCES_MAX: Final = 2**16
-#: A delivery of more bytes is sent as several.
+#: A larger delivery is sent as several.
 DELIVERY_BYTES_MAX: Final = BATCH_BYTES_MAX
 
 _COUNTS = struct.Struct("<II")
@@ -75,7 +74,7 @@ class SharedRows:
 
     __slots__ = ("_entries",)
 
-    #: By row: its tick, its source and its bytes, filled up to a multiple of 8.
+    #: By row: its tick, its source and its bytes, padded to a multiple of 8.
     _entries: dict[int, bytes]
 
     def __init__(
@@ -176,7 +175,7 @@ class SharedColumns:
     def frame(self, shares: Iterable[tuple[int, Positions | None]]) -> list[Part]:
         """The frame that delivers to the subscriptions of one connection their rows; None for all.
 
-        Positions ascend. What is too large for one frame is sent as several.
+        Positions ascend. A delivery too large for one frame is sent as several.
         """
         if len(self._pieces) == 1:
             return self._encoded(shares, self._pieces[0][2])
@@ -237,7 +236,7 @@ def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
     """The delivery in a frame of rows. Raises PeerError."""
     head = frame.head
     if frame.parts or len(head) < _COUNTS.size:
-        raise unreadable(frame, "it is cut short, or has parts")
+        raise unreadable(frame, "it is truncated, or has parts")
     pairs, rows = _COUNTS.unpack_from(head)
     at = _COUNTS.size + pairs * _PAIR.size
     if not pairs or not rows or at + rows * _ENTRY.size > len(head) or rows > ROWS_MAX:
@@ -306,7 +305,7 @@ def _shared(frame: Frame, head: _Columns, positions: Positions) -> dict[int, Pos
 
 def _positions(frame: Frame, part: memoryview, stop: int) -> Positions:
     if len(part) % 4:
-        raise unreadable(frame, "positions of four bytes that are cut short")
+        raise unreadable(frame, "truncated positions of four bytes")
     positions = np.frombuffer(part, dtype="<u4").astype(np.int64)
     if len(positions) and positions.max() >= stop:
         raise unreadable(frame, f"a position beyond {stop}")

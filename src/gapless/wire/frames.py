@@ -1,13 +1,13 @@
 """Where does one frame end and the next begin? Bytes in, frames out.
 
-A frame is a header of 16 bytes, a *head* (a message without its bulk) and a few *parts*: raw bytes such as
-an Arrow batch, which are never copied into anything. Everything begins at a multiple of 8 bytes, so that
-arrays can be read where they lie.
+A frame is a header of 16 bytes, a *head* (a message without its bulk) and a few *parts*: raw bytes such as an
+Arrow batch, which are never copied into anything. Everything begins at a multiple of 8 bytes, so that arrays
+can be read in place.
 
-The reader believes nothing. What is no frame, or is too long, or of a kind that has no business here, is
-refused as soon as its header is there, before anything is kept for it. It never holds more than one
-unfinished frame, in memory that grows with what has come of it. A byte that is received into `room` is never
-copied, and one that is fed at most once or twice.
+The reader trusts nothing. Anything that is not a frame, or is too long, or of a kind not allowed here, is
+refused as soon as its header has arrived, before any memory is reserved. The reader never holds more than one
+unfinished frame, in memory that grows with the received bytes. A byte that is received into `room` is never
+copied, and one that is fed is copied at most twice.
 
 Implements docs/wire.md, section 1.
 """
@@ -24,27 +24,27 @@ import numpy as np
 from gapless.errors import PeerError
 from gapless.model.budget import FRAME_BYTES_MAX
 
-#: What can be handed to a vectored write.
+#: Accepted by a vectored write.
 Part: TypeAlias = bytes | memoryview
 
-#: The first two bytes of every frame: no text and no TLS record begins like this.
+#: The first two bytes of every frame: no text and no TLS record begins with them.
 MAGIC: Final = b"G\xa7"
-#: The version of everything but the handshake that this program speaks, from and to.
+#: The versions that this program speaks, lowest and highest; the handshake has none.
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
 #: The frames of the handshake are the same in all versions, and say so with this one.
 VERSION_OF_HANDSHAKE: Final = 0
 
 HEADER_BYTES: Final = 16
-#: The longest frame that anybody may send before it was welcomed.
+#: Maximum size of a frame from a peer that has not been welcomed yet.
 HELLO_BYTES_MAX: Final = 8 * 2**10
 PARTS_MAX: Final = 8
 #: Frames up to this size are sent as one piece: copying is cheaper than one more piece to write.
 JOINED_BYTES_MAX: Final = 32 * 2**10
 
-#: From so many missing bytes on, the rest of a frame is received where it will stay.
+#: From this many missing bytes on, the rest of a frame is received in its final place.
 ROOM_BYTES_MIN: Final = 16 * 2**10
-#: Memory is reserved for an unfinished frame up to so many times what has come of it.
+#: Memory reserved for an unfinished frame is at most this many times the received bytes.
 RESERVE_TIMES: Final = 8
 
 _ALIGNMENT = 8
@@ -56,7 +56,7 @@ _NOTHING = memoryview(b"")
 
 
 class Kind(IntEnum):
-    """What a frame holds."""
+    """The kind of a frame."""
 
     HELLO = 0x01
     WELCOME = 0x02
@@ -77,6 +77,7 @@ class Kind(IntEnum):
     LINK_STATUS = 0x18
     SIDEWAYS = 0x19
     TOPICS_CREATED = 0x1A
+    LOG_KNOWN = 0x1B
 
     PUBLISH = 0x20
     SUBSCRIBE = 0x21
@@ -99,28 +100,29 @@ class Kind(IntEnum):
     REQUEST_REFUSED = 0x46
     TOPICS = 0x47
     STATUS_REPORT = 0x48
+    HORIZON = 0x49
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
 _HANDSHAKE: Final = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSE, Kind.CHALLENGE, Kind.PROOF})
 _ALIVE: Final = frozenset({Kind.PING, Kind.PONG, Kind.REFUSE})
 
-#: What may come from whom: pass one of these to a FrameReader.
+#: Which kinds a peer may send: pass one of these to a FrameReader.
 FROM_STRANGER: Final = frozenset({Kind.HELLO})
-#: A broker that was challenged proves that it knows the secret, and whoever it dialled has challenged it.
+#: A challenged broker proves that it knows the secret, and the broker it dialled has challenged it.
 FROM_CHALLENGED: Final = frozenset({Kind.PROOF, Kind.REFUSE})
 #: One that welcomes it instead is read, to be told that this proves nothing.
 FROM_CHALLENGER: Final = frozenset({Kind.CHALLENGE, Kind.WELCOME, Kind.REFUSE})
 FROM_BROKER: Final = _ALIVE | {kind for kind in Kind if 0x10 <= kind < 0x20}
 FROM_CLIENT: Final = _ALIVE | {kind for kind in Kind if 0x20 <= kind < 0x40}
 FROM_NODE: Final = _ALIVE | {kind for kind in Kind if 0x40 <= kind < 0x60}
-#: Whoever dials hears the answer to its hello, and what follows it, through one reader.
+#: The dialler reads the answer to its hello, and everything after it, through one reader.
 FROM_DIALED_BROKER: Final = FROM_BROKER | {Kind.WELCOME, Kind.CHALLENGE}
 FROM_DIALED_NODE: Final = FROM_NODE | {Kind.WELCOME}
 
 
 class Frame(NamedTuple):
-    """One frame. Its views keep the bytes alive that they were cut from."""
+    """One frame. Its views keep their buffer alive."""
 
     kind: Kind
     head: memoryview
@@ -128,7 +130,7 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Cuts what a peer sends into frames, however it is chopped up on the way.
+    """Splits a stream of bytes into frames, however it was fragmented.
 
     >>> reader = FrameReader(FROM_BROKER)
     >>> [data] = encode_frame(Kind.NACK, b"head", [b"part"])
@@ -143,27 +145,27 @@ class FrameReader:
     def __init__(self, kinds: frozenset[Kind], *, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._kinds = kinds
         self._bytes_max = bytes_max
-        #: Where a frame is put together whose end has not come yet, and how many bytes of it are there.
+        #: The buffer of the unfinished frame, and its number of received bytes.
         self._partial = _NOTHING
         self._have = 0
         self._broken: PeerError | None = None
 
     def allow(self, kinds: frozenset[Kind], *, bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """From now on these kinds may come, and frames of this size: the peer is known now."""
+        """Allow these kinds, and frames of this size: the peer is known now."""
         self._kinds = kinds
         self._bytes_max = bytes_max
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of an unfinished frame are kept."""
+        """Number of bytes of an unfinished frame that are kept."""
         return self._have
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """The frames that are complete now. Bytes that may change later are copied first.
+        """The frames that are now complete. Bytes that may change later are copied first.
 
-        Raises PeerError when this is no frame that may come here: close the connection. The frames that
-        came with the bad one are lost, as if the connection had broken a moment earlier; the reader
-        gives the same error for ever.
+        Raises PeerError for a frame that is invalid or not allowed here: close the connection. The frames
+        that arrived with the bad one are lost, as if the connection had broken a moment earlier; the reader
+        raises the same error from then on.
         """
         if self._broken is not None:
             raise self._broken
@@ -174,16 +176,16 @@ class FrameReader:
             raise
 
     def room(self) -> memoryview | None:
-        """Where the rest of a large unfinished frame may be received into, None when there is no such frame.
+        """Where to receive the rest of a large unfinished frame; None when there is no such frame.
 
-        So its bytes are never copied. Tell `filled` how many came; until then, nothing else may be called.
+        This avoids copying its bytes. Call `filled` with the number received; until then, call nothing else.
         """
         if self._have < HEADER_BYTES or self._broken is not None:
             return None
         try:
             size = self._size(self._partial, 0)
         except PeerError:
-            # It may not come any more since the last `allow`: `feed` refuses it.
+            # It is no longer allowed since the last `allow`: `feed` refuses it.
             return None
         if size - self._have < ROOM_BYTES_MIN:
             return None
@@ -191,7 +193,7 @@ class FrameReader:
         return self._partial[self._have :]
 
     def filled(self, count: int) -> list[Frame]:
-        """So many bytes were received into `room`: the frame, if that was the last of it."""
+        """This many bytes were received into `room`; returns the frame, if that completes it."""
         self._have += count
         frames: list[Frame] = []
         try:
@@ -233,7 +235,7 @@ class FrameReader:
         return frames
 
     def _complete(self, view: memoryview, frames: list[Frame]) -> int:
-        """Add to the unfinished frame what is missing; says how many bytes were taken."""
+        """Complete the unfinished frame; returns how many bytes were used."""
         taken = 0
         if self._have < HEADER_BYTES:
             taken = self._put(view[: HEADER_BYTES - self._have], HEADER_BYTES)
@@ -246,7 +248,7 @@ class FrameReader:
         return taken
 
     def _put(self, data: memoryview, size: int) -> int:
-        """Add bytes to the unfinished frame, of which `size` are known to come; says how many they were."""
+        """Add bytes to the unfinished frame, of which `size` are expected; returns how many were added."""
         have = self._have + len(data)
         self._reserve(have, size)
         self._partial[self._have : have] = data
@@ -254,21 +256,21 @@ class FrameReader:
         return len(data)
 
     def _reserve(self, wanted: int, size: int) -> None:
-        """Have space for `wanted` bytes of a frame of `size`, and for no more than a few times that many."""
+        """Reserve space for `wanted` bytes of a frame of `size`, and for at most a few times that many."""
         if wanted > len(self._partial):
             grown = np.empty(min(size, RESERVE_TIMES * wanted), dtype=np.uint8).data
             grown[: self._have] = self._partial[: self._have]
             self._partial = grown
 
     def _finish(self, size: int, frames: list[Frame]) -> None:
-        """Give out the unfinished frame when all of it is there."""
+        """Return the unfinished frame once it is complete."""
         if self._have == size:
             whole = self._partial.toreadonly()
             self._partial, self._have = _NOTHING, 0
             frames.append(_frame(whole))
 
     def _size(self, data: memoryview, at: int) -> int:
-        """How many bytes the frame that begins here has, once its header is found to be in order."""
+        """The size of the frame that begins here, after checking its header."""
         magic, version, number, length, head, parts, zero = _HEADER.unpack_from(data, at)
         if magic != MAGIC:
             _check_magic(memoryview(data)[at:])
@@ -284,12 +286,12 @@ class FrameReader:
                 f"{versions_text(VERSION_MIN, VERSION_MAX)}: upgrade the older of the two",
             )
         if kind is None or kind not in self._kinds:
-            raise PeerError("E213", f"a frame of kind {_kind_text(number)} may not come here, or not yet")
+            raise PeerError("E213", f"a frame of kind {_kind_text(number)} is not allowed here, or not yet")
         size = HEADER_BYTES + int(length)
         if size > self._bytes_max:
             raise PeerError(
                 "E212",
-                f"a {kind.name} frame of {size} bytes is announced, at most {self._bytes_max} may come",
+                f"a {kind.name} frame of {size} bytes was announced, at most {self._bytes_max} are allowed",
             )
         if parts > PARTS_MAX or zero or head > length or size % _ALIGNMENT:
             raise PeerError("E214", f"the header of a {kind.name} frame contradicts itself")
@@ -305,7 +307,7 @@ def encode_frame(kind: Kind, head: bytes, parts: Sequence[Part] = ()) -> list[Pa
         table += _PADDING[4]
     start = [table, head, _PADDING[-len(head) % _ALIGNMENT]]
     size = HEADER_BYTES + sum(map(len, start)) + sum(each + -each % _ALIGNMENT for each in lengths)
-    # What may be large is cut into several frames before it comes here.
+    # Large contents are split into several frames before they get here.
     assert size <= FRAME_BYTES_MAX, f"a {kind.name} frame of {size} bytes"
     version = VERSION_OF_HANDSHAKE if kind in _HANDSHAKE else VERSION_MAX
     header = _HEADER.pack(MAGIC, version, kind, size - HEADER_BYTES, len(head), count, 0)
@@ -327,7 +329,7 @@ def versions_text(low: int, high: int) -> str:
 
 
 def _frame(view: memoryview) -> Frame:
-    """The frame that fills `view`, whose header is in order."""
+    """The frame that fills `view`, whose header is valid."""
     _, _, number, _, head, count, _ = _HEADER.unpack_from(view)
     kind = _KINDS[number]
     at = HEADER_BYTES + (count + count % 2) * 4
@@ -360,7 +362,7 @@ def _check_magic(data: memoryview) -> None:
         guess = "it looks like HTTP"
     else:
         guess = "is this the right port, with TLS on both sides or on neither?"
-    raise PeerError("E210", f"this is no Gapless frame: it begins with {start!r}; {guess}")
+    raise PeerError("E210", f"this is not a Gapless frame: it begins with {start!r}; {guess}")
 
 
 def _kind_text(number: int) -> str:

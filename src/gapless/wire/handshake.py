@@ -1,12 +1,11 @@
 """How does a connection begin, and is the other side still there?
 
-Whoever dials says Hello and waits. The answer is Welcome, which names the version that both speak, or
-Refuse, which says why not. Refuse may also come later: it is always the last frame of its sender. The
-frames of the handshake never change, so that even programs years apart can tell each other why they
-cannot talk.
+The dialler sends Hello and waits. The answer is Welcome, which names the version that both speak, or Refuse,
+which says why not. Refuse may also come later: it is always the last frame of its sender. The frames of the
+handshake never change, so that even programs that are years apart can tell each other why they cannot talk.
 
-Where brokers share a secret, two frames come between Hello and Welcome: the one that was dialled sends a
-Challenge and the one that dialled a Proof. `gapless.wire.proof` says what is in them.
+Where brokers share a secret, two frames come between Hello and Welcome: the acceptor sends a Challenge and
+the dialler a Proof. `gapless.wire.proof` says what is in them.
 
 Implements docs/wire.md, section 3.
 """
@@ -28,7 +27,7 @@ from gapless.wire.frames import VERSION_MAX, VERSION_MIN, Frame, Kind, Part, enc
 
 
 class Role(Enum):
-    """What the one that dials is."""
+    """The role of the dialler."""
 
     BROKER = "broker"
     CLIENT = "client"
@@ -36,17 +35,17 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The first frame of whoever dials."""
+    """The first frame of the dialler."""
 
     role: Role
-    #: The id of the broker, or a name by which people know the client.
+    #: The id of the broker, or a client's name, for people.
     name: str
     #: Of `network_fingerprint`; empty from a client, which need not know the network.
     network: str = ""
     #: The version of the program, for people.
     software: str = ""
     token: str | None = None
-    #: Of a broker that has the network's secret: bytes that it has never sent before; else empty.
+    #: From a broker that has the network's secret: bytes that it has never sent before; otherwise empty.
     nonce: bytes = b""
     version_min: int = VERSION_MIN
     version_max: int = VERSION_MAX
@@ -70,7 +69,7 @@ class Refuse:
 
     code: str
     message: str
-    #: Whether dialling again later may help.
+    #: Whether a later retry may help.
     retry: bool = False
 
 
@@ -90,13 +89,13 @@ class Pong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """The answer to the Hello of a broker where brokers share a secret: show that you know it, as I do."""
+    """The answer to a broker's Hello where brokers share a secret: prove that you know it, as I do."""
 
     #: The broker that answers.
     name: str
     #: Bytes that it has never sent before.
     nonce: bytes
-    #: That it knows the secret.
+    #: Proves that it knows the secret.
     proof: bytes
 
 
@@ -108,7 +107,7 @@ class Proof:
 
 
 LinkMessage: TypeAlias = Hello | Welcome | Refuse | Ping | Pong | Challenge | Proof
-#: How many bytes a nonce and a proof have.
+#: Size of a nonce and of a proof, in bytes.
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 
@@ -118,7 +117,7 @@ _Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 _Proven = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
-# These are maps with names, so that a program of any age finds the fields that it knows.
+# These are maps, so that a program of any version finds the fields that it knows.
 class _Hello(msgspec.Struct, frozen=True):
     role: Role
     name: Name
@@ -171,7 +170,7 @@ def encode_link(message: LinkMessage) -> list[Part]:
     """A message of the handshake, a ping or a pong, as a frame."""
     match message:
         case Hello(nonce=nonce):
-            # Without a secret it is the frame that it always was.
+            # Without a secret the frame is the same as ever.
             said = msgspec.to_builtins(message, builtin_types=(bytes,))
             return encode_frame(Kind.HELLO, _encode(said if nonce else _without(said, "nonce")))
         case Challenge():
@@ -220,7 +219,7 @@ def decode_link(frame: Frame) -> LinkMessage:
 
 
 def check_hello(hello: Hello, network: str) -> int:
-    """The version to speak with whoever said this. `network` is the fingerprint of our own.
+    """The version to speak with this peer. `network` is our own fingerprint.
 
     Raises PeerError: answer it with a Refuse of its code and message, and close.
     """
@@ -250,7 +249,7 @@ def check_welcome(welcome: Welcome, network: str = "") -> None:
 def network_fingerprint(network: Network) -> str:
     """What two brokers must agree on before they talk: cells, links, topics, pubends and edges.
 
-    What was created since is no part of it: brokers tell each other. Parameters may differ for a while, so
+    Topics created since are not part of it: brokers tell each other. Parameters may differ for a while, so
     that they can be changed one broker at a time.
     """
     network = network.described or network

@@ -1,9 +1,9 @@
-"""How do two brokers convince each other that both know the network's secret, without saying it?
+"""How do two brokers prove to each other that both know the network's secret, without sending it?
 
-Each makes a *nonce*, bytes that nobody can foresee. A proof is an HMAC, keyed with the secret, over
-everything that the two have agreed on: both nonces, both names, the network, the versions that were offered,
-and which of the two proves it. So it is of no use in another conversation (the nonces differ), to another
-broker (the names do), or sent back to whoever made it (the side does).
+Each makes a *nonce*, unpredictable bytes. A proof is an HMAC, keyed with the secret, over everything that the
+two have agreed on: both nonces, both names, the network, the versions that were offered, and which of the two
+proves it. So it is useless in another conversation (the nonces differ), to another broker (the names do), or
+sent back to its maker (the side does).
 
 ```
 dialler   HELLO      role=broker, name=a, network, nonce A
@@ -12,13 +12,13 @@ dialler   PROOF      proof that the dialler knows it
 acceptor  WELCOME
 ```
 
-The dialler believes nothing before the challenge proves it and gives its own proof only then; the acceptor
+The dialler believes nothing before the challenge is verified, and only then sends its own proof; the acceptor
 lets the dialler displace nobody and tells it nothing before the proof. A side that has the secret does not
-talk with one that leaves the challenge out.
+talk to one that skips the challenge.
 
-This says who is there when a connection begins. It neither hides nor seals what follows: TLS does.
+This authenticates the start of a connection. It neither encrypts nor protects what follows: TLS does.
 
-Implements docs/wire.md, section 3. Nonces are the host's.
+Implements docs/wire.md, section 3. The host supplies the nonces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import msgspec
 from gapless.errors import PeerError
 from gapless.wire.handshake import NONCE_BYTES, Challenge, Hello, Proof, Welcome
 
-#: What the proofs of this program begin with. Another way to prove it gets another one.
+#: The prefix of the proofs of this version. Another scheme gets another prefix.
 _LABEL = "gapless link 1"
 _DIALLER, _ACCEPTOR = "dialler", "acceptor"
 
@@ -41,12 +41,12 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class NetworkSecret:
-    """What all brokers of a network know and nobody else does. It shows itself to nobody who prints it."""
+    """The secret shared by all brokers of a network. Its `repr` does not reveal it."""
 
     key: bytes = field(repr=False)
 
     def proof(self, side: str, hello: Hello, acceptor: str, nonce: bytes) -> bytes:
-        """That this side of the conversation that began with `hello` knows the secret."""
+        """Proves that this side of the conversation begun with `hello` knows the secret."""
         said = [
             *(_LABEL, side, hello.network, hello.role.value, hello.name, acceptor),
             *(hello.version_min, hello.version_max, hello.nonce, nonce),
@@ -55,10 +55,10 @@ class NetworkSecret:
 
 
 class Dialling:
-    """The side that dials. Without a secret there is nothing to prove, and nothing may be asked for."""
+    """The side that dials. Without a secret there is nothing to prove, and no proof may be demanded."""
 
     def __init__(self, secret: NetworkSecret | None, hello: Hello, acceptor: str) -> None:
-        """`hello` has a fresh nonce if there is a secret; `acceptor` is who should be there."""
+        """`hello` has a fresh nonce if there is a secret; `acceptor` is the expected name."""
         assert (secret is None) == (not hello.nonce), "a nonce goes with a secret"
         self._secret = secret
         self._hello = hello
@@ -66,7 +66,7 @@ class Dialling:
         self._is_proven = secret is None
 
     def challenged(self, challenge: Challenge) -> Proof:
-        """The answer to a challenge that proves who sent it. Raises PeerError."""
+        """The answer to a challenge, after verifying its proof. Raises PeerError."""
         if self._secret is None:
             raise PeerError(
                 "E227",
@@ -84,7 +84,7 @@ class Dialling:
         return Proof(proof=self._secret.proof(_DIALLER, self._hello, self._acceptor, challenge.nonce))
 
     def welcomed(self, welcome: Welcome) -> None:
-        """Raise PeerError when the acceptor welcomes us and has proved nothing."""
+        """Raise PeerError when the acceptor welcomes us without having proved anything."""
         if not self._is_proven:
             raise PeerError(
                 "E227",
@@ -97,7 +97,7 @@ class Answering:
     """The side that was dialled, where there is a secret."""
 
     def __init__(self, secret: NetworkSecret, hello: Hello, acceptor: str, nonce: bytes) -> None:
-        """`nonce` is fresh. Raises PeerError when the dialler takes no part in this."""
+        """`nonce` is fresh. Raises PeerError when the dialler does not take part."""
         assert len(nonce) == NONCE_BYTES, len(nonce)
         if not hello.nonce:
             raise PeerError(

@@ -1,9 +1,9 @@
-"""How does one event travel alone? As a short array of values, encoded once, whoever gets it.
+"""How does a single event travel? As a short array of values, encoded once for all recipients.
 
 An Arrow message takes about 400 bytes and several microseconds before its first value. That is nothing for
-500 rows and everything for one. So a row can also be a MessagePack array with a value for each column: it
-is made once per row, copied into the frame of every subscriber that wants it, and becomes Python values in
-one step at the other end.
+500 rows and everything for one. So a row can also be a MessagePack array with a value for each column: it is
+made once per row, copied into the frame of every subscriber that gets it, and decoded to Python values in one
+step.
 
 Implements docs/wire.md, section 6.
 """
@@ -28,7 +28,7 @@ from gapless.model.schema import Schema
 from gapless.wire.codec import unreadable
 from gapless.wire.frames import Frame, Part
 
-#: Decimals have 38 digits, 9 of them behind the point.
+#: Decimals have 38 digits, 9 of them after the point.
 _DECIMAL_STOP = Decimal(10) ** 29
 _DECIMAL_EXPONENT_MIN = -9
 
@@ -72,7 +72,7 @@ class RowFormat:
         ]
 
     def encoded(self, batch: EventBatch) -> Sequence[bytes]:
-        """Each row as bytes, which it may be already."""
+        """Each row as bytes; packed rows are returned as they are."""
         return self.encode(batch.columns) if batch.packed is None else batch.packed.rows
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
@@ -85,8 +85,7 @@ class RowFormat:
     def unpacked(self, frame: Frame) -> PackedRows:
         """The rows in the two parts of a frame: the length of each, and their bytes. Raises PeerError.
 
-        Each is decoded, and encoded anew: then it is written as this program would have written it, and as
-        short as that.
+        Each is decoded and encoded again, so that it has this program's canonical, shortest form.
         """
         lengths, data = frame.parts
         count = len(lengths) // 4
@@ -108,7 +107,8 @@ class RowFormat:
             return self._completed(values) if self._special else values
         except (ValueError, RecursionError) as error:
             raise PeerError(
-                "E216", f"a row of topic '{self.schema.topic}' is not of its schema, or is damaged: {error}"
+                "E216",
+                f"a row of topic '{self.schema.topic}' does not have its schema, or is damaged: {error}",
             ) from error
 
     def _completed(self, values: tuple[object, ...]) -> tuple[object, ...]:

@@ -19,7 +19,13 @@ def regressions() -> list[tuple[int, str]]:
     return found
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["plain conditions", "all conditions"])
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pytest.param(True, id="plain conditions", marks=pytest.mark.long),
+        pytest.param(False, id="all conditions"),
+    ],
+)
 @pytest.mark.parametrize(("seed", "cause"), regressions())
 def test_a_seed_that_failed_once_passes(seed: int, cause: str, plain: bool) -> None:
     result = run(seed, plain=plain)

@@ -17,9 +17,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gapless.cli import match as match_command
-from gapless.cli import match_files
+from gapless.cli.files import formats
+from gapless.cli.files.cells import cell, fitted, kind_of_arrow, row_text
 from gapless.cli.main import app, main
-from gapless.cli.match_cells import cell, fitted, kind_of_arrow, row_text
 from gapless.content.xml.document import DOCUMENT_BYTES_MAX
 from gapless.model.schema import COLUMN_TYPES
 
@@ -100,7 +100,7 @@ def test_a_condition_that_reads_no_column_sees_every_row(gapless: Command, trade
 def test_a_file_is_read_in_pieces_that_do_not_show(
     gapless: Command, trades: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(match_files, "CHUNK_ROWS_MAX", 1)
+    monkeypatch.setattr(formats, "PIECE_ROWS_MAX", 1)
     # The type comes from the first piece alone, in which `volume` is a number.
     answer = gapless("--where", "volume IS NULL", trades)
     assert answer.out.splitlines() == LINES[2:]
@@ -184,7 +184,7 @@ def test_each_xml_file_is_a_document(
     files = ("one.xml", "two.xml", "three.xml")
     answer = gapless("--where", "/a/b[@p > 5]", *files)
     assert answer == Answer(0, "one.xml\n", "1 of 3 rows match: XPATH(document, '/a/b[@p > 5]')\n")
-    monkeypatch.setattr(match_files, "CHUNK_BYTES_MAX", 1)
+    monkeypatch.setattr(formats, "PIECE_BYTES_MAX", 1)
     answer = gapless("--where", "NOT XPATH(document, '//b') AND XPATH(document, '/a[. = \"ü\"]')", *files)
     assert answer.out == "two.xml\n"
 
@@ -516,8 +516,8 @@ def test_refusals_are_one_line(
 def test_a_row_that_cannot_be_read_is_named(
     gapless: Command, tmp_path: Path, arguments: list[str], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(match_files, "CHUNK_BYTES_MAX", 12)
-    monkeypatch.setattr(match_files, "LINE_BYTES_MAX", 30)
+    monkeypatch.setattr(formats, "PIECE_BYTES_MAX", 12)
+    monkeypatch.setattr(formats, "LINE_BYTES_MAX", 30)
     (tmp_path / "late.jsonl").write_text('{"n": 1}\n{"n": 2}\n{"n": 2.5}\n')
     (tmp_path / "late.csv").write_text("n\n1\n2\n3\n4\n5\n6\n7\nx\n")
     (tmp_path / "days.csv").write_text("day\n2026-01-31\nsoon\n")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gapless.cli.lazy import load
 from gapless.cli.main import COMMANDS
-from gapless.cli.nodes import OPTIONS, Door, Node, Nodes, Pass, dials
+from gapless.cli.nodes import OPTIONS, Credentials, NodeOptions, NodesOptions, Pass, dials
 
 #: Commands of Spark read in bulk, which knows no client certificates; `--to` of `history` is a time.
 BULK = {"pipeline": ["token", "ca"], "history": ["token", "ca"]}
@@ -40,10 +40,14 @@ def test_whoever_shows_a_token_has_all_options_of_the_door_in_one_order() -> Non
 @pytest.mark.parametrize(
     ("kind", "line", "expected"),
     [
-        (Node, "", Node()),
-        (Node, "--to gapless://a:1 --token t --tls", Node(to="gapless://a:1", token="t", tls=True)),
-        (Nodes, "--to gapless://a:1 --to b", Nodes(to=["gapless://a:1", "b"])),
-        (Door, "--certificate c --key k", Door(certificate=Path("c"), key=Path("k"))),
+        (NodeOptions, "", NodeOptions()),
+        (
+            NodeOptions,
+            "--to gapless://a:1 --token t --tls",
+            NodeOptions(to="gapless://a:1", token="t", tls=True),
+        ),
+        (NodesOptions, "--to gapless://a:1 --to b", NodesOptions(to=["gapless://a:1", "b"])),
+        (Credentials, "--certificate c --key k", Credentials(certificate=Path("c"), key=Path("k"))),
         (Pass, "--ca a", Pass(ca=Path("a"))),
     ],
 )

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapless.cli import pub_rows
-from gapless.cli.pub_rows import RowReader, format_of, line_pieces
+from gapless.cli.files import formats
+from gapless.cli.files.formats import format_of, line_blocks
+from gapless.cli.pub.rows import RowReader
 from gapless.errors import UsageError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
@@ -32,8 +33,10 @@ def read(pieces: Any) -> tuple[list[dict[str, Any]], UsageError | None]:
     return rows, None
 
 
-def lines(text: str) -> tuple[list[dict[str, Any]], UsageError | None]:
-    return read(line_pieces(io.BytesIO(text.encode()), RowReader(SCHEMA), "file.jsonl"))
+def lines(file: str | io.BytesIO) -> tuple[list[dict[str, Any]], UsageError | None]:
+    reader = RowReader(SCHEMA)
+    opened = io.BytesIO(file.encode()) if isinstance(file, str) else file
+    return read(piece for block in line_blocks(opened) for piece in reader.lines(block, "file.jsonl"))
 
 
 def test_what_a_line_leaves_out_is_null_and_digits_are_kept() -> None:
@@ -54,9 +57,9 @@ def test_what_a_line_leaves_out_is_null_and_digits_are_kept() -> None:
         ("{}", "E112", "column 'n' is missing"),
         ('{"n": 1, "at": "monday"}', "E158", "column 'at' (timestamp): \"monday\" is not a time"),
         ('{"n": 1, "m": 2}', "E111", "topic 't' has no column 'm': it has n, text, price, at"),
-        ('{"n": 1', "E158", "is not JSON"),
-        ("[1]", "E158", "is not a JSON object"),
-        ("[" * 100_000, "E158", "is not JSON"),
+        ('{"n": 1', "E158", "not JSON"),
+        ("[1]", "E158", "not an object"),
+        ("[" * 100_000, "E158", "not JSON"),
     ],
 )
 def test_a_bad_line_is_named_and_what_is_before_it_is_read(line: str, code: str, reason: str) -> None:
@@ -69,9 +72,9 @@ def test_a_bad_line_is_named_and_what_is_before_it_is_read(line: str, code: str,
 
 
 def test_a_line_without_end_is_refused_without_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pub_rows, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(formats, "LINE_BYTES_MAX", 100)
     file = io.BytesIO(b'{"n": 1}\n' + b"x" * 10_000_000)
-    rows, error = read(line_pieces(file, RowReader(SCHEMA), "file.jsonl"))
+    rows, error = lines(file)
     assert len(rows) == 1
     assert error is not None
     assert error.message == "file.jsonl line 2: a line has at most 100 bytes"
@@ -83,7 +86,7 @@ def test_pieces_of_any_size_read_the_same(kinds: list[str], rows_max: int) -> No
     texts = {"good": '{"n": 7}', "null": '{"n": null}', "blank": "", "misfit": '{"n": "x"}'}
     wrong = next((at for at, kind in enumerate(kinds) if kind in ("null", "misfit")), None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pub_rows, "PIECE_ROWS_MAX", rows_max)
+        patch.setattr(formats, "PIECE_ROWS_MAX", rows_max)
         rows, error = lines("".join(f"{texts[kind]}\n" for kind in kinds))
     assert len(rows) == kinds[:wrong].count("good")
     if wrong is None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gapless.cli.output.sheet import Sheet, share_lines
 from gapless.cli.reports import Answer, Place
-from gapless.cli.sheet import Sheet, share_lines
-from gapless.cli.sub_table import LiveTable
-from gapless.cli.top_view import frame
+from gapless.cli.sub.table import LiveTable
+from gapless.cli.top.screen import frame
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 
@@ -99,7 +99,7 @@ def test_the_longest_sheets_are_cut_first(lines: int, shown: list[int]) -> None:
 
 def test_a_wide_topic_is_shown_as_whole_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
-    monkeypatch.setattr("gapless.cli.sub_table.table_console", lambda: console)
+    monkeypatch.setattr("gapless.cli.sub.table.table_console", lambda: console)
     columns = {f"column_{at}": "string" for at in range(12)}
     schema = Schema.parse(TopicId("wide"), columns)
     live = LiveTable(schema, names=False)

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from gapless.cli import sim_demo
 from gapless.cli.main import app
-from gapless.cli.sim_figures import draw
-from gapless.cli.sim_measures import as_json, consolidation, is_good, rows
-from gapless.cli.sim_scenario import SCENARIOS, overridden, table
+from gapless.cli.sim.scenario import SCENARIOS, overridden, table
+from gapless.demo import simulated as sim_demo
+from gapless.figures.failures import draw
+from gapless.figures.measures import as_json, consolidation, is_good, rows
 from gapless.sim import paper
 from gapless.sim.checkers import Violation
 from gapless.sim.paper import EXPERIMENTS, PAPER_PARAMETERS, Latency, Nack, PaperResult

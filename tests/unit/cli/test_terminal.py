@@ -6,8 +6,8 @@ import json
 import sys
 import unicodedata
 
-from gapless.cli.match_cells import row_text
-from gapless.cli.terminal import CONTROLS, tame
+from gapless.cli.files.cells import row_text
+from gapless.cli.output.terminal import CONTROLS, tame
 
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 

@@ -53,7 +53,7 @@ def test_two_tokens_are_never_the_same() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["desk"], "E151 a token without rights"),
+        (["desk"], "E151 a token needs rights"),
         (["a b", "--admin"], "E150 NAME takes"),
         (["desk", "--publish", ""], "E150 a pattern is empty"),
     ],

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from gapless.cli import view_watch
+from gapless.cli.view import watch as view_watch
 from gapless.embedding import embedded
 from tests.integration.relations import SALES, STOCK, Shown
 
@@ -20,7 +20,7 @@ def test_a_table_moves_and_what_has_changed_is_bright() -> None:
     console = Console(file=seen, force_terminal=True, width=60, height=20, color_system="standard")
 
     async def story() -> None:
-        async with embedded() as client:
+        async with embedded(spark=False) as client:
             await client.create_topic("sales", SALES)
             shown = Shown(client, await client.create_view("stock", STOCK))
             await shown.show([{"item": "ticket", "total": 3}], {"sales": {"sales-node": 1769860800000000}})

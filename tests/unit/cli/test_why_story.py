@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gapless.cli.why_story import Question, Story, told, typed_row
+from gapless.cli.why.story import Question, Story, told, typed_row
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from gapless.client import Event, Options, Subscription
-from gapless.client.subscription import AckMode
+from gapless.client.options import AckMode
 from gapless.errors import ContentError, LinkError, UsageError
 from gapless.model.ids import PubendId
 from gapless.protocol.events import Order
@@ -282,7 +282,7 @@ def test_credit_is_granted_for_what_the_program_takes() -> None:
 
 
 def test_a_node_that_ignores_credit_altogether_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapless.client.subscription.EXCESS_ROWS_MAX", 3)
+    monkeypatch.setattr("gapless.protocol.sessions.subscriber.EXCESS_ROWS_MAX", 3)
 
     async def story() -> None:
         async with (

@@ -15,7 +15,7 @@ from gapless.content.condition import EVERYTHING, NOTHING
 from gapless.content.evaluate import mask
 from gapless.content.language import parse_condition
 from gapless.content.rows import Rows
-from gapless.content.sql import parse_sql
+from gapless.content.sql.parse import parse_sql
 from gapless.errors import ContentError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema

@@ -47,7 +47,7 @@ def test_a_condition_that_was_added_twice_goes_when_it_was_removed_twice() -> No
     assert not selection.mask(BATCH).any()
 
 
-def test_what_two_conditions_share_stays_while_one_of_them_is_there() -> None:
+def test_shared_parts_stay_while_one_condition_uses_them() -> None:
     one, other = parse_condition("i = 3 OR i = 5 AND j > 1", BOTH), parse_condition("i = 3 OR j = 7", BOTH)
     batch = EventBatch.of(range(4), {"i": [3, 5, 5, 0], "j": [0, 0, 2, 7]})
     selection = Selection([one, other])

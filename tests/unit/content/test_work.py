@@ -8,20 +8,20 @@ from itertools import islice
 
 import pytest
 
-from gapless.content import forest as forest_module
-from gapless.content import sql_tokens
 from gapless.content.condition import Condition
 from gapless.content.cost import MATCHING_COST_MAX, matching_cost
-from gapless.content.cover import COVER_WORK_MAX, covers
+from gapless.content.covering import forest as forest_module
+from gapless.content.covering.cover import COVER_WORK_MAX, covers
+from gapless.content.covering.forest import PLACE_WORK_MAX, Forest
+from gapless.content.covering.verdict import Cover
+from gapless.content.covering.work import UNBOUNDED, OutOfWorkError, Work
 from gapless.content.domain import Domain
-from gapless.content.forest import PLACE_WORK_MAX, Forest
 from gapless.content.language import WRITTEN_CHARACTERS_MAX, parse_condition
 from gapless.content.size import written_size
-from gapless.content.sql import SMALL_CHARACTERS
-from gapless.content.sql_tokens import WRITTEN_TOKENS_MAX
-from gapless.content.terms import Column
-from gapless.content.verdict import Cover
-from gapless.content.work import UNBOUNDED, OutOfWorkError, Work
+from gapless.content.sql import tokens as sql_tokens
+from gapless.content.sql.parse import SMALL_CHARACTERS
+from gapless.content.sql.tokens import WRITTEN_TOKENS_MAX
+from gapless.content.terms import ColumnTerm
 from gapless.errors import ContentError
 from tests.hostile.conditions import LISTS, REFUSED, SCHEMA, SHAPES, largest, worst
 
@@ -31,7 +31,7 @@ def read(text: str) -> Condition:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_froze_a_node_is_refused(what: str) -> None:
+def test_conditions_that_froze_a_node_are_refused(what: str) -> None:
     with pytest.raises(ContentError) as caught:
         read(REFUSED[what])
     assert caught.value.code in ("E124", "E164", "E172")
@@ -198,7 +198,7 @@ def test_a_wider_condition_takes_over_from_one_that_leaves() -> None:
     forest.check()
 
 
-def test_without_work_every_condition_is_maximal_until_somebody_looks() -> None:
+def test_without_work_every_condition_is_maximal_until_settled() -> None:
     forest = Forest()
     conditions = [read(f"i0 > {at}") for at in range(5)]
     for condition in conditions:
@@ -221,7 +221,7 @@ def test_a_table_of_outlines_has_a_bounded_number_of_arrays() -> None:
     assert not forest.add(read("i0 * 75 > 4 AND i1 = 3"))
     for condition in conditions:
         forest.remove(condition)
-    assert list(forest._roots._all._lows) == [Column("i1", "int", nullable=False)]
+    assert list(forest._roots._all._lows) == [ColumnTerm("i1", "int", nullable=False)]
     forest.check()
 
 
@@ -245,9 +245,9 @@ def test_the_cost_of_matching_counts_what_no_index_finds() -> None:
 
 #: Every shape, little work, and a line for each change with what is left of it.
 _HISTORY = """
-from gapless.content.forest import Forest
+from gapless.content.covering.forest import Forest
 from gapless.content.language import parse_condition
-from gapless.content.work import Work
+from gapless.content.covering.work import Work
 from tests.hostile.conditions import SCHEMA, SHAPES
 forest = Forest()
 for shape in SHAPES.values():
@@ -262,7 +262,7 @@ while not forest.is_settled:
 """
 
 
-def test_work_is_counted_alike_in_every_process() -> None:
+def test_work_is_counted_identically_in_every_process() -> None:
     """Sets have another order in each: nothing that is counted may follow it."""
     histories = {
         subprocess.run(

@@ -21,13 +21,13 @@ class Computed:
         Computed.alive -= 1
 
 
-def test_what_was_computed_is_shared_by_all_who_look_soon() -> None:
+def test_recent_results_of_a_batch_are_shared() -> None:
     looked_at = [EventBatch.of([tick], {"a": [tick]}) for tick in range(KEPT_BATCHES_MAX)]
     made = [each.derived(Computed) for each in looked_at]
     assert [each.derived(Computed) for each in looked_at] == made
 
 
-def test_batches_that_are_held_for_long_do_not_hold_what_was_computed_from_them() -> None:
+def test_old_batches_drop_their_cached_results() -> None:
     held = [EventBatch.of([tick], {"a": [tick]}) for tick in range(10 * KEPT_BATCHES_MAX)]
     for each in held:
         each.derived(Computed)
@@ -37,7 +37,7 @@ def test_batches_that_are_held_for_long_do_not_hold_what_was_computed_from_them(
     assert sum(bool(each._arrays) for each in held) <= KEPT_BATCHES_MAX
 
 
-def test_of_large_batches_fewer_keep_what_was_computed() -> None:
+def test_fewer_large_batches_keep_their_cached_results() -> None:
     ticks = [*range(KEPT_ROWS_MAX // 2)]
     for each in [EventBatch.of(ticks, {"a": ticks}) for _ in range(4)]:
         each.derived(Computed)
@@ -45,7 +45,7 @@ def test_of_large_batches_fewer_keep_what_was_computed() -> None:
     assert Computed.alive <= 2
 
 
-def test_packed_rows_that_are_held_for_long_are_not_held_as_columns_too() -> None:
+def test_old_packed_rows_drop_their_columns() -> None:
     held = [batch(number) for number in range(3 * KEPT_BATCHES_MAX)]
     for each in held:
         assert each.columns.num_rows == 1
@@ -53,12 +53,12 @@ def test_packed_rows_that_are_held_for_long_are_not_held_as_columns_too() -> Non
     assert held[0].columns.column("a").to_pylist() == [0]
 
 
-def test_no_more_than_so_many_batches_become_one() -> None:
+def test_the_number_of_joined_batches_is_bounded() -> None:
     small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(5)]
     assert [len(each) for each in gathered(small, 100, 10_000, parts_max=2)] == [2, 2, 1]
 
 
-def test_whoever_wants_the_same_batches_joined_gets_the_same_batch() -> None:
+def test_joining_the_same_batches_again_gives_the_same_batch() -> None:
     last = LastJoined()
     small = [EventBatch.of([tick], {"a": [tick]}) for tick in range(4)]
     first = last.joined(small[:2])

@@ -89,7 +89,7 @@ def test_the_limits_of_all_hops_follow_from_the_largest_event() -> None:
 
 @pytest.mark.parametrize("kind", COLUMN_TYPES)
 @pytest.mark.parametrize("nullable", [False, True])
-def test_no_form_adds_more_to_a_row_than_the_budget_says(kind: str, nullable: bool) -> None:
+def test_no_encoding_exceeds_the_budgeted_overhead(kind: str, nullable: bool) -> None:
     columns = {f"c{at}": kind + "?" * nullable for at in range(COLUMNS_MAX)}
     schema = Schema.parse(TopicId("t"), columns)
     batch = one_row(schema)
@@ -99,7 +99,7 @@ def test_no_form_adds_more_to_a_row_than_the_budget_says(kind: str, nullable: bo
 
 
 @pytest.mark.parametrize("more", [-1, 0])
-def test_an_event_at_the_limit_fits_every_form(more: int) -> None:
+def test_an_event_at_the_limit_fits_every_encoding(more: int) -> None:
     schema = Schema.parse(TopicId("t"), {"a": "int", "b": "string?", "c": "binary"})
     batch = one_row(schema, b="x" * 1_000, c=bytes(EVENT_BYTES_MAX - 1_016 + more))
     assert event_sizes(batch.columns).tolist() == [EVENT_BYTES_MAX + more]
@@ -133,14 +133,14 @@ def skewed() -> EventBatch:
     return batch
 
 
-def test_rows_are_cut_by_what_they_weigh_and_not_by_their_number() -> None:
+def test_rows_are_split_by_size_and_not_by_number() -> None:
     batch = skewed()
     pieces = list(cut_to(batch, 250_000))
     assert EventBatch.joined(pieces) == batch
     assert all(len(piece.columns.serialize()) < 260_000 for piece in pieces)
 
 
-def test_what_is_left_of_a_batch_is_weighed_where_it_matters() -> None:
+def test_the_rest_of_a_batch_is_measured_where_it_matters() -> None:
     large = skewed().where(np.arange(4_008) < 8)
     assert large.nbytes < 3_000, "an estimate"
     assert not large.weighs_at_most(250_000)
@@ -149,12 +149,12 @@ def test_what_is_left_of_a_batch_is_weighed_where_it_matters() -> None:
     assert joined.nbytes > 400_000
 
 
-def test_one_row_is_never_cut() -> None:
+def test_one_row_is_never_split() -> None:
     batch = EventBatch.of([1], {"note": ["x" * 1_000]})
     assert list(cut_to(batch, 10)) == [batch]
 
 
-def test_packed_rows_are_weighed_as_they_are() -> None:
+def test_packed_rows_count_their_own_bytes() -> None:
     schema = Schema.parse(TopicId("t"), {"note": "string"}).arrow()
     rows = [msgspec.msgpack.encode(["x" * (100_000 if at < 2 else 1)]) for at in range(60)]
     batch = EventBatch(np.arange(60), PackedRows(schema, rows))

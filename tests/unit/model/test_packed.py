@@ -42,7 +42,7 @@ def test_a_batch_is_cut_and_picked_without_making_columns() -> None:
         assert part == EventBatch(np.array(numbers, dtype=np.int64), packed(*numbers).columns())
 
 
-def test_what_is_packed_and_what_is_not_become_columns_together() -> None:
+def test_packed_and_unpacked_rows_become_columns_together() -> None:
     mixed = put_together([packed(1), packed(2).columns()])
     assert isinstance(mixed, pa.RecordBatch)
     assert mixed == packed(1, 2).columns()

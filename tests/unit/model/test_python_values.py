@@ -33,7 +33,7 @@ def decimals(numbers: list[int | None], offset: int = 0) -> pa.Array:
     return whole.slice(offset)
 
 
-def test_times_beyond_the_calendar_survive_the_way_to_python_and_back() -> None:
+def test_times_beyond_the_calendar_survive_conversion() -> None:
     column = pa.array([*EDGES, None], pa.int64()).view(TIME)
     values = values_of(column)
     assert values[0] == np.datetime64(EDGES[0], "us")
@@ -44,14 +44,14 @@ def test_times_beyond_the_calendar_survive_the_way_to_python_and_back() -> None:
     assert rows_of(pa.record_batch({"sent": column}))[-2] == {"sent": values[-2]}
 
 
-def test_the_least_number_of_all_becomes_not_a_time_and_comes_back() -> None:
+def test_the_least_time_is_nat_and_survives_conversion() -> None:
     column = pa.array([-(2**63), 0], pa.int64()).view(TIME)
     values = values_of(column)
     assert np.isnat(values[0])
     assert column_of(values, TIME).equals(column)
 
 
-def test_the_least_decimal_survives_the_way_to_python_and_back() -> None:
+def test_the_least_decimal_survives_conversion() -> None:
     column = decimals([-(2**127), 5, None])
     assert values_of(column) == [LEAST_DECIMAL, Decimal("0.000000005"), None]
     assert column_of(values_of(column), DECIMAL).equals(column)
@@ -69,7 +69,7 @@ def test_a_decimal_fits_exactly_below_ten_to_the_power_of_its_digits(offset: int
     assert first_unfit_decimal(decimals([], offset)) is None
 
 
-def test_what_lies_below_a_null_is_no_decimal() -> None:
+def test_bytes_behind_a_null_are_not_a_decimal() -> None:
     present = pa.array([False, True])
     data = (-(2**127)).to_bytes(16, "little", signed=True) + bytes(16)
     column = pa.Array.from_buffers(DECIMAL, 2, [present.buffers()[1], pa.py_buffer(data)])

@@ -85,7 +85,7 @@ def test_every_kind_of_column_holds_its_values_and_nulls_where_allowed(kind: str
         ),
     ],
 )
-def test_a_schema_that_cannot_be_is_refused(columns: dict[str, str], complaint: str) -> None:
+def test_an_invalid_schema_is_refused(columns: dict[str, str], complaint: str) -> None:
     with pytest.raises(SchemaError) as caught:
         Schema.parse(TRADES, columns)
     assert (caught.value.code, caught.value.message) == ("E110", complaint)
@@ -110,7 +110,7 @@ def test_a_nullable_column_that_is_missing_is_null() -> None:
     assert checked.schema == SCHEMA.arrow()
 
 
-def test_no_rows_are_fine() -> None:
+def test_zero_rows_are_allowed() -> None:
     rows = pa.RecordBatch.from_pydict({"symbol": [], "price": []})
     checked = SCHEMA.checked(rows)
     assert (checked.num_rows, checked.schema) == (0, SCHEMA.arrow())

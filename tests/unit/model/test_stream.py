@@ -5,19 +5,19 @@ from random import Random
 import numpy as np
 
 from gapless.model.batch import EventBatch
-from gapless.model.stream import CHUNKS_APART_MAX, CHUNKS_JOINED, JOINED_BYTES_MAX, Rows
+from gapless.model.stream import CHUNKS_APART_MAX, CHUNKS_JOINED, JOINED_BYTES_MAX, StreamRows
 
 
 def small(tick: int) -> EventBatch:
     return EventBatch.of([tick], {"a": [tick], "b": [f"{tick}"]})
 
 
-def ticks(rows: Rows, start: int, stop: int) -> list[int]:
+def ticks(rows: StreamRows, start: int, stop: int) -> list[int]:
     return [tick for part in rows.between(start, stop) for tick in part.ticks.tolist()]
 
 
 def test_ten_thousand_single_rows_are_not_held_as_ten_thousand_batches() -> None:
-    rows = Rows()
+    rows = StreamRows()
     for tick in range(10_000):
         rows.add(small(tick))
     assert rows.chunks <= CHUNKS_APART_MAX + CHUNKS_JOINED + 10_000 // CHUNKS_JOINED
@@ -27,7 +27,7 @@ def test_ten_thousand_single_rows_are_not_held_as_ten_thousand_batches() -> None
 
 
 def test_large_batches_are_not_copied() -> None:
-    rows = Rows()
+    rows = StreamRows()
     large = [
         EventBatch.of([tick], {"a": [b"x" * JOINED_BYTES_MAX]})
         for tick in range(CHUNKS_APART_MAX + 2 * CHUNKS_JOINED)
@@ -37,9 +37,9 @@ def test_large_batches_are_not_copied() -> None:
     assert all(here is there for here, there in zip(rows.between(0, len(large)), large, strict=True))
 
 
-def test_rows_are_found_dropped_and_weighed_as_if_none_were_joined() -> None:
+def test_joining_chunks_changes_no_result() -> None:
     random = Random(5)
-    rows, kept = Rows(), set[int]()
+    rows, kept = StreamRows(), set[int]()
     after = 0
     for _ in range(30):
         for _ in range(400):

@@ -13,9 +13,10 @@ from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.schema import Schema
 from gapless.node import delivery as delivering
 from gapless.node.connection import Connection
-from gapless.node.delivery import Delivery, Reader
+from gapless.node.delivery import Delivery
 from gapless.protocol.effects import Deliver
 from gapless.protocol.events import DeliveryTaken, Event, SubscriberReady, SubscriberSlow
+from gapless.protocol.sessions.readers import Reader
 from gapless.wire.delivery import SharedColumns
 from gapless.wire.frames import FROM_CLIENT
 from gapless.wire.rows import RowFormat
@@ -38,10 +39,10 @@ def test_a_laggard_need_not_acknowledge_again_what_it_is_sent_again() -> None:
         delivery = Delivery({TOPIC: form}, {PUBEND: 0}, feed, waiting_max=16)
         connection = Connection(FROM_CLIENT, lambda _: None)  # type: ignore[arg-type, return-value]
         reader = Reader(SubscriptionId("alice"), TOPIC, 1, 0, True, connection, ((PUBEND,),))
-        delivery.enter(reader, {PUBEND: 10})
+        delivery.session.enter(reader, {PUBEND: 10})
         delivery.deliver(replace(_laggard(serial=6, ticks=[10, 20, 29]), laggard=False))
-        delivery.report_slow(reader)
-        delivery.acknowledged(reader, {PUBEND: 30})
+        delivery.perform(delivery.session.report_slow(reader))
+        delivery.perform(delivery.session.acknowledged(reader, {PUBEND: 30}))
         delivery.deliver(_laggard(serial=7, ticks=[10, 20]))
         assert DeliveryTaken(serial=7) not in fed, "a reader that is far behind would take the whole turn"
         await _a_turn()
@@ -49,7 +50,7 @@ def test_a_laggard_need_not_acknowledge_again_what_it_is_sent_again() -> None:
         delivery.deliver(_laggard(serial=8, ticks=[29, 30]))
         await _a_turn()
         assert fed[-1] == DeliveryTaken(serial=7)
-        delivery.acknowledged(reader, {PUBEND: 31})
+        delivery.perform(delivery.session.acknowledged(reader, {PUBEND: 31}))
         assert fed[-1] == DeliveryTaken(serial=8)
 
     asyncio.run(story())
@@ -76,12 +77,12 @@ def test_what_an_acknowledgement_brings_about_is_not_taken_by_it() -> None:
         delivery = Delivery({TOPIC: form}, {PUBEND: 0, other: 1}, feed, waiting_max=16)
         connection = Connection(FROM_CLIENT, lambda _: None)  # type: ignore[arg-type, return-value]
         reader = Reader(SubscriptionId("alice"), TOPIC, 1, 0, True, connection, ((PUBEND,), (other,)))
-        delivery.enter(reader, {PUBEND: 5, other: 5})
+        delivery.session.enter(reader, {PUBEND: 5, other: 5})
         delivery.deliver(_laggard(1, [10]))
         delivery.deliver(_laggard(2, [10], other))
-        delivery.acknowledged(reader, {PUBEND: 11, other: 11})
+        delivery.perform(delivery.session.acknowledged(reader, {PUBEND: 11, other: 11}))
         assert taken == [1, 2]
-        delivery.acknowledged(reader, {PUBEND: 41, other: 41})
+        delivery.perform(delivery.session.acknowledged(reader, {PUBEND: 41, other: 41}))
         assert taken == [1, 2, 3, 4]
 
     delivery: Delivery
@@ -121,7 +122,7 @@ class _Desk:
         self.delivery = Delivery({TOPIC: form}, {PUBEND: 0}, self._feed, waiting_max=16)
         name = SubscriptionId("alice")
         self.reader = Reader(name, TOPIC, 1, 0, guaranteed, self.line, ((PUBEND,),), credit=credit)
-        self.delivery.enter(self.reader, {PUBEND: 10})
+        self.delivery.session.enter(self.reader, {PUBEND: 10})
 
     def _feed(self, event: Event, then: Callable[[], None] | None = None) -> None:
         self.fed.append(event)
@@ -151,11 +152,11 @@ def test_more_is_asked_for_when_all_is_sent_and_nothing_is_taken_by_that() -> No
         desk.delivery.deliver(_laggard(2, [12]))
         desk.delivery.deliver(_laggard(3, [13]))
         assert await desk.heard() == [READY]
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 13})
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 13}))
         assert await desk.heard() == [DeliveryTaken(serial=1, also=(2,))]
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 14})
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 14}))
         assert await desk.heard() == [DeliveryTaken(serial=3)]
-        assert not desk.delivery.owes(desk.reader)
+        assert not desk.delivery.session.owes(desk.reader)
 
     _run(story)
 
@@ -168,10 +169,10 @@ def test_rows_beyond_the_credit_wait_and_more_is_asked_for_after_them() -> None:
         desk.delivery.deliver(_laggard(3, [14, 15]))
         assert await desk.heard() == []
         assert desk.line.sent == 2, "one and a half"
-        desk.delivery.granted(desk.reader, 2)
+        desk.delivery.perform(desk.delivery.session.granted(desk.reader, 2))
         assert await desk.heard() == []
         assert desk.line.sent == 4, "the rest of one, and half of the next"
-        desk.delivery.granted(desk.reader, 2)
+        desk.delivery.perform(desk.delivery.session.granted(desk.reader, 2))
         assert await desk.heard() == [READY]
         assert (desk.line.sent, desk.reader.credit) == (5, 1)
 
@@ -201,7 +202,7 @@ def test_who_leaves_a_congested_connection_asks_for_nothing() -> None:
         desk.line.is_congested = True
         desk.delivery.deliver(_laggard(1, [10]))
         assert await desk.heard() == []
-        desk.delivery.leave(desk.reader)
+        desk.delivery.perform(desk.delivery.session.leave(desk.reader))
         desk.line.is_congested = False
         desk.delivery.drained(desk.line)
         assert await desk.heard() == []
@@ -227,14 +228,14 @@ def test_what_was_handed_out_before_the_broker_went_back_is_void() -> None:
 
     async def story() -> None:
         desk = _Desk(credit=1)
-        desk.delivery.report_slow(desk.reader)
+        desk.delivery.perform(desk.delivery.session.report_slow(desk.reader))
         desk.delivery.deliver(_laggard(1, [14, 15]))
         desk.delivery.deliver(_laggard(2, [10, 11]))
         desk.fed.clear()
-        desk.delivery.granted(desk.reader, 10)
+        desk.delivery.perform(desk.delivery.session.granted(desk.reader, 10))
         assert await desk.heard() == [READY]
         assert desk.reader.credit == 8, "one row of the first, and the second"
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 12})
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 12}))
         assert await desk.heard() == [DeliveryTaken(serial=2)]
 
     _run(story)
@@ -275,13 +276,15 @@ def test_what_laggards_are_handed_together_is_encoded_once(monkeypatch: pytest.M
 def test_an_acknowledgement_counts_as_far_as_rows_were_handed_out() -> None:
     async def story() -> None:
         desk = _Desk()
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61})
-        assert desk.delivery.positions(desk.reader) == {PUBEND: 10}
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 2**61}))
+        assert desk.delivery.session.positions(desk.reader) == {PUBEND: 10}
         desk.delivery.deliver(replace(_laggard(1, [12, 15]), laggard=False))
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61, PubendId("another"): 2**61})
-        assert desk.delivery.positions(desk.reader) == {PUBEND: 16}
-        desk.delivery.acknowledged(desk.reader, {PUBEND: -5})
-        assert desk.delivery.positions(desk.reader) == {PUBEND: 16}
+        desk.delivery.perform(
+            desk.delivery.session.acknowledged(desk.reader, {PUBEND: 2**61, PubendId("another"): 2**61})
+        )
+        assert desk.delivery.session.positions(desk.reader) == {PUBEND: 16}
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: -5}))
+        assert desk.delivery.session.positions(desk.reader) == {PUBEND: 16}
 
     _run(story)
 
@@ -290,11 +293,11 @@ def test_a_laggard_acknowledges_as_far_as_rows_were_sent() -> None:
     async def story() -> None:
         desk = _Desk(credit=1)
         desk.delivery.deliver(_laggard(1, [10, 11]))
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61})
-        assert desk.delivery.positions(desk.reader) == {PUBEND: 11}, "one row of two"
-        desk.delivery.granted(desk.reader, 1)
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 2**61})
-        assert desk.delivery.positions(desk.reader) == {PUBEND: 12}
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 2**61}))
+        assert desk.delivery.session.positions(desk.reader) == {PUBEND: 11}, "one row of two"
+        desk.delivery.perform(desk.delivery.session.granted(desk.reader, 1))
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 2**61}))
+        assert desk.delivery.session.positions(desk.reader) == {PUBEND: 12}
 
     _run(story)
 
@@ -305,9 +308,9 @@ def test_what_was_handed_out_may_be_acknowledged_after_it_was_taken_back() -> No
     async def story() -> None:
         desk = _Desk()
         desk.delivery.deliver(replace(_laggard(1, [12, 15]), laggard=False))
-        desk.delivery.report_slow(desk.reader)
-        desk.delivery.acknowledged(desk.reader, {PUBEND: 16})
-        assert desk.delivery.positions(desk.reader) == {PUBEND: 16}
+        desk.delivery.perform(desk.delivery.session.report_slow(desk.reader))
+        desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 16}))
+        assert desk.delivery.session.positions(desk.reader) == {PUBEND: 16}
 
     _run(story)
 
@@ -326,7 +329,7 @@ def test_who_could_not_take_a_delivery_gets_no_later_one_before_it_is_reported()
     async def story() -> None:
         desk = _Desk(credit=1)
         desk.delivery.deliver(_live(1, [10, 11]))
-        desk.delivery.granted(desk.reader, 5)
+        desk.delivery.perform(desk.delivery.session.granted(desk.reader, 5))
         desk.delivery.deliver(_live(2, [12]))
         desk.delivery.deliver(_live(3, [13, 14]))
         assert desk.line.sent == 0
@@ -353,8 +356,8 @@ def test_one_that_leaves_before_it_is_reported_slow_is_reported_away_only() -> N
     async def story() -> None:
         desk = _Desk(credit=1)
         desk.delivery.deliver(_live(1, [10, 11]))
-        desk.reader.connection = None
-        desk.delivery.report_slow(desk.reader, away=True)
+        desk.reader.outlet = None
+        desk.delivery.perform(desk.delivery.session.report_slow(desk.reader, away=True))
         assert await desk.heard() == [_slow(10, away=True)]
 
     _run(story)

@@ -12,11 +12,12 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.packed import is_packable
 from gapless.node.config import Limits
 from gapless.node.documents import DocumentQuota
-from gapless.node.publishers import Publishers
-from gapless.node.publishing import Publishing, pieces_of
+from gapless.node.publishing import Publishing
 from gapless.node.security import EVERYTHING
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
+from gapless.protocol.sessions.edge_publishing import pieces_of
+from gapless.protocol.sessions.publishers import Publishers
 from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused
 
 NETWORK = Network.parse(

@@ -19,7 +19,8 @@ from gapless.node import principals
 from gapless.node.config import Limits
 from gapless.node.connection import ANSWERS_BYTES_MAX, LARGE_BYTES, Connection
 from gapless.node.principals import Principals, Share, Turns
-from gapless.node.security import ANONYMOUS, KNOWN_MAX, NOBODY, Rights, Tokens, is_gone, token_hash
+from gapless.node.security import KNOWN_MAX, NOBODY, Rights, Tokens, is_gone, token_hash
+from gapless.protocol.sessions.identities import ANONYMOUS
 from gapless.wire.frames import FROM_CLIENT, Frame, Kind, encode_frame
 
 PATIENCE_SECONDS = 10

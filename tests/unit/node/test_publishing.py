@@ -13,18 +13,13 @@ from gapless.model.budget import EVENT_BYTES_MAX, TOGETHER_BYTES_MAX
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.packed import as_columns
 from gapless.node import publishing as publishing_module
-from gapless.node.publishers import Publishers
-from gapless.node.publishing import (
-    CAUSED_SECONDS,
-    TOGETHER_BYTES_WORTH,
-    TOGETHER_ROWS_MAX,
-    TURN_BYTES,
-    Publishing,
-)
+from gapless.node.publishing import CAUSED_SECONDS, Publishing
 from gapless.node.security import EVERYTHING
 from gapless.protocol.effects import RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
+from gapless.protocol.sessions.edge_publishing import TOGETHER_BYTES_WORTH, TOGETHER_ROWS_MAX, TURN_BYTES
+from gapless.protocol.sessions.publishers import Publishers
 from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused
 
 NETWORK = Network.parse(

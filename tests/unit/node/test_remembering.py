@@ -11,8 +11,8 @@ import pytest
 from gapless.errors import StoreError
 from gapless.model.ids import PubendId
 from gapless.node import remembering
-from gapless.node.publishers import Publishers
 from gapless.node.remembering import Remembering
+from gapless.protocol.sessions.publishers import Publishers
 from gapless.store.recovery import RecoveryDatabase
 
 P = PubendId("p")

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -125,8 +126,8 @@ def test_heavy_rows_are_told_in_steps_a_turn_each() -> None:
         loop = asyncio.get_running_loop()
         storage = Storage({PUBEND: MemoryLog()}, feed, lambda _: None)
         for token in range(1, 7):
-            record = AppendRecord(pubend=PUBEND, token=token, record=batch(token))
-            storage.append(record, weight=STEP_ROWS_MAX // 2 - 1)
+            heavy = replace(batch(token), weight=STEP_ROWS_MAX // 2 - 1)
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=heavy))
         count()
         await storage.idle()
         await storage.close()
@@ -213,3 +214,71 @@ def test_a_large_flush_keeps_no_small_one_of_another_log_waiting(monkeypatch: py
 
     asyncio.run(asyncio.wait_for(story(), 30))
     assert fed[1:] == [RecordDurable(pubend=PUBEND, token=2)]
+
+
+class _Stalling(MemoryLog):
+    """A log whose flushes wait until they may end, and count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushes = 0
+        self.stall: threading.Event | None = None
+
+    def flush(self) -> Flushed:
+        self.flushes += 1
+        if self.stall is not None:
+            assert self.stall.wait(30)
+        return super().flush()
+
+
+def test_the_loop_waits_for_a_quick_flush_and_not_for_a_disk_that_stalls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage_module, "UNAWAITED_SECONDS", 3_600.0)
+    monkeypatch.setattr(storage_module, "AWAITED_SECONDS_MAX", 30.0)
+    fed: list[Event] = []
+
+    def durable() -> list[int]:
+        return [event.token for event in fed if isinstance(event, RecordDurable)]
+
+    async def story() -> None:
+        log = _Stalling()
+        storage = Storage({PUBEND: log}, fed.append, lambda _: None)
+        storage.append(AppendRecord(pubend=PUBEND, token=1, record=batch(1)))
+        storage.flush()
+        assert durable() == [1], "answered in the same turn of the loop"
+        monkeypatch.setattr(storage_module, "AWAITED_SECONDS_MAX", 0.0)
+        log.stall = threading.Event()
+        storage.append(AppendRecord(pubend=PUBEND, token=2, record=batch(2)))
+        storage.flush()
+        assert durable() == [1], "the loop goes on without the disk"
+        log.stall.set()
+        await storage.idle()
+        assert durable() == [1, 2]
+        # From now on the loop does not wait for a while, however patient it is.
+        monkeypatch.setattr(storage_module, "AWAITED_SECONDS_MAX", 30.0)
+        storage.append(AppendRecord(pubend=PUBEND, token=3, record=batch(3)))
+        storage.flush()
+        assert durable() == [1, 2]
+        await storage.idle()
+        await storage.close()
+        assert durable() == [1, 2, 3]
+        assert log.flushes == 3
+
+    asyncio.run(story())
+
+
+def test_the_loop_does_not_wait_for_a_flush_of_many_rows() -> None:
+    fed: list[Event] = []
+
+    async def story() -> None:
+        storage = Storage({PUBEND: MemoryLog()}, fed.append, lambda _: None)
+        many = batch(*range(1, storage_module.AWAITED_ROWS_MAX + 2))
+        storage.append(AppendRecord(pubend=PUBEND, token=1, record=many))
+        storage.flush()
+        assert not fed
+        await storage.idle()
+        await storage.close()
+        assert [type(event) for event in fed] == [RecordDurable]
+
+    asyncio.run(story())

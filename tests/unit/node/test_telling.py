@@ -11,6 +11,7 @@ from gapless.model.ids import PubendId
 from gapless.node import telling
 from gapless.node.guard import Guard
 from gapless.node.telling import (
+    HEAVY_WEIGHT,
     LONG_SECONDS,
     QUICK_SECONDS,
     STEP_BYTES_MAX,
@@ -146,5 +147,35 @@ def test_a_log_whose_steps_are_long_is_told_of_fewer_rows_at_a_time() -> None:
         while not made.is_done:  # noqa: ASYNC110  # a turn each
             await asyncio.sleep(0)
         assert clock.fed[3:] == ["a8", "a10", "a14", "a19"], "and of more again"
+
+    run_with(clock, story())
+
+
+def test_a_log_rests_after_a_large_document_while_others_are_active() -> None:
+    clock = _Clock(a=LONG_SECONDS, b=0.0)
+
+    def documents(*tokens: int) -> list[Durable]:
+        return [Durable(token, HEAVY_WEIGHT, STEP_BYTES_MAX, HEAVY_WEIGHT) for token in tokens]
+
+    async def story() -> None:
+        made = clock.made()
+        made.add(PubendId("a"), documents(1, 2))
+        await asyncio.sleep(0)
+        assert clock.fed == ["a1", "a2"], "nobody else is there"
+        await asyncio.sleep(0)
+        made.add(PubendId("b"), durable(1))
+        made.add(PubendId("a"), documents(3, 4))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert clock.fed[2:] == ["b1", "a3"]
+        for token in (2, 3):
+            made.add(PubendId("b"), durable(token))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert clock.fed[4:] == ["b2", "b3"], "only the other log is served"
+        clock.now += LONG_SECONDS
+        while not made.is_done:  # noqa: ASYNC110  # a turn each
+            await asyncio.sleep(0)
+        assert clock.fed[6:] == ["a4"]
 
     run_with(clock, story())

@@ -13,6 +13,7 @@ from gapless.errors import PeerError, SchemaError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
+from gapless.model.logs import LogLife
 from gapless.model.packed import PackedRows
 from gapless.model.ticks import TickRange
 from gapless.protocol.broker import Broker
@@ -24,6 +25,7 @@ from gapless.protocol.messages import (
     AdvertisementMessage,
     KnowledgeMessage,
     LinkStatusMessage,
+    LogKnownMessage,
     Message,
     NackMessage,
     SidewaysMessage,
@@ -86,6 +88,7 @@ def data(ticks: list[int], columns: dict[str, list[object]]) -> KnowledgeMessage
     return replace(KNOWLEDGE, batch=EventBatch(np.asarray(ticks, dtype=np.int64), rows))
 
 
+LOG_KNOWN = LogKnownMessage(pubend=TRADES, log=LogLife("log", 1, 0, 0, 0), known=5, events=5)
 FAULTS: list[tuple[str, Message, str]] = [
     ("nobody", LinkStatusMessage(reaches=frozenset()), "E203"),
     ("s", KNOWLEDGE, "E201"),
@@ -109,6 +112,10 @@ FAULTS: list[tuple[str, Message, str]] = [
     ("p", replace(KNOWLEDGE, final_before=2**70), "E205"),
     ("s", AckMessage(pubend=TRADES, runs=((2**70, ALWAYS),)), "E205"),
     ("p", AckExpectedMessage(pubend=TRADES, before=2**70), "E205"),
+    ("p", LOG_KNOWN, "E202"),
+    ("s", replace(LOG_KNOWN, known=2**70), "E205"),
+    ("s", replace(LOG_KNOWN, log=LogLife("log", 2**40, 0, 0, 0)), "E205"),
+    ("p", replace(KNOWLEDGE, log=LogLife("log", 1, 2**70, 0, 0)), "E205"),
     ("b2", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
     ("s", wanting("trades", where("nope > 1", nope="int")), "E208"),
     ("s", request("t"), "E205"),

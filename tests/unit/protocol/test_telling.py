@@ -7,8 +7,8 @@ from itertools import pairwise
 import pyarrow as pa
 
 from gapless.model.ids import PubendId
-from gapless.protocol.effects import AppendRecord
-from gapless.protocol.events import Now
+from gapless.protocol.effects import AppendRecord, Effect
+from gapless.protocol.events import Now, PublishRequested
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import TELL_ROWS_WORTH, Pubend
 
@@ -19,12 +19,17 @@ def rows(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"number": list(range(count))})
 
 
+def published(pubend: Pubend, rows: pa.RecordBatch, encoded: memoryview | None = None) -> list[Effect]:
+    event = PublishRequested(pubend=pubend.pubend, token=0, rows=rows, encoded=encoded)
+    return pubend.publish(event, rows, NOW)
+
+
 def told(*counts: int) -> list[int]:
     """How many events each message has after batches of these sizes became durable together."""
     pubend = Pubend(PubendId("p"), Parameters())
     token = -1
     for count in counts:
-        (effect,) = pubend.publish(rows(count), 0, NOW)
+        (effect,) = published(pubend, rows(count))
         assert isinstance(effect, AppendRecord)
         token = effect.token
     _, knowledge, _ = pubend.durable(token, NOW)
@@ -47,7 +52,7 @@ def test_a_batch_keeps_the_message_that_it_came_in() -> None:
     columns = rows(TELL_ROWS_WORTH)
     encoded = memoryview(columns.serialize())
     for _ in range(2):
-        (effect,) = pubend.publish(columns, 0, NOW, encoded)
+        (effect,) = published(pubend, columns, encoded)
     assert isinstance(effect, AppendRecord)
     _, knowledge, _ = pubend.durable(effect.token, NOW)
     assert [message.batch is not None and message.batch.encoded is encoded for message in knowledge] == [

@@ -29,7 +29,7 @@ def log_with_history(folder: Path) -> Log:
     return log
 
 
-def test_what_is_trimmed_is_read_by_duckdb(tmp_path: Path) -> None:
+def test_duckdb_reads_trimmed_segments(tmp_path: Path) -> None:
     log = log_with_history(tmp_path)
     log.append(1_000, ReleaseRecord(before=900))
     log.flush()
@@ -86,7 +86,7 @@ def test_columns_with_our_names_keep_their_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["create", "write", "sync", "rename"])
-def test_a_file_that_cannot_be_written_cannot_be_seen(call: str) -> None:
+def test_a_file_that_cannot_be_written_stays_invisible(call: str) -> None:
     files = FaultyFiles()
     archive = Archive(Path("/history"), PUBEND, SCHEMA, files)
     files.hook = failing(call, times=1)
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_written_cannot_be_seen(call: str) -> None:
     assert len(files.list_folder(Path("/history"))) == 1
 
 
-def test_nothing_is_deleted_that_the_archive_does_not_have() -> None:
+def test_only_archived_segments_are_deleted() -> None:
     files = FaultyFiles()
     options = LogOptions(segment_bytes_max=1, free_bytes_min=0)
     log = Log.open(Path("/log"), PUBEND, SCHEMA, options=options, files=files)

@@ -48,7 +48,7 @@ def made(path: Path, size: int) -> Path:
     return path
 
 
-def test_a_large_file_is_cut_shorter_with_pauses_and_then_deleted(tmp_path: Path) -> None:
+def test_a_large_file_is_truncated_with_pauses_and_then_deleted(tmp_path: Path) -> None:
     path = made(tmp_path / "one.segment", 3 * SLICE_BYTES + 1)
     pauses = Pauses(path.with_suffix(DISCARDED_SUFFIX))
     discarder = Discarder(pauses)
@@ -61,9 +61,7 @@ def test_a_large_file_is_cut_shorter_with_pauses_and_then_deleted(tmp_path: Path
     assert pauses.next() is None
 
 
-def test_a_disk_with_little_room_gets_it_back_without_pauses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_almost_full_disk_is_freed_without_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = DiskFiles()
     paths = [made(tmp_path / f"{name}.segment", 2 * SLICE_BYTES) for name in ("one", "two")]
     pauses = Pauses(paths[0].with_suffix(DISCARDED_SUFFIX))
@@ -80,7 +78,7 @@ def test_a_disk_with_little_room_gets_it_back_without_pauses(
     assert pauses.next() is None, "the first pause is for the second file"
 
 
-def test_a_file_that_cannot_be_cut_is_deleted_at_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_truncated_is_deleted_at_once(tmp_path: Path) -> None:
     removed: SimpleQueue[Path] = SimpleQueue()
 
     class Uncut(DiskFiles):
@@ -104,7 +102,7 @@ def test_a_small_file_is_deleted_at_once(tmp_path: Path) -> None:
     assert DiskFiles().list_folder(tmp_path) == []
 
 
-def test_a_file_that_cannot_get_another_name_is_deleted_at_once(
+def test_a_file_that_cannot_be_renamed_is_deleted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -133,7 +131,7 @@ def opened(files: FaultyFiles) -> Log:
 
 @pytest.mark.parametrize("call", ["sync_folder", "truncate", "remove"])
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
-def test_what_a_death_leaves_of_a_deleted_segment_is_deleted_by_a_restart(call: str, power: bool) -> None:
+def test_a_restart_finishes_the_deletion_of_a_segment(call: str, power: bool) -> None:
     for seed in range(20):
         files = FaultyFiles()
         log = log_to_trim(files)
@@ -157,7 +155,7 @@ def test_what_a_death_leaves_of_a_deleted_segment_is_deleted_by_a_restart(call: 
         assert not any(name.endswith(DISCARDED_SUFFIX) for name in files.list_folder(FOLDER))
 
 
-def test_a_segment_that_is_cut_short_is_damaged_unless_it_was_deleted() -> None:
+def test_a_truncated_segment_is_damaged_unless_it_was_deleted() -> None:
     files = FaultyFiles()
     (segment, _), *_ = log_to_trim(files).sealed()
     del files.names[segment.path].data[segment.size // 2 :]

@@ -40,9 +40,7 @@ def test_a_file_is_written_read_cut_and_renamed(tmp_path: Path) -> None:
     assert files.free_bytes(folder) > 0
 
 
-def test_what_is_on_the_disk_leaves_the_cache_but_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_synced_bytes_leave_the_cache_except_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advised: list[tuple[int, int]] = []
     monkeypatch.setattr("os.posix_fadvise", lambda _, offset, size, advice: advised.append((offset, size)))
     monkeypatch.setattr("gapless.store.files.CACHED_BYTES", 100)
@@ -88,9 +86,7 @@ def test_a_large_write_is_made_in_slices_that_are_synced_one_by_one(
     file.close()
 
 
-def test_a_system_that_takes_no_advice_is_none_the_worse_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_may_ignore_cache_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise OSError(errno.EINVAL, "no advice")
 
@@ -126,12 +122,12 @@ def test_a_failed_call_says_what_to_do(number: int, code: str, retry: bool) -> N
     assert "\n" not in str(error)
 
 
-def test_a_disk_that_takes_nothing_is_not_asked_for_ever() -> None:
+def test_a_disk_that_accepts_nothing_is_an_error() -> None:
     class Stuck:
         def write(self, offset: int, data: bytes) -> int:
             return 0
 
-    with pytest.raises(OSError, match="takes no more bytes"):
+    with pytest.raises(OSError, match="accepts no more bytes"):
         write_all(Stuck(), 0, b"abc")  # type: ignore[arg-type]
 
 

@@ -80,7 +80,7 @@ def test_a_plan_is_a_whole_range_in_parts_or_as_much_of_it_as_allowed(
         assert planned, "there is always something to go on with"
 
 
-def test_columns_conditions_and_names_that_are_taken(tmp_path: Path) -> None:
+def test_a_read_has_the_requested_columns_under_unique_names(tmp_path: Path) -> None:
     history = filled(Log.open(tmp_path, PUBEND, SCHEMA.arrow()), [[1, 2, 3], [7, 9]])
     [both] = history.read(TickRange(0, 100), Wanted())
     assert both.schema.names == ["tick", "x", "tick_", "y"]
@@ -94,7 +94,7 @@ def test_columns_conditions_and_names_that_are_taken(tmp_path: Path) -> None:
         history.arrow(("z",))
 
 
-def test_what_the_log_lets_go_of_while_it_is_read_comes_from_the_archive(
+def test_segments_deleted_during_a_read_come_from_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_module, "BATCH_ROWS", 3)

@@ -44,7 +44,7 @@ def test_a_log_of_version_1_is_read_as_it_was_written(folder: Path) -> None:
     log.close()
 
 
-def test_what_is_appended_to_it_goes_into_a_segment_of_the_new_version(folder: Path) -> None:
+def test_appending_to_an_old_log_begins_a_new_segment(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.glob("*.segment")}
     log = opened(folder)
     log.append(1, batch(5_000, 5_001), b"four")

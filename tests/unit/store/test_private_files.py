@@ -46,7 +46,7 @@ def test_the_store_opens_files_when_the_process_has_no_descriptors_left(tmp_path
     assert done.stdout == "8 Too many open files\n"
 
 
-def test_what_the_store_makes_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_only_the_user_of_the_store_can_read_its_files(tmp_path: Path) -> None:
     files = DiskFiles()
     files.make_folder(tmp_path / "a" / "b")
     files.create(tmp_path / "a" / "b" / "file").close()

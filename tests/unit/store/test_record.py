@@ -11,9 +11,9 @@ from gapless.protocol.effects import ReleaseRecord, ReserveRecord
 from gapless.store.files import File
 from gapless.store.record import (
     BadFrame,
-    Frame,
-    Kind,
     Payload,
+    RecordFrame,
+    RecordKind,
     batch_payload,
     control_payload,
     decoded_batch,
@@ -39,15 +39,20 @@ def file_with(*payloads: Payload, salt: int = 9, start_at: int = 0, lead: bytes 
     return file, at
 
 
-def read(*payloads: Payload) -> list[Frame]:
+def read(*payloads: Payload) -> list[RecordFrame]:
     file, stop = file_with(*payloads, start_at=16)
     return list(frames(file, salt=9, start=16, stop=stop))
 
 
 @pytest.mark.parametrize("ticks", [[5], [5, 6, 7], [5, 9, 1_000], list(range(-3, 400))])
-def test_a_batch_comes_back_as_it_was(ticks: list[int]) -> None:
+def test_a_batch_survives_encoding(ticks: list[int]) -> None:
     (frame,) = read(batch_payload(events(ticks)))
-    assert (frame.kind, frame.first, frame.last, frame.rows) == (Kind.BATCH, ticks[0], ticks[-1], len(ticks))
+    assert (frame.kind, frame.first, frame.last, frame.rows) == (
+        RecordKind.BATCH,
+        ticks[0],
+        ticks[-1],
+        len(ticks),
+    )
     assert decoded_batch(frame, SCHEMA) == events(ticks)
     assert decoded_notes(frame) == []
 
@@ -75,7 +80,7 @@ def test_ticks_without_gaps_are_not_written() -> None:
         start("e", 1, 5, wanted=-4),
     ],
 )
-def test_a_promise_comes_back_as_it_was(record: object) -> None:
+def test_a_promise_survives_encoding(record: object) -> None:
     (frame,) = read(control_payload(record))  # type: ignore[arg-type]
     assert decoded_control(frame) == record
 
@@ -106,7 +111,7 @@ def test_frames_larger_than_a_chunk_are_read_whole(monkeypatch: pytest.MonkeyPat
     assert [decoded_batch(frame, SCHEMA) for frame in found] == batches
 
 
-def test_frames_behind_damage_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_after_damage_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapless.store.record.CHUNK_BYTES", 64)
     payloads = [control_payload(ReserveRecord(before=tick)) for tick in range(20)]
     file, stop = file_with(*payloads)
@@ -119,11 +124,11 @@ def test_frames_behind_damage_are_found(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_frame_that_holds_something_else_is_bad() -> None:
     (frame,) = read(control_payload(ReserveRecord(before=5)))
     with pytest.raises(BadFrame):
-        decoded_batch(frame._replace(kind=Kind.BATCH), SCHEMA)
+        decoded_batch(frame._replace(kind=RecordKind.BATCH), SCHEMA)
     with pytest.raises(BadFrame):
-        decoded_control(frame._replace(kind=Kind.START))
+        decoded_control(frame._replace(kind=RecordKind.START))
     with pytest.raises(BadFrame):
-        decoded_control(frame._replace(kind=Kind.HEADER))
+        decoded_control(frame._replace(kind=RecordKind.HEADER))
     (frame,) = read(batch_payload(events([5, 6])))
     for wrong in (frame._replace(rows=3), frame._replace(flags=0), frame._replace(last=9)):
         with pytest.raises(BadFrame):
@@ -136,13 +141,13 @@ def large() -> Payload:
     return payload
 
 
-def test_a_large_batch_comes_back_as_it_was() -> None:
+def test_a_large_batch_survives_encoding() -> None:
     (frame,) = read(large())
     assert decoded_batch(frame, SCHEMA) == events([*range(20_000), 30_000])
     assert decoded_notes(frame) == [(30_000, b"note")]
 
 
-def test_a_message_that_came_is_written_as_it_is() -> None:
+def test_a_received_message_is_written_unchanged() -> None:
     batch = events(range(20_000))
     message = memoryview(batch.columns.serialize())
     payload = batch_payload(EventBatch(batch.ticks, batch.columns, encoded=message))

@@ -10,8 +10,9 @@ import pytest
 
 from gapless.errors import StoreError
 from gapless.model.ids import PubendId, TopicId
+from gapless.model.notes import PublisherPosition
 from gapless.protocol.events import Order
-from gapless.store.recovery import DATABASE_NAME, NamedSubscription, PublisherPosition, RecoveryDatabase
+from gapless.store.recovery import DATABASE_NAME, NamedSubscription, RecoveryDatabase
 
 P1, P2 = PubendId("trades@p1"), PubendId("trades@p2")
 
@@ -30,7 +31,7 @@ def subscription(name: str, **positions: int) -> NamedSubscription:
     )
 
 
-def test_every_start_has_a_number_of_its_own(tmp_path: Path) -> None:
+def test_every_start_has_a_unique_number(tmp_path: Path) -> None:
     numbers = []
     for _ in range(3):
         with RecoveryDatabase.open(tmp_path) as database:
@@ -62,7 +63,7 @@ def test_owners_and_holes_of_publishers_are_remembered(tmp_path: Path) -> None:
         assert database.publisher("ann", P1) == replace(told, owner=None)
 
 
-def test_a_database_of_version_2_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_a_database_of_version_2_is_migrated(tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / DATABASE_NAME)
     old.executescript(
         """
@@ -114,7 +115,7 @@ pragma user_version = 2;
 """
 
 
-def test_a_database_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_a_database_of_the_previous_version_is_migrated(tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / DATABASE_NAME)
     old.executescript(VERSION_2)
     old.close()
@@ -175,7 +176,7 @@ def test_files_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("create table customers (name)")
     other.close()
-    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 4: use the program"):
+    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 4: use the version"):
         RecoveryDatabase.open(tmp_path)
     path.unlink()
     RecoveryDatabase.open(tmp_path).close()
@@ -186,7 +187,7 @@ def test_files_that_are_not_ours_are_refused(tmp_path: Path) -> None:
         RecoveryDatabase.open(tmp_path)
 
 
-def test_a_damaged_database_says_so(tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
     with RecoveryDatabase.open(tmp_path) as database:
         database.put_publishers([position(f"publisher {number}", number, number) for number in range(5_000)])
     path = tmp_path / DATABASE_NAME
@@ -197,7 +198,7 @@ def test_a_damaged_database_says_so(tmp_path: Path) -> None:
         list(database.publishers(P1))
 
 
-def test_a_full_disk_says_so_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
     with RecoveryDatabase.open(tmp_path) as database:
         database.put_meta("small", b"1")
         pages = database._connection.execute("pragma page_count").fetchone()[0]

@@ -59,7 +59,7 @@ def test_clients_and_descriptions_refuse_the_same_text(text: str) -> None:
         parse_addresses(text)
 
 
-def test_an_ipv6_address_without_brackets_is_refused_with_the_way_out() -> None:
+def test_an_ipv6_address_without_brackets_is_refused_with_a_hint() -> None:
     with pytest.raises(UsageError, match=r"write host:port, or \[::1\]:port for IPv6"):
         parse_addresses("::1")
 

@@ -47,7 +47,7 @@ def test_a_plain_message_of_another_writer_is_read() -> None:
     assert decoded(message(PLAIN, variadic=[])).to_pylist() == ROWS
 
 
-def test_compression_is_refused_however_it_is_told() -> None:
+def test_compression_is_refused_in_every_form() -> None:
     old = {"ARROW:experimental_compression": "zstd"}
     refused(message(PLAIN, version=V4, custom=old), "version 5")
     refused(message(PLAIN, custom=old), "metadata of its own")
@@ -56,7 +56,7 @@ def test_compression_is_refused_however_it_is_told() -> None:
         refused(message(PLAIN, compression=codec), "compressed")
 
 
-def test_a_bomb_in_the_manner_of_old_metadata_is_refused() -> None:
+def test_a_bomb_in_old_metadata_is_refused() -> None:
     """Arrow would unpack it: 5 kB become 50 MB."""
     data = longs(*[0] * 7_000_000)
     packed = [bytes(pa.compress(each, codec="zstd")) for each in (data, ints(*[0] * 7_000_001))]
@@ -71,11 +71,11 @@ def test_a_bomb_in_the_manner_of_old_metadata_is_refused() -> None:
 
 def test_other_versions_and_kinds_of_messages_are_refused() -> None:
     refused(message(PLAIN, version=V4), "version 5")
-    refused(message(PLAIN, kind=DICTIONARY_BATCH), "no record batch")
-    refused(message(PLAIN, variadic=[1]), "varying number")
-    refused(b"\0" * 64, "no Arrow message")
-    refused(message(PLAIN)[:20], "end too early")
-    refused(b"", "end too early")
+    refused(message(PLAIN, kind=DICTIONARY_BATCH), "not a record batch")
+    refused(message(PLAIN, variadic=[1]), "variable number")
+    refused(b"\0" * 64, "not an Arrow message")
+    refused(message(PLAIN)[:20], "truncated")
+    refused(b"", "truncated")
 
 
 def test_many_columns_cannot_share_one_piece_of_the_body() -> None:
@@ -94,7 +94,7 @@ def test_the_number_of_rows_must_be_that_of_the_columns(rows: int) -> None:
 
 
 @pytest.mark.parametrize("nulls", [-1, 3, 2**63 - 1])
-def test_a_null_count_that_cannot_be_is_refused(nulls: int) -> None:
+def test_an_impossible_null_count_is_refused(nulls: int) -> None:
     refused(message(PLAIN._replace(nodes=[(2, 0), (2, nulls)])), "null")
 
 
@@ -119,7 +119,7 @@ def test_nulls_without_a_bitmap_and_null_counts_that_lie_are_refused() -> None:
 @pytest.mark.parametrize(
     ("offset", "length"), [(0, -1), (0, 2**40), (1, 0), (-8, 0), (2**40, 0), (-(2**63), 0)]
 )
-def test_buffers_that_are_too_short_or_elsewhere_are_refused(at: int, offset: int, length: int) -> None:
+def test_short_or_misplaced_buffers_are_refused(at: int, offset: int, length: int) -> None:
     buffers = [*PLAIN.buffers]
     buffers[at] = (buffers[at][0] + offset, buffers[at][1] + length)
     refused(message(PLAIN._replace(buffers=buffers)), "")
@@ -164,7 +164,7 @@ def test_a_gap_between_buffers_is_cut_out() -> None:
     assert rows.get_total_buffer_size() < 100, "nothing keeps the gap alive"
 
 
-def test_kept_bytes_are_those_that_we_would_write() -> None:
+def test_kept_bytes_are_canonical() -> None:
     rows = [{"a": at, "s": None if at % 3 else "x" * (at % 50)} for at in range(3_000)]
     sent = pa.RecordBatch.from_pylist(rows, schema=PAIR.arrow())
     for batch in (sent, sent.slice(1), sent.slice(3, 2_001)):
@@ -192,7 +192,7 @@ EVERY = Schema.parse(
 
 
 @pytest.mark.parametrize("garbage", [b"\0", b"\xff", b"\xa5"])
-def test_garbage_under_nulls_and_behind_the_last_row_changes_nothing(garbage: bytes) -> None:
+def test_garbage_behind_nulls_and_after_the_last_row_changes_nothing(garbage: bytes) -> None:
     valid = bytes([0b10 | garbage[0] & ~0b11])
     decimal = garbage * 16 + (1_500_000_000).to_bytes(16, "little")
     columns = [

@@ -36,7 +36,7 @@ def header(*, version: int = 1, kind: int = 0x12, length: int = 0, rest: str = "
     return start + bytes.fromhex(rest or "00000000 0000 0000")
 
 
-def test_a_frame_has_the_layout_that_is_written_down() -> None:
+def test_a_frame_has_the_documented_layout() -> None:
     data = frame_bytes(Kind.KNOWLEDGE, b"head!", b"12345678", b"abc")
     assert data.hex(" ", 4) == (
         "47a70110 20000000 05000000 02000000 "  # magic, version, kind; length; head; parts, zero
@@ -65,7 +65,7 @@ def test_frames_are_the_same_wherever_the_bytes_are_split() -> None:
     assert [frame for byte in data for frame in reader.feed(bytes([byte]))] == whole
 
 
-def test_whole_frames_are_views_of_what_came() -> None:
+def test_whole_frames_are_views_of_the_received_bytes() -> None:
     data = frame_bytes(Kind.KNOWLEDGE, b"head", b"part")
     [frame] = FrameReader(FROM_BROKER).feed(data)
     assert frame.parts[0].obj is data
@@ -112,14 +112,14 @@ def received(reader: FrameReader, data: bytes, size: int) -> list[Frame]:
 
 
 @pytest.mark.parametrize("size", [7, 16, 1_000, 20_000, 250_000, 10**6])
-def test_what_is_received_into_the_room_of_a_reader_is_what_is_fed(size: int) -> None:
+def test_receiving_into_room_is_the_same_as_feeding(size: int) -> None:
     parts = [bytes(range(256)) * 800, b"x" * 20_000, b""]
     data = frame_bytes(Kind.NACK, b"a") + frame_bytes(Kind.KNOWLEDGE, b"head", *parts)
     data += frame_bytes(Kind.NACK, b"b")
     assert received(FrameReader(FROM_BROKER), data, size) == FrameReader(FROM_BROKER).feed(data)
 
 
-def test_the_rest_of_a_large_frame_is_received_where_it_stays() -> None:
+def test_the_rest_of_a_large_frame_is_received_in_place() -> None:
     data = frame_bytes(Kind.KNOWLEDGE, b"", bytes(100_000))
     reader = FrameReader(FROM_BROKER)
     assert reader.room() is None
@@ -133,7 +133,7 @@ def test_the_rest_of_a_large_frame_is_received_where_it_stays() -> None:
     assert reader.room() is None
 
 
-def test_memory_is_reserved_for_a_few_times_what_has_come() -> None:
+def test_reserved_memory_is_a_few_times_the_received_bytes() -> None:
     reader = FrameReader(FROM_BROKER)
     reader.feed(frame_bytes(Kind.KNOWLEDGE, b"", bytes(FRAME_BYTES_MAX // 2))[:100])
     room = reader.room()
@@ -141,7 +141,7 @@ def test_memory_is_reserved_for_a_few_times_what_has_come() -> None:
     assert len(room) < RESERVE_TIMES * (ROOM_BYTES_MIN + 100)
 
 
-def test_a_frame_that_may_not_come_any_more_has_no_room() -> None:
+def test_a_frame_that_is_no_longer_allowed_has_no_room() -> None:
     reader = FrameReader(FROM_CLIENT)
     reader.feed(frame_bytes(Kind.PUBLISH, b"", bytes(100_000))[:100])
     reader.allow(FROM_BROKER)
@@ -167,7 +167,7 @@ def test_lengths_that_do_not_add_up_are_refused_in_a_large_frame(start: int) -> 
         (b"GET / HTTP/1.1\r\n", "E210", "HTTP"),
         (b"\x16\x03\x01\x02\x00\x01", "E210", "TLS"),
         (b"\x00", "E210", "right port"),
-        (b"\xff" * 40, "E210", "no Gapless frame"),
+        (b"\xff" * 40, "E210", "not a Gapless frame"),
         (header(version=2), "E211", "version 2 .*speaks 1"),
         (header(version=0), "E211", "version 0"),
         (header(version=1, kind=Kind.REFUSE), "E211", "version 1"),
@@ -182,7 +182,7 @@ def test_lengths_that_do_not_add_up_are_refused_in_a_large_frame(start: int) -> 
         (header(length=7), "E214", "contradicts"),
     ],
 )
-def test_what_is_no_frame_is_refused_when_its_header_is_there(data: bytes, code: str, says: str) -> None:
+def test_an_invalid_frame_is_refused_at_its_header(data: bytes, code: str, says: str) -> None:
     reader = FrameReader(FROM_BROKER)
     with pytest.raises(PeerError, match=f"{code}.*{says}"):
         reader.feed(data)
@@ -228,7 +228,7 @@ def test_a_stranger_may_only_say_hello_and_only_briefly() -> None:
         reader.feed(frame_bytes(Kind.HELLO, b"x"))
 
 
-def test_nobody_may_send_what_others_may() -> None:
+def test_every_peer_may_send_only_its_own_kinds() -> None:
     assert not FROM_BROKER & FROM_CLIENT - {Kind.PING, Kind.PONG, Kind.REFUSE}
     handshake = FROM_STRANGER | FROM_CHALLENGED | FROM_CHALLENGER
     assert handshake | FROM_BROKER | FROM_CLIENT | FROM_DIALED_NODE == EVERY_KIND

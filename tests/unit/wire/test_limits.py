@@ -10,7 +10,7 @@ from gapless.wire.frames import Kind
 TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text(encoding="utf-8")
 
 
-def test_the_limits_are_those_that_are_written_down() -> None:
+def test_the_limits_are_documented() -> None:
     named = {
         name: value
         for module in (budget, broker_codec, client_codec, codec, delivery, frames, rows)
@@ -21,7 +21,7 @@ def test_the_limits_are_those_that_are_written_down() -> None:
     assert {name: int(value) for name, value in listed} == {name: named[name] for name, _ in listed}
 
 
-def test_every_kind_is_written_down_once() -> None:
+def test_every_kind_is_documented_once() -> None:
     listed = re.findall(r"^\| `([0-9a-f]{2})` \| (\w+) \|", TEXT, re.MULTILINE)
     assert [int(number, 16) for number, _ in listed] == [int(kind) for kind in Kind]
     assert [name.upper() for _, name in listed] == [kind.name.replace("_", "") for kind in Kind]

@@ -20,7 +20,7 @@ def welcome(name: str = "b") -> Welcome:
     return Welcome(version=1, name=name, network="f")
 
 
-def test_two_brokers_with_the_secret_convince_each_other() -> None:
+def test_two_brokers_with_the_secret_accept_each_other() -> None:
     dialling = Dialling(SECRET, hello(), "b")
     answering = Answering(SECRET, hello(), "b", B)
     answering.proved(dialling.challenged(answering.challenge()))
@@ -45,7 +45,7 @@ def test_a_dialler_with_another_secret_believes_nothing_and_proves_nothing() -> 
         Answering(SECRET, hello(), "b", B).proved(forged)
 
 
-def test_a_proof_of_one_conversation_is_worth_nothing_in_another() -> None:
+def test_a_proof_is_valid_for_one_conversation() -> None:
     first = Answering(SECRET, hello(), "b", B)
     overheard = Dialling(SECRET, hello(), "b").challenged(first.challenge())
     with pytest.raises(PeerError, match="E228"):
@@ -56,7 +56,7 @@ def test_a_proof_of_one_conversation_is_worth_nothing_in_another() -> None:
         Dialling(SECRET, hello(nonce=C), "b").challenged(first.challenge())
 
 
-def test_what_a_broker_proves_cannot_be_sent_back_to_it() -> None:
+def test_a_proof_cannot_be_reflected() -> None:
     answering = Answering(SECRET, hello(), "b", B)
     with pytest.raises(PeerError, match="E228"):
         answering.proved(Proof(proof=answering.challenge().proof))
@@ -88,7 +88,7 @@ def test_another_broker_of_the_network_cannot_answer_for_a_neighbour() -> None:
         Dialling(SECRET, hello(), "b").challenged(renamed)
 
 
-def test_a_peer_that_leaves_the_challenge_out_is_not_believed() -> None:
+def test_a_peer_that_skips_the_challenge_is_refused() -> None:
     with pytest.raises(PeerError, match="E227 'b' does not prove that it knows the network's secret"):
         Dialling(SECRET, hello(), "b").welcomed(welcome())
     with pytest.raises(PeerError, match="E227 'a' does not prove that it knows the network's secret"):
@@ -103,7 +103,7 @@ def test_a_second_challenge_gets_no_second_proof() -> None:
         dialling.challenged(challenge)
 
 
-def test_a_secret_does_not_show_itself() -> None:
+def test_a_secret_is_not_printed() -> None:
     assert "brokers know" not in repr(SECRET)
 
 

@@ -33,18 +33,18 @@ from gapless.content.rows import (
     Rows,
     valid_rows,
 )
-from gapless.content.terms import Column, Term
+from gapless.content.terms import ColumnTerm, Term
 from gapless.content.values import Key, float_of
 
 #: The identity of a value that no subscription asks for.
 UNKNOWN_VALUE = -1
-#: In so few rows, equal values are not looked for before they are looked up.
+#: Up to this many rows, values are looked up without first finding equal ones.
 FEW_ROWS = 64
-#: So many first bytes of a text are in its order code, the last of them without its last bit.
+#: Number of first bytes of a text in its order code, the last of them without its last bit.
 ORDER_BYTES = 8
 
 
-class View(Enum):
+class TermView(Enum):
     """The ways to see a term."""
 
     ORDER = "order"
@@ -58,7 +58,7 @@ class Feature:
     """A term and how it is seen."""
 
     term: Term
-    view: View
+    view: TermView
     #: How many characters of a text a BEGINNING has.
     length: int = 0
     #: Features are keys of dictionaries for every batch, so the hash is computed once.
@@ -72,12 +72,12 @@ class Feature:
 
 
 @lru_cache(maxsize=10_000)
-def feature_of(term: Term, view: View, length: int = 0) -> Feature:
+def feature_of(term: Term, view: TermView, length: int = 0) -> Feature:
     """A feature, mostly the very one that was made before: dictionaries find it without comparing."""
     return Feature(term, view, length)
 
 
-class Identities:
+class ValueNumbers:
     """The values that subscriptions ask for by equality, each with a number of its own."""
 
     __slots__ = ("_asked", "_gone", "_ids", "_next", "_sorted", "_sorted_before", "_sorted_ids")
@@ -136,7 +136,7 @@ class Identities:
         return np.where(self._sorted[at] == codes, self._sorted_ids[at], UNKNOWN_VALUE)
 
     def _sort(self) -> None:
-        """Sort in what is new; begin anew when much of what is there has been forgotten."""
+        """Merge new values; rebuild when many have been forgotten."""
         if self._gone > 64 + len(self._ids) // 4:
             self._sorted, self._sorted_ids = self._sorted[:0], self._sorted_ids[:0]
             self._sorted_before, self._gone = 0, 0
@@ -155,7 +155,7 @@ class Identities:
 def order_codes(rows: Rows, term: Term) -> CodeArray:
     """The order codes of a term."""
     if is_text(term):
-        assert isinstance(term, Column)
+        assert isinstance(term, ColumnTerm)
         return text_codes(rows.column(term))
     return rows.codes(term).values
 
@@ -163,7 +163,7 @@ def order_codes(rows: Rows, term: Term) -> CodeArray:
 def null_codes(rows: Rows, term: Term) -> CodeArray:
     """1 for null, 0 for a value."""
     if is_text(term):
-        assert isinstance(term, Column)
+        assert isinstance(term, ColumnTerm)
         valid = valid_rows(rows.column(term))
         nulls: RowMask = np.zeros(len(rows), np.bool_) if valid is None else ~valid
     else:
@@ -171,14 +171,14 @@ def null_codes(rows: Rows, term: Term) -> CodeArray:
     return nulls.astype(np.int64)
 
 
-def identity_codes(rows: Rows, term: Term, identities: Identities, length: int = 0) -> CodeArray:
+def identity_codes(rows: Rows, term: Term, identities: ValueNumbers, length: int = 0) -> CodeArray:
     """The number of each row's value, or of its beginning; `NULL_CODE` for null."""
     if len(rows) <= FEW_ROWS:
         return _looked_up(rows, term, identities, length)
     if not is_text(term):
         # No subscription asks for the code of null, so a null is an unknown value.
         return identities.find_codes(rows.codes(term).values)
-    assert isinstance(term, Column)
+    assert isinstance(term, ColumnTerm)
     encoded = rows.column(term).dictionary_encode()
     values = encoded.dictionary.to_numpy(zero_copy_only=False).tolist()
     if length:
@@ -192,11 +192,11 @@ def identity_codes(rows: Rows, term: Term, identities: Identities, length: int =
     return np.append(found, NULL_CODE)[at]
 
 
-def _looked_up(rows: Rows, term: Term, identities: Identities, length: int) -> CodeArray:
+def _looked_up(rows: Rows, term: Term, identities: ValueNumbers, length: int) -> CodeArray:
     """The same for a few rows, one by one: cheaper than finding out which are equal."""
     if not is_text(term):
         return identities.find(rows.codes(term).values.tolist())
-    assert isinstance(term, Column)
+    assert isinstance(term, ColumnTerm)
     column = rows.column(term)
     values = column.to_numpy(zero_copy_only=False).tolist()
     if length:
@@ -240,7 +240,7 @@ def positions(feature: Feature, codes: CodeArray) -> npt.NDArray[np.float64]:
 
     Two codes may share a place. Null has none that means anything.
     """
-    if feature.view is View.ORDER and feature.term.kind == "float":
+    if feature.view is TermView.ORDER and feature.term.kind == "float":
         bits = np.where(codes < 0, -codes | np.int64(NULL_CODE), codes)
         places = bits.view(np.float64)
         return np.where(np.isnan(places), np.inf, places)
@@ -249,7 +249,7 @@ def positions(feature: Feature, codes: CodeArray) -> npt.NDArray[np.float64]:
 
 def position(feature: Feature, code: int) -> float:
     """The same for one code."""
-    if feature.view is View.ORDER and feature.term.kind == "float":
+    if feature.view is TermView.ORDER and feature.term.kind == "float":
         place = float_of(code) if CODE_MIN < code < CODE_MAX else math.copysign(math.inf, code)
         return math.inf if math.isnan(place) else place
     return float(code)

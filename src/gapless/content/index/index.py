@@ -21,23 +21,23 @@ from gapless.content.condition import EVERYTHING, Condition
 from gapless.content.evaluate import mask, mask_atom, mask_within
 from gapless.content.index.features import (
     Feature,
-    Identities,
-    View,
+    TermView,
+    ValueNumbers,
     identity_codes,
     null_codes,
     order_codes,
     position,
     positions,
 )
-from gapless.content.index.plan import AllOf, Bound, Plan, Residual, Within, plans
-from gapless.content.index.postings import NO_PAIRS, Breadth, Pairs, Places, Postings, Shape
-from gapless.content.index.table import Table
+from gapless.content.index.plan import AllOf, FeatureBound, MatchPlan, Residual, Within, plans
+from gapless.content.index.postings import NO_PAIRS, Breadth, Pairs, Places, Postings, PostingShape
+from gapless.content.index.table import ConjunctionTable
 from gapless.content.rows import NULL_CODE, CodeArray, Positions, RowMask, Rows
-from gapless.content.terms import Column
+from gapless.content.terms import ColumnTerm
 from gapless.content.values import Key
-from gapless.content.xml.index import PatternIndex
+from gapless.content.xml.index.index import PatternIndex
 
-#: A batch is cut such that about so many candidates are looked at together; it bounds memory.
+#: Approximate number of candidates processed together; it bounds memory.
 CANDIDATES_MAX = 2_000_000
 ROWS_MIN = 16
 #: Slots are below this: a row of such a part and a slot are sorted as one int64.
@@ -59,7 +59,7 @@ class _Entry:
     """One conjunction of the table, and what has to be undone when it goes."""
 
     conjunction: int
-    plan: Plan
+    plan: MatchPlan
     way: _Way | None
     features: list[Feature] = field(default_factory=list)
 
@@ -102,7 +102,7 @@ class Index:
         """Until it has had more than `few_max` conditions, it tries them one by one: that is quicker then."""
         self._few_max = few_max
         self._by_slot: dict[int, list[_Entry]] = {}
-        self._table = Table()
+        self._table = ConjunctionTable()
         self._ways: dict[_Way, Postings] = {}
         #: Ways with changes that are not sorted in yet.
         self._dirty: set[_Way] = set()
@@ -110,9 +110,9 @@ class Index:
         self._features: dict[Feature, int] = {}
         self._features_asked: dict[Feature, int] = {}
         self._numbers: list[Feature | None] = []
-        self._identities: dict[Feature, Identities] = {}
+        self._identities: dict[Feature, ValueNumbers] = {}
         #: Conjunctions that only a pattern, only a residual, or nothing at all can find.
-        self._patterns: dict[Column, PatternIndex] = {}
+        self._patterns: dict[ColumnTerm, PatternIndex] = {}
         self._by_residual: dict[Residual, dict[int, None]] = {}
         self._unbound: dict[int, None] = {}
         #: While there are few conditions: all of them, by slot. None when there were more.
@@ -181,7 +181,7 @@ class Index:
         return self._all_rows is not None
 
     def match_all(self, rows: int) -> Pairs | None:
-        """The pairs of so many rows when they need not be looked at; None when they must be."""
+        """The pairs of this many rows if they need not be examined; None if they must be."""
         slots = self._all_rows
         if slots is None:
             return None
@@ -205,7 +205,7 @@ class Index:
         identities = self._identities.get(feature)
         return 0 if identities is None else identities.asked(key)
 
-    def _enter(self, slot: int, plan: Plan) -> _Entry:
+    def _enter(self, slot: int, plan: MatchPlan) -> _Entry:
         entry = _Entry(-1, plan, None)
         # The bound by which it is found is checked where it is found.
         bounds = [
@@ -225,7 +225,7 @@ class Index:
             self._always[entry.conjunction] = None
         return entry
 
-    def _coded(self, bound: Bound, entry: _Entry) -> tuple[int, int, int]:
+    def _coded(self, bound: FeatureBound, entry: _Entry) -> tuple[int, int, int]:
         """A bound's line in the matrix, and its codes."""
         feature = bound.feature
         entry.features.append(feature)
@@ -235,7 +235,7 @@ class Index:
         self._features_asked[feature] = self._features_asked.get(feature, 0) + 1
         if bound.key is None:
             return line, bound.low, bound.high
-        code = self._identities.setdefault(feature, Identities()).acquire(bound.key)
+        code = self._identities.setdefault(feature, ValueNumbers()).acquire(bound.key)
         return line, code, code
 
     def _line(self, feature: Feature) -> int:
@@ -249,12 +249,12 @@ class Index:
 
     def _post(self, entry: _Entry) -> None:
         plan = entry.plan
-        breadth, place, low, width, feature = Breadth(Shape.NONE), 0.0, 0, 0, None
+        breadth, place, low, width, feature = Breadth(PostingShape.NONE), 0.0, 0, 0, None
         if plan.range is not None:
             feature, low, width = plan.range.feature, plan.range.low, plan.range.high - plan.range.low
             begin, end = position(feature, low), position(feature, plan.range.high)
             breadth = Breadth.of(begin, end, low, plan.range.high)
-            place = end if breadth.shape is Shape.BELOW else begin
+            place = end if breadth.shape is PostingShape.BELOW else begin
         way = _Way(plan.equal.feature if plan.equal else None, feature, breadth)
         postings = self._ways.get(way)
         if postings is None:
@@ -264,7 +264,7 @@ class Index:
         if plan.equal is None:
             postings.add(0, place, low, width, entry.conjunction)
             return
-        identities = self._identities.setdefault(plan.equal.feature, Identities())
+        identities = self._identities.setdefault(plan.equal.feature, ValueNumbers())
         for key in plan.equal.keys:
             postings.add(identities.acquire(key), place, low, width, entry.conjunction)
 
@@ -302,7 +302,7 @@ class Index:
         identities = self._identities[feature]
         identities.release(key)
         if not len(identities):
-            # Numbers begin at 0 again if the feature comes back; whoever has an old one is dead.
+            # Numbers begin at 0 again if the feature comes back; entries with old ones are dead.
             del self._identities[feature]
 
     def _forget(self, feature: Feature) -> None:
@@ -378,7 +378,7 @@ class _Batch:
 
     __slots__ = ("_codes", "_identities", "_places", "rows")
 
-    def __init__(self, rows: Rows, identities: dict[Feature, Identities]) -> None:
+    def __init__(self, rows: Rows, identities: dict[Feature, ValueNumbers]) -> None:
         self.rows = rows
         self._identities = identities
         self._codes: dict[Feature, CodeArray] = {}
@@ -432,11 +432,11 @@ class _Batch:
 
     def _computed(self, feature: Feature) -> CodeArray:
         match feature.view:
-            case View.ORDER:
+            case TermView.ORDER:
                 return order_codes(self.rows, feature.term)
-            case View.NULL:
+            case TermView.NULL:
                 return null_codes(self.rows, feature.term)
-            case View.IDENTITY | View.BEGINNING:
+            case TermView.IDENTITY | TermView.BEGINNING:
                 identities = self._identities[feature]
                 return identity_codes(self.rows, feature.term, identities, feature.length)
 

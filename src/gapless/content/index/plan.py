@@ -20,24 +20,24 @@ from gapless.content.domain import Domain, Interval
 from gapless.content.index.features import (
     ORDER_BYTES,
     Feature,
-    View,
+    TermView,
     feature_of,
     is_text,
     position,
     text_code,
 )
-from gapless.content.printing import prefix_interval
 from gapless.content.rows import CODE_MAX, CODE_MIN
-from gapless.content.terms import Column, Term, columns_of
+from gapless.content.sql.printing import prefix_interval
+from gapless.content.terms import ColumnTerm, Term, columns_of
 from gapless.content.values import KEYS, Key
 
-#: A conjunction is split into at most so many plans; beyond, disjunctions are residuals.
+#: Maximum number of plans into which a conjunction is split; beyond, disjunctions are residuals.
 PLANS_MAX = 64
-#: More values than this are not looked up one by one.
+#: Maximum number of values that are looked up one by one.
 POINTS_MAX = 1_000
-#: So many terms of a plan are checked as bounds; more become residuals.
+#: Maximum number of terms of a plan that are checked as bounds; more become residuals.
 BOUNDS_MAX = 8
-#: So many residuals of a plan are checked one after the other; more are put together into the last.
+#: Maximum number of residuals of a plan that are checked one after another; more are combined into the last.
 RESIDUALS_MAX = 4
 #: The lengths of beginnings that are looked up; a longer one is looked up by the next shorter length.
 BEGINNINGS = (8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -51,7 +51,7 @@ class Within:
     domain: Domain
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
         return columns_of(self.term)
 
@@ -63,16 +63,16 @@ class AllOf:
     residuals: tuple[Residual, ...]
 
     @property
-    def columns(self) -> frozenset[Column]:
+    def columns(self) -> frozenset[ColumnTerm]:
         """The columns that are read."""
-        return frozenset[Column]().union(*(each.columns for each in self.residuals))
+        return frozenset[ColumnTerm]().union(*(each.columns for each in self.residuals))
 
 
 Residual: TypeAlias = Atom | Within | AllOf
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class FeatureBound:
     """A feature lies in `low <= code <= high`, or `outside` of it; null does neither.
 
     For an identity the codes are not known yet: `key` is the value.
@@ -94,7 +94,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Equal:
+class FeatureEquality:
     """The equality by which a plan is found: the feature has one of these values."""
 
     feature: Feature
@@ -102,15 +102,15 @@ class Equal:
 
 
 @dataclass(slots=True)
-class Plan:
+class MatchPlan:
     """How one conjunction, or one of the parts that it was split into, is found and checked."""
 
-    equal: Equal | None = None
+    equal: FeatureEquality | None = None
     #: The bound by which it is found as well; the first of `bounds`.
-    range: Bound | None = None
+    range: FeatureBound | None = None
     #: The pattern by which it is found, instead of the two above.
     pattern: Matches | None = None
-    bounds: list[Bound] = field(default_factory=list)
+    bounds: list[FeatureBound] = field(default_factory=list)
     residuals: list[Residual] = field(default_factory=list)
 
 
@@ -120,13 +120,13 @@ class _Piece:
 
     within: Within
     #: Of these at most one can hold; together they say what the domain says.
-    bounds: list[Bound]
+    bounds: list[FeatureBound]
     #: Whether they say no more than the domain.
     exact: bool
-    equal: Equal | None = None
+    equal: FeatureEquality | None = None
 
 
-def plans(conjunction: Conjunction, asked: Callable[[Feature, Key], int]) -> list[Plan]:
+def plans(conjunction: Conjunction, asked: Callable[[Feature, Key], int]) -> list[MatchPlan]:
     """The plans of a conjunction. `asked` tells how many others ask for the same value."""
     pieces = [_piece(term, domain) for term, domain in conjunction.within.items()]
     residuals: list[Residual] = sorted(conjunction.atoms, key=str)
@@ -134,7 +134,7 @@ def plans(conjunction: Conjunction, asked: Callable[[Feature, Key], int]) -> lis
     if pattern is not None:
         residuals.remove(pattern)
     best = None if pattern else _rarest(pieces, asked)
-    split: list[list[Bound]] = []
+    split: list[list[FeatureBound]] = []
     count = 1
     for piece in pieces:
         if piece is best:
@@ -154,14 +154,17 @@ def plans(conjunction: Conjunction, asked: Callable[[Feature, Key], int]) -> lis
 
 
 def _plan(
-    equal: Equal | None, pattern: Matches | None, bounds: list[Bound], residuals: list[Residual]
-) -> Plan:
+    equal: FeatureEquality | None,
+    pattern: Matches | None,
+    bounds: list[FeatureBound],
+    residuals: list[Residual],
+) -> MatchPlan:
     found = None
     if pattern is None:
         ranges = [bound for bound in bounds if not bound.outside and bound.key is None]
         found = min(ranges, key=lambda bound: bound.breadth, default=None)
         bounds.sort(key=lambda bound: bound is not found)
-    return Plan(equal, found, pattern, bounds, list(residuals))
+    return MatchPlan(equal, found, pattern, bounds, list(residuals))
 
 
 def _rarest(pieces: list[_Piece], asked: Callable[[Feature, Key], int]) -> _Piece | None:
@@ -179,7 +182,7 @@ def _is_exact_equal(piece: _Piece) -> bool:
     """Whether being found by the equality is all that the domain asks for."""
     equal = piece.equal
     assert equal is not None
-    if equal.feature.view is View.IDENTITY:
+    if equal.feature.view is TermView.IDENTITY:
         return True
     (start, _), *_ = piece.within.domain.intervals
     return equal.keys == (start,)
@@ -192,21 +195,23 @@ def _piece(term: Term, domain: Domain) -> _Piece:
         keys = None
     piece = _Piece(Within(term, domain), [], exact=True)
     if domain.null:
-        piece.bounds.append(Bound(feature_of(term, View.NULL), 1, 1))
+        piece.bounds.append(FeatureBound(feature_of(term, TermView.NULL), 1, 1))
     elif keys:
-        piece.equal = Equal(feature_of(term, View.IDENTITY), keys)
+        piece.equal = FeatureEquality(feature_of(term, TermView.IDENTITY), keys)
     hole = domain.hole()
     if hole is not None and not text and all(_is_inside(key) for key in hole):
         low, high = hole
         assert isinstance(low, int)
         assert isinstance(high, int)
-        piece.bounds.append(Bound(feature_of(term, View.ORDER), low, high - 1, outside=True))
+        piece.bounds.append(FeatureBound(feature_of(term, TermView.ORDER), low, high - 1, outside=True))
     elif hole is not None and text and Domain(domain.kind, (hole,)).keys():
-        piece.bounds.append(Bound(feature_of(term, View.IDENTITY), 0, 0, outside=True, key=hole[0]))
+        piece.bounds.append(
+            FeatureBound(feature_of(term, TermView.IDENTITY), 0, 0, outside=True, key=hole[0])
+        )
     elif len(domain.intervals) > PLANS_MAX:
         piece.bounds = []  # too many to be checked one by one: all of them are, at once
     elif keys and text:
-        piece.bounds += [Bound(feature_of(term, View.IDENTITY), 0, 0, key=key) for key in keys]
+        piece.bounds += [FeatureBound(feature_of(term, TermView.IDENTITY), 0, 0, key=key) for key in keys]
     else:
         for interval in domain.intervals:
             bound, exact = _text_bound(term, interval) if text else _bound(term, interval)
@@ -217,7 +222,7 @@ def _piece(term: Term, domain: Domain) -> _Piece:
     return piece
 
 
-def _bound(term: Term, interval: Interval) -> tuple[Bound, bool]:
+def _bound(term: Term, interval: Interval) -> tuple[FeatureBound, bool]:
     """An interval of keys as an interval of codes, and whether it says no more."""
     start, stop = interval
     assert isinstance(start, int)
@@ -226,22 +231,22 @@ def _bound(term: Term, interval: Interval) -> tuple[Bound, bool]:
     low = CODE_MIN if start == every.least else _clipped(start)
     high = CODE_MAX if stop == every.stop else _clipped(stop - 1)
     exact = (start == every.least or _is_inside(start)) and (stop == every.stop or _is_inside(stop - 1))
-    return Bound(feature_of(term, View.ORDER), low, high), exact
+    return FeatureBound(feature_of(term, TermView.ORDER), low, high), exact
 
 
-def _text_bound(term: Term, interval: Interval) -> tuple[Bound, bool]:
+def _text_bound(term: Term, interval: Interval) -> tuple[FeatureBound, bool]:
     start, stop = interval
     low = CODE_MIN if not start else text_code(start)
     if stop is None:
-        return Bound(feature_of(term, View.ORDER), low, CODE_MAX), _is_short(start)
+        return FeatureBound(feature_of(term, TermView.ORDER), low, CODE_MAX), _is_short(start)
     exact = _is_short(stop)
     high = text_code(stop) - (1 if exact else 0)
-    return Bound(feature_of(term, View.ORDER), low, max(low, high)), exact and _is_short(
+    return FeatureBound(feature_of(term, TermView.ORDER), low, max(low, high)), exact and _is_short(
         start
     ) and low <= high
 
 
-def _beginning(term: Term, domain: Domain) -> Equal | None:
+def _beginning(term: Term, domain: Domain) -> FeatureEquality | None:
     """A long LIKE 'prefix%' is found by its first characters, which the order code would cut off."""
     if len(domain.intervals) != 1:
         return None
@@ -249,7 +254,9 @@ def _beginning(term: Term, domain: Domain) -> Equal | None:
     if not isinstance(start, str) or domain.intervals[0] != prefix_interval(start):
         return None
     length = max((each for each in BEGINNINGS if each <= len(start)), default=0)
-    return Equal(feature_of(term, View.BEGINNING, length), (start[:length],)) if length else None
+    return (
+        FeatureEquality(feature_of(term, TermView.BEGINNING, length), (start[:length],)) if length else None
+    )
 
 
 def _is_short(text: Key) -> bool:

@@ -29,7 +29,7 @@ from gapless.content.rows import CODE_MAX, CODE_MIN, CodeArray, Positions, RowMa
 Places: TypeAlias = npt.NDArray[np.float64]
 Pairs: TypeAlias = tuple[Positions, Positions]
 
-#: The short run is merged when it has so many entries, or an eighth of the long one's, if that is less.
+#: The short run is merged at this many entries, or at an eighth of the long one's, if that is less.
 SHORT_RUN_MIN, SHORT_RUN_MAX = 256, 4_096
 #: Breadth classes are powers of four between these two; what is wider is taken for an open interval.
 CLASS_MIN, CLASS_MAX = -16, 32
@@ -40,7 +40,7 @@ _NO_PLACES = np.zeros(0, np.float64)
 _NO_WIDTHS = np.zeros(0, np.uint64)
 
 
-class Shape(Enum):
+class PostingShape(Enum):
     """How the entries of a `Postings` are bounded behind their key."""
 
     #: Not at all: every entry with the row's key is a candidate.
@@ -56,27 +56,27 @@ class Shape(Enum):
 class Breadth(NamedTuple):
     """A shape, and for BETWEEN the exponent of four that is not below the width."""
 
-    shape: Shape
+    shape: PostingShape
     exponent: int = 0
 
     @staticmethod
     def of(low: float, high: float, low_code: int, high_code: int) -> Breadth:
         """The class of an interval."""
         if high_code == CODE_MAX:
-            return Breadth(Shape.ABOVE)
+            return Breadth(PostingShape.ABOVE)
         if low_code == CODE_MIN:
-            return Breadth(Shape.BELOW)
+            return Breadth(PostingShape.BELOW)
         width = high - low
         if not width < 4.0**CLASS_MAX:
-            return Breadth(Shape.ABOVE)
+            return Breadth(PostingShape.ABOVE)
         # frexp gives width < 2**exponent, so a class holds what is narrower than 4**exponent.
         exponent = (math.frexp(width)[1] + 1) // 2
-        return Breadth(Shape.BETWEEN, max(CLASS_MIN, exponent))
+        return Breadth(PostingShape.BETWEEN, max(CLASS_MIN, exponent))
 
     @property
     def width(self) -> float:
         """No interval of the class is wider."""
-        return math.inf if self.shape is not Shape.BETWEEN else 4.0**self.exponent
+        return math.inf if self.shape is not PostingShape.BETWEEN else 4.0**self.exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,10 @@ class _Run:
             return start, np.searchsorted(self.order, keys, side="right")
         base = keys * (len(self.places) + 1)
         match breadth.shape:
-            case Shape.BELOW:
+            case PostingShape.BELOW:
                 low = np.searchsorted(self.places, places, side="left")
                 high = np.full(len(keys), len(self.places))
-            case Shape.BETWEEN:
+            case PostingShape.BETWEEN:
                 # Rounding may have moved both ends, by less than this. No interval with two
                 # ends holds infinity, so what becomes of it here does not matter.
                 with np.errstate(invalid="ignore"):
@@ -230,7 +230,7 @@ class Postings:
     @property
     def is_ranged(self) -> bool:
         """Whether entries have an interval behind their key."""
-        return self._breadth.shape is not Shape.NONE
+        return self._breadth.shape is not PostingShape.NONE
 
     @property
     def nbytes(self) -> int:

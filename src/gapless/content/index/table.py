@@ -19,7 +19,7 @@ from gapless.content.rows import NULL_CODE, CodeArray, Positions, RowMask
 _WORD = 1 << 64
 
 
-class Table:
+class ConjunctionTable:
     """What is checked of each conjunction, and to whom it belongs."""
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Which XML documents does somebody want? XPath patterns, and an index that matches very many of them.
+"""Which XML documents are wanted? XPath patterns, and an index that matches a large number of them.
 
 A subscription to XML is an XPath 1.0 pattern, and asks one question of each document: *is there at least one
 node like this?*
@@ -8,8 +8,8 @@ node like this?*
     /news[head/urgency <= 3]         a value: of an element, an @attribute, text() or .
     //media[@type = 'video' or not(caption)]
 
-What is supported, and why the rest is not, says `parse.py`; positions such as `[1]` are the best known
-example. What a document may be, and what is refused, says `document.py`.
+`parse.py` says what is supported, and why the rest is not; positions such as `[1]` are the best known
+example. `document.py` says which documents are accepted.
 
     parse_pattern(text)            a `Pattern`: immutable; equal ones are equal however they were written
     parse_document(text)           a `Document`; DTDs and entities are refused, sizes are limited
@@ -33,15 +33,15 @@ form for each meaning), `graph.py` (what patterns share), `shapes.py` (what docu
 from gapless.content.xml.cover import covers_pattern
 from gapless.content.xml.document import Document, parse_document
 from gapless.content.xml.evaluate import evaluate
-from gapless.content.xml.explain import Explanation, explain_pattern
-from gapless.content.xml.index import PatternIndex
+from gapless.content.xml.explain import PatternExplanation, explain_pattern
+from gapless.content.xml.index.index import PatternIndex
 from gapless.content.xml.parse import parse_pattern
 from gapless.content.xml.pattern import Pattern
 
 __all__ = [
     "Document",
-    "Explanation",
     "Pattern",
+    "PatternExplanation",
     "PatternIndex",
     "covers_pattern",
     "evaluate",

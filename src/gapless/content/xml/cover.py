@@ -1,25 +1,25 @@
 """Does one pattern accept everything that another accepts?
 
-YES comes from `imply.py`: a proof that b's needs include a's. NO comes from a document: one is built that b
-describes and nothing more, and if b accepts it and a does not, the question is settled. For patterns without
-`*`, and for patterns without `//`, one of the two always succeeds (that is what makes homomorphism complete
-for them): a document with an unheard-of name for every `*` and inside every `//` leaves a nothing to hold on
-to but what b demands. Otherwise a few documents are tried, and the answer may be UNKNOWN.
+YES comes from `imply.py`: a proof that b's needs include a's. NO comes from a counterexample: a minimal
+document that b describes; if b accepts it and a does not, the question is settled. For patterns without `*`,
+and for patterns without `//`, one of the two always succeeds (which makes homomorphism complete for them): in
+a document with a fresh name for every `*` and inside every `//`, a can only match what b demands. Otherwise a
+few documents are tried, and the answer may be UNKNOWN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gapless.content.verdict import Cover
+from gapless.content.covering.verdict import Cover
 from gapless.content.xml.document import Document
 from gapless.content.xml.evaluate import evaluate, value_passes
 from gapless.content.xml.imply import Implication, terms_of
-from gapless.content.xml.pattern import TEXT, TRUE, And, Axis, Compare, Has, Need, Not, Or, Pattern, Some
+from gapless.content.xml.pattern import TEXT, TRUE, And, Axis, Has, Need, Not, Or, Pattern, Some, TextCompare
 
 __all__ = ["WITNESSES_MAX", "covers_pattern"]
 
-#: How many documents are tried for each way to fill the `//`s.
+#: Number of documents tried for each way to fill the `//`s.
 WITNESSES_MAX = 24
 #: The longest filling of a `//`.
 _FILLING_MAX = 8
@@ -51,7 +51,7 @@ def covers_pattern(a: Pattern, b: Pattern) -> Cover:
 
 
 class _Witness:
-    """Builds a document that has what a need asks for, and as little else as possible."""
+    """Builds a document that satisfies a need, with as little else as possible."""
 
     __slots__ = ("_choice", "_document", "_filling", "_values")
 
@@ -71,7 +71,7 @@ class _Witness:
     def _furnish(self, node: int, need: Need) -> None:
         """Give a node what is needed."""
         terms = list(self._chosen(need))
-        compared = [each for each in terms if isinstance(each, Compare)]
+        compared = [each for each in terms if isinstance(each, TextCompare)]
         if compared:
             self._write(node, And(tuple(compared)))
         tests: dict[str, list[Need]] = {}
@@ -127,11 +127,11 @@ class _Witness:
 
 
 def _values(need: Need) -> Iterator[str]:
-    """Texts that tell the comparisons of a need apart: the literals, and what lies beside them."""
+    """Texts that distinguish the comparisons of a need: the literals, and values next to them."""
     yield ""
     yield _OTHER_TEXT
     for each in _all(need):
-        if isinstance(each, Compare):
+        if isinstance(each, TextCompare):
             literal = each.literal
             if isinstance(literal, str):
                 yield literal

@@ -1,20 +1,20 @@
 """How is an XML document read without trusting it?
 
-lxml parses, with everything off that reaches beyond the bytes: no network, no DTD, no entities but the five
-that XML itself has. A document type declaration is refused before the parser sees it, so that no entity is
+lxml parses, with everything disabled that reaches beyond the bytes: no network, no DTD, no entities but the
+five of XML itself. A document type declaration is refused before the parser sees it, so that no entity is
 ever declared, let alone expanded. Size, depth, number of nodes, number and length of attributes have limits.
 Time and memory of the parser grow with the number of nodes, and with the square of the attributes of an
-element, so these are counted before it begins, by searches that run once over the bytes. For that, the bytes
-must mean what they look like: encodings that can write `<` or `=` in another way are refused. Whatever is
-wrong, the error is a `ContentError`:
+element, so these are counted beforehand, by searches that run once over the bytes. For that, the bytes must
+mean what they look like: encodings that can write `<` or `=` in another way are refused. Every error is a
+`ContentError`:
 
     E175  not well-formed
     E176  over a limit
     E177  a document type declaration, or an entity
 
 `parse_root` gives lxml's element, which the index walks; `parse_document` gives a `Document`: the same, flat,
-in document order, for the evaluator and for explanations. Comments and processing instructions are no part
-of any value, but they do part two text nodes, as XPath has it.
+in document order, for the evaluator and for explanations. Comments and processing instructions are not part
+of any value, but they separate text nodes, as in XPath.
 """
 
 from __future__ import annotations
@@ -40,44 +40,46 @@ __all__ = [
     "parse_root",
 ]
 
-#: How deep elements may nest. It is the limit of libxml2 itself, which keeps it while it parses.
+#: Maximum depth of elements: the limit of libxml2 itself, which enforces it while parsing.
 DEPTH_MAX = 256
-#: The longest value of an attribute, and the most attributes of an element, declared namespaces included.
+#: Maximum length of an attribute's value, and number of attributes of an element, namespace declarations
+#: included.
 ATTRIBUTE_CHARS_MAX = 65_536
 ATTRIBUTES_MAX = 1_000
-#: The longest name of a namespace: it is a part of the name of every element and attribute in it.
+#: Maximum length of a namespace: it is part of the name of every element and attribute in it.
 NAMESPACE_CHARS_MAX = 1_000
 
-#: Nothing in a document of so few bytes can be over a limit of nodes or attributes.
+#: A document of at most this size cannot exceed a limit of nodes or attributes.
 _SMALL_BYTES = 4 * ATTRIBUTES_MAX
 
-#: What may stand before a document type declaration: white space, comments, processing instructions.
+#: What may precede a document type declaration: white space, comments, processing instructions.
 _PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?(?:[ \t\r\n]+|<\?.*?\?>|<!--.*?-->)*+", re.DOTALL)
 
-#: A declared encoding, and those in which the signs of the markup are ASCII and nothing else looks like them.
+#: A declared encoding, and the encodings in which markup characters are ASCII and nothing else looks like
+#: them.
 _ENCODING = re.compile(rb"""(?:\xef\xbb\xbf)?<\?xml[^>]*?[ \t\r\n]encoding\s*=\s*["']([^"'>]*)""")
 _PLAIN_ENCODING = re.compile(
     rb"utf-?8|(us-)?ascii|iso-?8859-\d+|iso_8859-\d+|latin-?1|(windows-|cp)125\d|koi8-[ru]"
     rb"|shift_jis|euc-(jp|kr)|gb(k|2312|18030)|big5",
     re.IGNORECASE,
 )
-#: What may hold a `<` that is no markup: comments and instructions, which are nodes, and sections of text.
+#: What may contain a `<` that is not markup: comments and instructions, which are nodes, and CDATA sections.
 _OPAQUE = re.compile(rb"<(?:!--|\?|!\[CDATA\[)")
 _OPAQUE_ENDS = {b"<!--": b"-->", b"<?": b"?>", b"<![CDATA[": b"]]>"}
 #: All attributes of a tag, from its name on, and each of them.
 _TAG = re.compile(rb"""(?:[^<>"']++|"[^<"]*+"|'[^<']*+')*+""")
 _ATTRIBUTE = re.compile(rb"""=[ \t\r\n]*+(?:"[^"]*+"|'[^']*+')""")
-#: What may be the value of an attribute and too long; it has no more characters than bytes.
+#: A possible attribute value that may be too long; it has no more characters than bytes.
 _LONG_VALUE = re.compile(
     rb"""=[ \t\r\n]*+(?:"[^"<]{%d}|'[^'<]{%d})""" % (ATTRIBUTE_CHARS_MAX + 1, ATTRIBUTE_CHARS_MAX + 1)
 )
-#: What may be the name of a namespace and too long.
+#: A possible namespace that may be too long.
 _LONG_NAMESPACE = re.compile(
     rb"""xmlns(?::[^ \t\r\n:<>"'=]*+)?[ \t\r\n]*+=[ \t\r\n]*+(?:"[^"<]{%d}|'[^'<]{%d})"""
     % (NAMESPACE_CHARS_MAX + 1, NAMESPACE_CHARS_MAX + 1)
 )
 
-#: libxml2's codes for what we tell apart from a plain mistake.
+#: libxml2's codes for errors that we distinguish from a plain mistake.
 _LIMIT_CODES = frozenset({etree.ErrorTypes.ERR_RESOURCE_LIMIT, etree.ErrorTypes.ERR_NAME_TOO_LONG})
 _ENTITY_CODES = frozenset({etree.ErrorTypes.ERR_UNDECLARED_ENTITY, etree.ErrorTypes.ERR_ENTITY_LOOP})
 
@@ -92,7 +94,7 @@ _OPTIONS: dict[str, Any] = {
 }
 #: For bytes, which may declare their encoding.
 _BYTES_PARSER = etree.XMLParser(**_OPTIONS)
-#: For text, whose encoding is ours whatever it declares.
+#: For text, whose declared encoding is ignored.
 _TEXT_PARSER = etree.XMLParser(encoding="utf-8", **_OPTIONS)
 
 
@@ -167,7 +169,7 @@ def _translated(error: etree.XMLSyntaxError) -> ContentError:
 
 
 def _refuse_odd_encoding(data: bytes) -> None:
-    """Refuse bytes that do not mean what they look like, UTF-7 for example."""
+    """Refuse encodings in which bytes do not mean what they look like, such as UTF-7."""
     declared = _ENCODING.match(data)
     if declared is not None and not _PLAIN_ENCODING.fullmatch(declared[1]):
         name = declared[1][:40].decode("ascii", "replace")
@@ -177,10 +179,10 @@ def _refuse_odd_encoding(data: bytes) -> None:
 def _refuse_crowds(data: bytes) -> None:
     """Refuse too many nodes, and too many attributes of an element, in a few searches.
 
-    The text is looked at just as far as a parser would get: what is misread behind a mistake in it is never
+    The text is examined exactly as far as a parser would get: anything misread after a mistake is never
     parsed.
     """
-    # Each `<` begins a node, unless it ends one or is no markup.
+    # Each `<` begins a node, unless it ends one or is not markup.
     many = data.count(b"<") - data.count(b"</") > NODES_MAX
     if not many and not _crowded(data):
         return
@@ -194,7 +196,7 @@ def _refuse_crowds(data: bytes) -> None:
 
 
 def _crowded(data: bytes) -> list[bytes]:
-    """What stands between two `<` and has more equals signs than an element may have attributes."""
+    """Text between two `<` with more equals signs than an element may have attributes."""
     if data.count(b"=") <= ATTRIBUTES_MAX:
         return []
     pieces = data.split(b"<")[1:]
@@ -202,12 +204,12 @@ def _crowded(data: bytes) -> list[bytes]:
 
 
 def _markup(data: bytes) -> bytes:
-    """The bytes without what is inside comments, processing instructions and sections of text."""
+    """The bytes without the contents of comments, processing instructions and CDATA sections."""
     pieces: list[bytes] = []
     start = 0
     while found := _OPAQUE.search(data, start):
         opening = found[0]
-        # Sections of text are no nodes.
+        # CDATA sections are not nodes.
         pieces += (data[start : found.start()], b"!" if opening == b"<![CDATA[" else b"<!")
         end = _OPAQUE_ENDS[opening]
         start = data.find(end, found.end())
@@ -254,7 +256,7 @@ class Document:
     #: All text nodes in document order; `texts[start:stop]` together are the string-value of a node.
     texts: list[str]
     spans: list[tuple[int, int]]
-    #: Which texts are directly in each node.
+    #: The texts directly in each node.
     own_texts: list[list[int]]
 
     def value(self, node: int) -> str:
@@ -301,7 +303,7 @@ def flatten(root: etree._Element) -> Document:
     document = Document([""], [-1], [{}], [], [(0, 0)], [[]])
     texts, own, spans = document.texts, document.own_texts, document.spans
     names, parents, attributes = document.names, document.parents, document.attributes
-    #: The nodes that are open, with their elements and how many of their children are still to come.
+    #: The open nodes, with their elements and their number of remaining children.
     open_nodes: list[tuple[int, etree._Element]] = [(0, root)]
     missing = [1]
     for element in root.iter():
@@ -321,7 +323,7 @@ def flatten(root: etree._Element) -> Document:
                 open_nodes.append((node, element))
                 missing.append(count)
                 continue
-        # It ends, and with it all those whose last child it is.
+        # It ends, together with all those whose last child it is.
         while True:
             missing[-1] -= 1
             tail = ended.tail

@@ -1,4 +1,4 @@
-"""Does a document match a pattern? The direct answer, without cleverness.
+"""Does a document match a pattern? The direct answer, without optimizations.
 
 Each need of the pattern is answered for all nodes of the document at once, as one array of booleans in
 document order: a path below, by marking the parents (or all ancestors) of the elements that qualify. That
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gapless.content.xml.document import Document
-from gapless.content.xml.pattern import TEXT, TRUE, And, Axis, Compare, Has, Need, Not, Or, Pattern, Some
+from gapless.content.xml.pattern import TEXT, TRUE, And, Axis, Has, Need, Not, Or, Pattern, Some, TextCompare
 from gapless.content.xml.values import (
     Literal,
     Operator,
@@ -43,7 +43,7 @@ def evaluate(pattern: Pattern, document: Document) -> bool:
 def value_passes(need: Need, value: str) -> bool:
     """Whether the value of an attribute or a text passes a test."""
     match need:
-        case Compare(operator=operator, literal=literal):
+        case TextCompare(operator=operator, literal=literal):
             return passes(value, operator, literal)
         case And(terms=terms):
             return all(value_passes(each, value) for each in terms)
@@ -52,18 +52,18 @@ def value_passes(need: Need, value: str) -> bool:
         case Not(term=term):
             return not value_passes(term, value)
         case _:
-            raise AssertionError(f"{need!r} is nothing to ask of a value")
+            raise AssertionError(f"{need!r} cannot be asked of a value")
 
 
 class Truths:
-    """For one document: which nodes have which needs. Remembers, so that shared parts cost once."""
+    """For one document: which nodes have which needs. Cached, so that shared parts cost once."""
 
     __slots__ = ("_attributes", "_known", "_names", "_numbers", "_parents", "_stops", "_values", "document")
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self._known: dict[Need, Marks] = {}
-        #: The string-values of all nodes, as parts of one text, and as numbers; None until somebody asks.
+        #: The string-values of all nodes, as parts of one text, and as numbers; None until needed.
         self._values: tuple[str, list[tuple[int, int]]] | None = None
         self._numbers: npt.NDArray[np.float64] | None = None
         #: Which nodes have which name, and which attribute with which value.
@@ -81,7 +81,7 @@ class Truths:
         return known
 
     def decided(self, pattern: Pattern) -> bool:
-        """Whether the document matches. What was found out on the way is forgotten, the document is not."""
+        """Whether the document matches. Intermediate results are dropped, the document is kept."""
         try:
             return bool(self.of(pattern.need)[0])
         finally:
@@ -102,7 +102,7 @@ class Truths:
                 return marked
             case Not(term=term):
                 return ~self.of(term)
-            case Compare(operator=operator, literal=literal):
+            case TextCompare(operator=operator, literal=literal):
                 return self._compared(operator, literal)
             case Some():
                 return self._some(need)
@@ -188,7 +188,7 @@ class Truths:
         if self._stops is None:
             parents = self.document.parents
             stops = list(range(1, len(parents) + 1))
-            # From the last node to the first, so that a node knows its stop before it tells its parent.
+            # From last to first, so that a node's stop is known before its parent's.
             for node in range(len(parents) - 1, 0, -1):
                 parent = parents[node]
                 stops[parent] = max(stops[parent], stops[node])

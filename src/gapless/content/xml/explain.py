@@ -1,8 +1,8 @@
 """Why did a document match a pattern, or which part of it failed?
 
-The pattern is followed from the root down. Of the elements that a step could mean, the one is shown that
-satisfies the most of what is asked; below it stand its predicates, and those that failed are taken apart in
-turn. So the last lines tell how far the pattern got, and what was missing there.
+The pattern is followed from the root down. Of the elements that a step could mean, the one that satisfies
+most is shown; its predicates are listed below it, and failed ones are broken down in turn. So the last lines
+show how far the pattern got, and what was missing there.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gapless.content.xml.pattern import (
     TRUE,
     And,
     Axis,
-    Compare,
     Has,
     Need,
     Not,
     Or,
     Pattern,
     Some,
+    TextCompare,
     name_text,
 )
 
-__all__ = ["Explanation", "explain_pattern"]
+__all__ = ["PatternExplanation", "explain_pattern"]
 
 #: Longer values are cut.
 _SHOWN_CHARS_MAX = 40
@@ -37,7 +37,7 @@ _LISTED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class PatternExplanation:
     """One piece of a pattern: whether the document has it, and what was found or missed.
 
     `str` prints the tree, one line for each piece.
@@ -49,7 +49,7 @@ class Explanation:
     #: Where it was found, or why not.
     detail: str
     #: The pieces that it is made of, as far as they explain it.
-    parts: tuple[Explanation, ...] = ()
+    parts: tuple[PatternExplanation, ...] = ()
 
     def lines(self, indent: int = 0) -> Iterator[str]:
         """The lines of the printed tree."""
@@ -61,8 +61,8 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def failure(self) -> Explanation | None:
-        """The innermost piece that failed, the first of them; None when all is well."""
+    def failure(self) -> PatternExplanation | None:
+        """The first innermost piece that failed; None when none did."""
         if self.matched:
             return None
         for part in self.parts:
@@ -72,7 +72,7 @@ class Explanation:
         return self
 
 
-def explain_pattern(pattern: Pattern, document: Document) -> Explanation:
+def explain_pattern(pattern: Pattern, document: Document) -> PatternExplanation:
     """Which parts of a pattern a document has.
 
     >>> from gapless.content.xml import parse_document, parse_pattern
@@ -92,49 +92,53 @@ class _Explainer:
         self._document = truths.document
         self._reaches: dict[Need, list[int]] = {}
 
-    def explain(self, need: Need, node: int) -> Explanation:
+    def explain(self, need: Need, node: int) -> PatternExplanation:
         matched = bool(self._truths.of(need)[node])
         match need:
             case Has():
                 return self._has(need, node, matched)
             case And(terms=terms) if terms:
                 parts = tuple(self.explain(each, node) for each in terms)
-                return Explanation(need.text, matched, "all of these are needed", parts)
+                return PatternExplanation(need.text, matched, "all of these are needed", parts)
             case Or(terms=terms) if terms:
                 parts = tuple(self.explain(each, node) for each in terms)
-                return Explanation(need.text, matched, "one of these is needed", parts)
+                return PatternExplanation(need.text, matched, "one of these is needed", parts)
             case Not(term=term):
-                return Explanation(need.text, matched, f"without the not: {self.explain(term, node).detail}")
+                return PatternExplanation(
+                    need.text, matched, f"without the not: {self.explain(term, node).detail}"
+                )
             case Some():
-                return Explanation(need.text, matched, self._some(need, node))
-            case Compare():
+                return PatternExplanation(need.text, matched, self._some(need, node))
+            case TextCompare():
                 value = _shown(self._document.value(node))
-                return Explanation(need.text, matched, f"the text is {value} at {self._document.path(node)}")
+                return PatternExplanation(
+                    need.text, matched, f"the text is {value} at {self._document.path(node)}"
+                )
             case _:
-                return Explanation(
+                return PatternExplanation(
                     need.text, matched, "always" if matched else "never; the pattern contradicts itself"
                 )
 
-    def _has(self, need: Has, node: int, matched: bool) -> Explanation:
+    def _has(self, need: Has, node: int, matched: bool) -> PatternExplanation:
         below = self._below(node, need.axis)
         alike = [each for each in below if need.label in {None, self._document.names[each]}]
         text = ("/" if need.axis is Axis.CHILD else "//") + name_text(need.label)
         if not alike:
-            return Explanation(text, False, self._nothing(need, node, below))
+            return PatternExplanation(text, False, self._nothing(need, node, below))
         terms = [each for each in terms_of(need.test) if each != TRUE]
         best = max(alike, key=lambda each: self._score(terms, each))
         where = self._document.path(best)
         if matched and not node:
             parts = tuple(self.explain(each, best) for each in terms)
-            return Explanation(text, True, f"found at {where}", parts)
+            return PatternExplanation(text, True, f"found at {where}", parts)
         if matched:
-            return Explanation(need.text, True, f"found at {where}")
+            return PatternExplanation(need.text, True, f"found at {where}")
         others = f" (best of {len(alike)})" if len(alike) > 1 else ""
         parts = tuple(self.explain(each, best) for each in terms)
-        return Explanation(text, False, f"{where} lacks something{others}", parts)
+        return PatternExplanation(text, False, f"{where} lacks something{others}", parts)
 
     def _score(self, terms: list[Need], node: int) -> tuple[int, int]:
-        """How much an element has of what is asked, and how far down the paths get."""
+        """How much of the need an element satisfies, and how deep the paths get."""
         steps = sum(self._reach(each)[node] for each in terms if isinstance(each, Has))
         return sum(bool(self._truths.of(each)[node]) for each in terms), steps
 

@@ -1,4 +1,4 @@
-"""Does having one need mean having another? The heart of covering and of the normal form.
+"""Does one need imply another? The core of covering and of the normal form.
 
 For conjunctions this is the search for a homomorphism: a way to lay the tree of the weaker need over the
 tree of the stronger one such that names agree (`*` lies on anything), a `/` lies on a `/`, and a `//` lies
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gapless.content.xml.pattern import FALSE, TEXT, TRUE, And, Axis, Compare, Has, Need, Not, Or, Some
+from gapless.content.xml.pattern import FALSE, TEXT, TRUE, And, Axis, Has, Need, Not, Or, Some, TextCompare
 from gapless.content.xml.values import implied_by
 
 __all__ = ["STEPS_MAX", "Implication", "terms_of"]
 
-#: How many pairs of needs are looked at before giving up.
+#: Maximum number of pairs of needs examined before giving up.
 STEPS_MAX = 20_000
 
 
@@ -30,7 +30,7 @@ def terms_of(need: Need) -> tuple[Need, ...]:
 
 
 class Implication:
-    """Answers `holds(x, y)`: does x imply y? Remembers its answers, and counts its steps."""
+    """Answers `holds(x, y)`: does x imply y? Caches its answers, and counts its steps."""
 
     __slots__ = ("_known", "steps_left")
 
@@ -70,8 +70,8 @@ class Implication:
             case Not(term=term):
                 if any(isinstance(each, Not) and self.holds(term, each.term) for each in known):
                     return True
-                return isinstance(term, Compare | Some) and contradicts((*known, term))
-            case Compare(operator=operator, literal=literal):
+                return isinstance(term, TextCompare | Some) and contradicts((*known, term))
+            case TextCompare(operator=operator, literal=literal):
                 return bool(implied_by(_compared(known), operator, literal))
             case Some():
                 return self._some(known, y)
@@ -84,7 +84,7 @@ class Implication:
         there = [each for each in known if isinstance(each, Some)]
         if y.is_single:
             same = [each for each in there if each.subject == y.subject]
-            if not same or not isinstance(y.test, Compare):
+            if not same or not isinstance(y.test, TextCompare):
                 return bool(same)
             tests = _compared(each.test for each in same)
             return bool(implied_by(tests, y.test.operator, y.test.literal))
@@ -110,7 +110,7 @@ class Implication:
 
 
 def _are_apart(x: Need, y: Need) -> bool:
-    """Whether x clearly does not imply y: they have other names, or other texts. To see that is no step."""
+    """Whether x clearly does not imply y: different names, or different texts. This costs no step."""
     if isinstance(y, Has):
         named = y.axis is Axis.CHILD and y.label is not None
         return named and isinstance(x, Has) and x.label != y.label
@@ -118,7 +118,7 @@ def _are_apart(x: Need, y: Need) -> bool:
         if not (isinstance(x, Some) and x.is_single and y.is_single):
             return False
         return x.subject != y.subject or _are_apart(x.test, y.test)
-    if isinstance(y, Compare) and isinstance(x, Compare):
+    if isinstance(y, TextCompare) and isinstance(x, TextCompare):
         texts = isinstance(x.literal, str) and isinstance(y.literal, str)
         return texts and x.operator == y.operator == "=" and x.literal != y.literal
     return False
@@ -127,7 +127,7 @@ def _are_apart(x: Need, y: Need) -> bool:
 def _floats(need: Has) -> bool:
     """Whether a child may as well be any descendant: `*//b` is `.//*/b`, and a lone `*` is `.//*`.
 
-    The normal form has the `//` behind the `*`s, where a homomorphism would rather have it before them.
+    The normal form has the `//` after the `*`s, where a homomorphism would need it before them.
     """
     if need.label is not None:
         return False
@@ -137,12 +137,12 @@ def _floats(need: Has) -> bool:
 
 
 def contradicts(known: tuple[Need, ...]) -> bool:
-    """Whether no element has all of these, because of what they say about one value."""
+    """Whether no element can have all of these, because they contradict each other about one value."""
     if len(known) < 2:
         return False
     values: dict[str, list[Need]] = {}
     for each in known:
-        if isinstance(each, Compare):
+        if isinstance(each, TextCompare):
             values.setdefault(".", []).append(each)
         elif isinstance(each, Some) and each.is_single:
             values.setdefault(each.subject, []).append(each.test)
@@ -150,4 +150,4 @@ def contradicts(known: tuple[Need, ...]) -> bool:
 
 
 def _compared(needs: Iterable[Need]) -> list[tuple[str, str | float]]:
-    return [(each.operator, each.literal) for each in needs if isinstance(each, Compare)]
+    return [(each.operator, each.literal) for each in needs if isinstance(each, TextCompare)]

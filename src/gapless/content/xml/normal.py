@@ -1,16 +1,15 @@
-"""Which of the many ways to write a pattern is the one that we keep?
+"""Which of the many ways to write a pattern do we keep?
 
 `Normal` builds needs so that equal patterns come out equal:
 
-- `and` and `or` are flat, sorted, without duplicates and without terms that another term makes needless;
-- `not` stands only before a path or a comparison: it is pushed through `and` and `or`;
+- `and` and `or` are flat, sorted, without duplicates and without redundant terms;
+- `not` appears only before a path or a comparison: it is pushed through `and` and `or`;
 - a named attribute, of which there is at most one, is asked one thing at a time;
 - a `//` before a lone `*` moves behind it (`//*/a` is `/*//a`), and vanishes when nothing is behind it;
-- what can never be is `false()`, as far as values and plain contradictions show it.
+- impossible needs are `false()`, as far as values and plain contradictions show it.
 
-Within the patterns of names, `/`, `//` and nested predicates this makes equal texts of equal meanings.
-With `*`, `or` and `not` two patterns may mean the same and still differ; that costs a duplicate, not a
-mistake.
+For patterns of names, `/`, `//` and nested predicates, equal meanings give equal texts. With `*`, `or` and
+`not` two patterns may mean the same and still differ; that costs a duplicate, but is never wrong.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ import math
 from collections.abc import Callable, Iterable
 
 from gapless.content.xml.imply import Implication, contradicts, terms_of
-from gapless.content.xml.pattern import FALSE, TRUE, And, Axis, Compare, Has, Need, Not, Or, Some
+from gapless.content.xml.pattern import FALSE, TRUE, And, Axis, Has, Need, Not, Or, Some, TextCompare
 from gapless.content.xml.values import Literal, Operator, number_of
 
 __all__ = ["Normal", "alternatives"]
 
-#: So many pairs of needs are looked at to find out which ones are needless, in one pattern.
+#: Maximum number of pairs of needs examined per pattern to find redundant ones.
 NORMAL_STEPS_MAX = 2_000
-#: Of more terms than this, none is looked for that another makes needless.
+#: Above this number of terms, redundant ones are not searched for.
 TERMS_COMPARED_MAX = 48
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
@@ -80,10 +79,10 @@ class Normal:
                 return self.all_of(self.negate(each) for each in terms)
             case Not(term=term):
                 return term
-            case Compare(operator="=", literal=literal):
-                return Compare("!=", literal)
-            case Compare(operator="!=", literal=literal):
-                return Compare("=", literal)
+            case TextCompare(operator="=", literal=literal):
+                return TextCompare("!=", literal)
+            case TextCompare(operator="!=", literal=literal):
+                return TextCompare("=", literal)
             case _:
                 return Not(need)
 
@@ -91,7 +90,7 @@ class Normal:
         """The text of the node against a literal; `mirrored` when the literal stood on the left."""
         if operator in {"contains", "starts-with"}:
             # Every text contains the empty one.
-            return Compare(operator, literal) if literal else TRUE
+            return TextCompare(operator, literal) if literal else TRUE
         if mirrored:
             operator = _MIRRORED[operator]
         if isinstance(literal, str) and operator not in {"=", "!="}:
@@ -99,7 +98,7 @@ class Normal:
         if isinstance(literal, float) and math.isnan(literal):
             return FALSE
         # There is one zero: 0 and -0 are equal.
-        return Compare(operator, literal + 0.0 if isinstance(literal, float) else literal)
+        return TextCompare(operator, literal + 0.0 if isinstance(literal, float) else literal)
 
     def some(self, subject: str, test: Need) -> Need:
         """There is an attribute or text node that passes."""
@@ -125,7 +124,7 @@ class Normal:
 
 
 def alternatives(need: Need) -> int:
-    """Into how many conjunctions the `or`s of a need split, those inside its paths not counted."""
+    """The number of conjunctions into which the `or`s of a need split, excluding those inside its paths."""
     match need:
         case And(terms=terms):
             product = 1
@@ -143,7 +142,7 @@ def _text(need: Need) -> str:
 
 
 def _without(ordered: list[Need], needless: Callable[[Need, Need], bool]) -> list[Need]:
-    """The terms that no other remaining term makes needless."""
+    """The terms that no other remaining term makes redundant."""
     if len(ordered) > TERMS_COMPARED_MAX:
         return ordered
     kept = list(ordered)

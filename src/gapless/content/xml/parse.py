@@ -11,8 +11,8 @@
 Paths begin with `/` or `//` outside of predicates and without inside. A name may be `Q{uri}local`, as in
 XPath 3, for an element or attribute in a namespace; a plain name is in none, as always in XPath.
 
-All else of XPath is refused by name, with the place and the way out. Time is linear in the text, but for the
-search for needless parts, which has its own bound; nesting is counted before it is entered.
+All other XPath is refused by name, with the position and the alternative. Time is linear in the text, except
+for the search for redundant parts, which has its own bound; nesting is checked before recursing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TEXT_CHARS_MAX = 8_192
 PIECES_MAX = 256
 #: How deep steps, predicates and parentheses may nest; documents are at most 256 deep themselves.
 NESTING_MAX = 48
-#: Into how many conjunctions the `or`s of one element may multiply.
+#: Maximum number of conjunctions to which the `or`s of one element multiply.
 ALTERNATIVES_MAX = 64
 
-#: Up to here a pattern is certainly within the limits when it is printed: a `//@name` prints as two paths.
+#: Up to this length a pattern is certainly within the limits when printed: a `//@name` prints as two paths.
 _SMALL_SIZE = 48
 _SMALL_DEPTH = 16
 _SMALL_CHARS = 1_000
@@ -60,7 +60,7 @@ _COMPARISONS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 _ARITHMETIC = frozenset({"+", "-", "*", "div", "mod"})
 _MATCHING = frozenset({"contains", "starts-with"})
 _POSITION = (
-    "positions are not supported: whether a document matches must not hang on the order of its parts; "
+    "positions are not supported: whether a document matches must not depend on the order of its parts; "
     "ask for a value instead, such as [@rank = 1]"
 )
 _BELOW_VALUE = "nothing lies below an attribute or a text: compare it, as in @name[. = 'x']"
@@ -99,7 +99,7 @@ class _Literal:
 
 @dataclass(frozen=True, slots=True)
 class _Truth:
-    """Something that is true or false already: a comparison, an `and`, a function."""
+    """Something that is already true or false: a comparison, an `and`, a function."""
 
     at: int
     need: Need
@@ -111,8 +111,8 @@ _Operand = _Path | _Literal | _Truth
 def parse_pattern(text: str) -> Pattern:
     """Read an XPath pattern.
 
-    Raises `ContentError`: E170 for what is no XPath, E171 for XPath that is not supported, E172 for a
-    pattern that is too large.
+    Raises `ContentError`: E170 for invalid XPath, E171 for unsupported XPath, E172 for a pattern that is too
+    large.
 
     >>> print(parse_pattern("//block[ 'x' = @class ][.//p]/p"))
     //block[@class = 'x'][p]
@@ -130,7 +130,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def _check_printed(pattern: Pattern, text: str) -> None:
-    """Refuse a pattern whose normal form could not be read again: it may be longer than what was written."""
+    """Refuse a pattern whose normal form could not be read again: it may be longer than the original."""
     fits = len(pattern.text) <= TEXT_CHARS_MAX
     if fits:
         try:
@@ -138,7 +138,7 @@ def _check_printed(pattern: Pattern, text: str) -> None:
         except ContentError:
             fits = False
     if not fits:
-        raise ContentError("E172", "the pattern is too large once it is written out in full", text=text, at=0)
+        raise ContentError("E172", "the pattern is too large once it is fully expanded", text=text, at=0)
 
 
 def _check_alternatives(need: Need, text: str) -> None:
@@ -234,7 +234,7 @@ class _Parser:
                 return self._fail("E171", _POSITION, operand.at)
             case _Literal():
                 return self._fail(
-                    "E171", "a string alone is no condition: compare it with something", operand.at
+                    "E171", "a string alone is not a condition: compare it with something", operand.at
                 )
 
     # ---------------------------------------------------------------------------------- operands
@@ -265,7 +265,7 @@ class _Parser:
     def _number(self, sign: float) -> _Literal:
         token = self._token
         if token.kind != "number":
-            self._fail("E171", "a minus stands only before a number", token.at)
+            self._fail("E171", "a minus is allowed only before a number", token.at)
         self._piece(token.at)
         self._next()
         return _Literal(token.at, sign * float(token.text))

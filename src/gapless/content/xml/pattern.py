@@ -1,16 +1,16 @@
 """What is an XPath pattern, once it is understood? A small tree of needs, with one text for each.
 
-A pattern asks one question of a document: is there at least one node like this? So the place where a path
-ends does not matter, and the pattern is an unordered tree: `/a/b`, `/a[b]` and `/a[./b]` are the same, and
-so are `/a[b][c]` and `/a[c and b]`. The tree is made of *needs*, things that an element must have:
+A pattern asks one question of a document: is there at least one node like this? So it does not matter where a
+path ends, and the pattern is an unordered tree: `/a/b`, `/a[b]` and `/a[./b]` are the same, and so are
+`/a[b][c]` and `/a[c and b]`. The tree is made of *needs*, things that an element must have:
 
     Has          an element below, as child (`b`) or anywhere (`.//b`), that in turn has needs
     Some         an attribute or a text node whose value passes a test (`@p > 5`, `text() = 'x'`)
-    Compare      its own text, all that is below it put together (`. = 'x'`)
+    TextCompare  its own text, all that is below it put together (`. = 'x'`)
     And, Or, Not of the above; an empty And is always true, an empty Or never
 
 Every need is immutable and prints as XPath. `normal.py` builds them so that equal patterns get equal texts;
-hence the text is the identity, equality compares it, and the hash is known from the start.
+so the text is the identity, equality compares it, and the hash is precomputed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = [
     "TRUE",
     "And",
     "Axis",
-    "Compare",
     "Has",
     "Need",
     "Not",
     "Or",
     "Pattern",
     "Some",
+    "TextCompare",
     "name_text",
 ]
 
 #: The subject of a `Some` that looks at text nodes; the others are `@name` and `@*`.
 TEXT = "text()"
-#: How a number beyond every float is written, since XPath has no word for infinity.
+#: How a number beyond every float is written, because XPath has no literal for infinity.
 _INFINITE = "1" + "0" * 309
 
 
@@ -96,7 +96,7 @@ class Has(Need):
 class Some(Need):
     """There is an attribute or a text node (`subject` is `@name`, `@*` or `text()`) that passes `test`.
 
-    An element has at most one attribute of a name, so the test of a named one is True or one Compare:
+    An element has at most one attribute of a name, so the test of a named one is True or one TextCompare:
     `normal.py` takes everything else apart.
     """
 
@@ -108,7 +108,7 @@ class Some(Need):
         self.name = subject[1:] if subject.startswith("@") and subject != "@*" else None
         self.test = test
         shown = "@" + name_text(self.name) if self.name is not None else subject
-        if isinstance(test, Compare) and (self.name is not None or not test.is_function):
+        if isinstance(test, TextCompare) and (self.name is not None or not test.is_function):
             text = test.on(shown)
         else:
             text = shown + _brackets(test)
@@ -120,7 +120,7 @@ class Some(Need):
         return self.name is not None
 
 
-class Compare(Need):
+class TextCompare(Need):
     """The node's own text compared with a literal: `. = 'x'`, `contains(., 'x')`."""
 
     __slots__ = ("literal", "operator")
@@ -172,7 +172,7 @@ class Or(Need):
 
 
 class Not(Need):
-    """Not `term`, which is a Has, a Some or a Compare."""
+    """Not `term`, which is a Has, a Some or a TextCompare."""
 
     __slots__ = ("term",)
 
@@ -188,8 +188,8 @@ FALSE = Or(())
 class Pattern:
     """What a subscription asks of a document; made by `parse_pattern`.
 
-    Equal patterns are equal and hash alike, whatever way they were written; `str` prints XPath that is
-    read as an equal pattern, and that lxml takes too unless it names a namespace.
+    Equal patterns compare and hash equal, however they were written; `str` prints XPath that parses to an
+    equal pattern, and that lxml accepts too unless it names a namespace.
     """
 
     __slots__ = ("need", "text")

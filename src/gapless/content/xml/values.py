@@ -8,12 +8,12 @@ A number compares numbers, a string compares strings, and `<` always compares nu
     . = '5'      the text is exactly "5"
     . < '5'      as `. < 5`
 
-What counts as a number is what libxml2 says, which all of lxml and many others use: XPath's own notation
-and, beyond the standard, an exponent. Digits are rounded to the nearest float; libxml2 adds the fraction to
-the whole and may be off by the last bit, so that there 4.81 and 4.810 can differ. Here they never do.
+Numbers are those of libxml2, which lxml and many others use: XPath's own notation and, beyond the standard,
+an exponent. Digits are rounded to the nearest float; libxml2 adds the fraction to the whole and may be off by
+the last bit, so that there 4.81 and 4.810 can differ. Here they never do.
 
-A text of more than `NUMBER_CHARS_MAX` characters, white space included, is no number: the value of an element
-is all text below it, so the same digits may be read at each of 256 levels.
+A text of more than `NUMBER_CHARS_MAX` characters, white space included, is not a number: the value of an
+element is all text below it, so the same digits may be read at each of 256 levels.
 
 Implication is decided for one text and a conjunction of comparisons on it. It is sound, and complete as
 long as all of them compare numbers, or one of them says which text it is.
@@ -45,13 +45,13 @@ __all__ = [
 
 #: `=`, `!=`, `<`, `<=`, `>`, `>=`, `contains` or `starts-with`.
 Operator = str
-#: A string is compared as text, a float as a number; `<` and its like have floats only.
+#: A string is compared as text, a float as a number; `<`, `<=`, `>` and `>=` have only floats.
 Literal = str | float
 
-#: A longer text is no number.
+#: A longer text is not a number.
 NUMBER_CHARS_MAX = 256
 
-# Nothing that was read is ever given back: no text takes more than one pass.
+# No backtracking: no text takes more than one pass.
 _NUMBER = re.compile(r"[ \t\r\n]*+(-?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++))(?:[eE]([+-]?[0-9]*+))?[ \t\r\n]*+")
 
 
@@ -84,7 +84,7 @@ def numbers_of(texts: Iterable[str]) -> list[float]:
 
 
 def numbers_within(whole: str, spans: Iterable[tuple[int, int]]) -> list[float]:
-    """The numbers that some parts of a text denote. What is too long for a number is not copied."""
+    """The numbers that some parts of a text denote. Parts too long for a number are not copied."""
     return numbers_of([whole[start : min(stop, start + NUMBER_CHARS_MAX + 1)] for start, stop in spans])
 
 
@@ -106,7 +106,7 @@ def passes(text: str, operator: Operator, literal: Literal) -> bool:
 def passing(whole: str, spans: Sequence[tuple[int, int]], operator: Operator, literal: str) -> list[bool]:
     """Whether `whole[start:stop] operator literal` holds for each span; the starts ascend.
 
-    Parts that lie in each other, as the values of an element and its ancestors do, cost as much as the whole.
+    Nested parts, such as the values of an element and its ancestors, cost only as much as the whole.
 
     >>> passing("abab", [(0, 4), (0, 2), (2, 2), (2, 4)], "contains", "ba")
     [True, False, False, False]

@@ -1,9 +1,9 @@
 """Where do Spark's Python processes on the driver's machine find PySpark? Where it is installed.
 
 Spark puts its archive `pyspark.zip` before everything else. Nothing in it is compiled, so each process would
-compile a hundred modules before it says a word, and Spark waits ten seconds for that word: on a busy machine
-in vain. The installed package is the same one, compiled once. Python imports this file, by its name, when a
-process starts that has this folder in PYTHONPATH; `gapless.spark.session` sees to that.
+compile a hundred modules before it answers, and Spark waits only ten seconds for the answer: too short on a
+busy machine. The installed package is the same one, compiled once. Python imports this file, by its name, in
+every process that has this folder in PYTHONPATH; `gapless.spark.session` sets that up.
 """
 
 import sys

@@ -126,7 +126,7 @@ def test_what_is_not_well_formed_is_refused(data: bytes | str) -> None:
         (b"\xef\xbb\xbf<a/>", "/a"),
     ],
 )
-def test_what_documents_mean(data: bytes | str, pattern: str) -> None:
+def test_the_meaning_of_documents(data: bytes | str, pattern: str) -> None:
     assert evaluate(parse_pattern(pattern), parse_document(data))
     index = PatternIndex()
     index.add(3, parse_pattern(pattern))
@@ -184,7 +184,7 @@ def attributes(count: int, name: str = "a") -> bytes:
         "pis",
     ],
 )
-def test_what_is_over_a_limit_never_reaches_the_parser(document: bytes, parser_calls: list[int]) -> None:
+def test_oversized_documents_never_reach_the_parser(document: bytes, parser_calls: list[int]) -> None:
     with pytest.raises(ContentError, match="E176"):
         parse_root(document)
     assert not parser_calls
@@ -204,7 +204,7 @@ def test_what_is_over_a_limit_never_reaches_the_parser(document: bytes, parser_c
         b"<?xml version='1.0' encoding=\"utf-8\"?><a>\xc3\xa9</a>",
     ],
 )
-def test_what_only_looks_like_too_much_is_read(document: bytes) -> None:
+def test_documents_that_only_look_too_large_are_read(document: bytes) -> None:
     assert parse_root(document).tag == "a"
 
 
@@ -218,7 +218,7 @@ def test_encodings_in_which_markup_can_hide_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "piece", [b"<!--", b"<?", b"<![CDATA[", b"='", b"<a =\"'", b"<a ='", b'="', b"<a b='", b"]]>", b"<a\t"]
 )
-def test_a_document_of_one_piece_many_times_is_no_document_and_soon_found_out(piece: bytes) -> None:
+def test_many_repetitions_of_a_piece_are_refused_quickly(piece: bytes) -> None:
     """A search that began anew at each of these would run for hours, until the suite's limit of time."""
     for document in (piece * 200_000, b"<r>" + piece * 200_000 + b"<r>"):
         with pytest.raises(ContentError, match=r"E17[567]"):

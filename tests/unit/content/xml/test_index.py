@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from gapless.content.xml import PatternIndex, parse_pattern
-from gapless.content.xml.blocks import Blocks, Pairs
-from gapless.content.xml.facts import Facet
-from gapless.content.xml.index import SHAPES_MAX
+from gapless.content.xml.index.blocks import Blocks, Pairs
+from gapless.content.xml.index.facts import Facet
+from gapless.content.xml.index.index import SHAPES_MAX
 from gapless.content.xml.normal import Normal
 
 
@@ -88,7 +88,7 @@ def test_comments_are_no_elements() -> None:
     assert pairs(index, ["<a><!-- x --><?y z?></a>", "<a><!-- x --><b/></a>"]) == [(0, 1), (1, 0)]
 
 
-def test_everything_is_let_go_with_the_last_pattern() -> None:
+def test_everything_is_freed_with_the_last_pattern() -> None:
     index = index_of(
         "/a[b or c[@p > 5]]", "//b[contains(., 'x')]", "/a[b or c[@p > 5]]", "/x/*[text() = 'y']//z[@*]"
     )

@@ -8,8 +8,8 @@ from lxml import etree
 from gapless.content.xml import PatternIndex, evaluate, parse_document, parse_pattern
 from gapless.content.xml.document import NAMESPACE_CHARS_MAX
 from gapless.content.xml.evaluate import value_passes
-from gapless.content.xml.facts import Facet
-from gapless.content.xml.pattern import Compare, Need, Not, Or
+from gapless.content.xml.index.facts import Facet
+from gapless.content.xml.pattern import Need, Not, Or, TextCompare
 from gapless.content.xml.values import NUMBER_CHARS_MAX, number_of, numbers_of, passes, passing
 from gapless.errors import ContentError
 
@@ -103,7 +103,7 @@ def test_parts_of_a_text_pass_what_each_passes_by_itself(seed: int) -> None:
 def some_tests(subject_is_element: bool, chance: random.Random) -> list[Need]:
     literals = ["a", "1", "b a", "ab" * 150, 1.0, 7.0, -3.5, 1e9]
     compared: list[Need] = [
-        Compare(operator, literal)
+        TextCompare(operator, literal)
         for literal in literals
         for operator in (
             ("=", "!=", "contains", "starts-with")
@@ -111,7 +111,10 @@ def some_tests(subject_is_element: bool, chance: random.Random) -> list[Need]:
             else ("=", "!=", "<", "<=", ">", ">=")
         )
     ]
-    combined: list[Need] = [Or((Compare("=", "a"), Compare(">", 3.0))), Not(Compare("contains", "b"))]
+    combined: list[Need] = [
+        Or((TextCompare("=", "a"), TextCompare(">", 3.0))),
+        Not(TextCompare("contains", "b")),
+    ]
     return chance.sample(compared + ([] if subject_is_element else combined), chance.randint(1, 20))
 
 
@@ -140,7 +143,7 @@ def test_many_values_have_the_facts_that_each_has_by_itself(seed: int) -> None:
             assert facet.facts_within(whole, spans) == [facts(whole[start:stop]) for start, stop in spans]
 
 
-def test_a_text_that_is_too_long_is_no_number() -> None:
+def test_a_text_that_is_too_long_is_not_a_number() -> None:
     longest = "0" * (NUMBER_CHARS_MAX - 1) + "7"
     assert number_of(longest) == 7
     assert number_of(" " + longest) != number_of(" " + longest), "it is NaN"

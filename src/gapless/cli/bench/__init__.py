@@ -1,0 +1,1 @@
+"""`gapless bench`: measure a node."""

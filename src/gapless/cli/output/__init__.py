@@ -1,0 +1,1 @@
+"""How commands print: tables that fit, and text that cannot control the terminal."""

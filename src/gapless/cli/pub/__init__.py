@@ -1,0 +1,1 @@
+"""`gapless pub`: from JSON, files and standard input to the rows of a topic."""

@@ -1,0 +1,1 @@
+"""`gapless sim`: simulate networks under faults, and report what was found."""

@@ -1,0 +1,1 @@
+"""`gapless top`: what a whole network is doing, drawn again and again."""

@@ -1,0 +1,1 @@
+"""`gapless view`: create, explain and watch views."""

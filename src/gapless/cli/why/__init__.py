@@ -1,0 +1,1 @@
+"""`gapless why`: the story of one event and one subscriber."""

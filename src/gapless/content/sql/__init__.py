@@ -1,0 +1,1 @@
+"""SQL conditions: their words, their grammar, their literals, and how they are printed."""

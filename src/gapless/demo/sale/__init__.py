@@ -1,0 +1,1 @@
+"""The second act of the demo: a ticket sale with a live view."""

@@ -1,0 +1,1 @@
+"""Pictures and tables of experiments. Drawing needs matplotlib, the extra `gapless[plots]`."""

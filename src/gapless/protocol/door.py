@@ -1,0 +1,84 @@
+"""What does an edge keep per pubend? Who reads there, who waits for a start tick, and who roams.
+
+Implements docs/protocol.md, sections 8, 9 and 15.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gapless.model.epochs import EPOCH_NONE, Epoch
+from gapless.model.ids import SubscriptionId, TopicId
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
+from gapless.protocol.effects import Effect, TellHorizon
+from gapless.protocol.events import RoamersReached
+from gapless.protocol.lane import Lane
+from gapless.protocol.marks import mark, reached
+from gapless.protocol.subend import Group, Phase, Subend
+
+HELD_FOR_ROAMERS = mark("held_for_roamers", "an ack waited until a subscriber that roams knew its horizon")
+
+
+@dataclass(slots=True)
+class StartRequest:
+    """A start request that waits for its grant."""
+
+    epoch: Epoch
+    wanted: Tick | None
+    sent_ms: int
+
+
+@dataclass(slots=True)
+class PubendDoor:
+    """What the edge keeps per pubend: its lane, its groups, and who waits for a start tick."""
+
+    lane: Lane
+    topic: TopicId
+    groups: list[Group] = field(default_factory=list)
+    #: Phases that wait for their start tick, by their birth, which ascends.
+    pending: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
+    #: Those of them that the pubend has not granted, and those that it has: these are placed as soon as there
+    #: is time for it. In total order they may still wait for other pubends.
+    ungranted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
+    granted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
+    request: StartRequest | None = None
+    #: What the pubend said of earlier lives of this edge, and of events that it has lost.
+    seen: Epoch = EPOCH_NONE
+    lost_before: Tick = TICK_MIN
+    #: Restored subscriptions that wait for their start tick need the ticks from here on.
+    floor: Tick = TICK_MAX
+    delay_at_ms: int = 0
+    #: The subscriptions that roam and have begun here; all know that they have everything below `level`.
+    roaming: set[SubscriptionId] = field(default_factory=set)
+    level: Tick = TICK_MIN
+    #: Not before this time they are told again how far they are.
+    horizon_at_ms: int = 0
+
+    def roam(self, subscription: SubscriptionId, start: Tick) -> None:
+        """One that roams has begun: it knows of nothing below its start tick."""
+        self.level = min(self.level, start) if self.roaming else start
+        self.roaming.add(subscription)
+
+    def roamed(self, event: RoamersReached) -> bool:
+        """Those who roam know how far they are; returns whether that counts."""
+        is_of_all = event.roamers == len(self.roaming)
+        if is_of_all:
+            self.level = event.before
+        return is_of_all
+
+    @property
+    def position(self) -> Tick:
+        """The tick below which all readers were handed everything."""
+        return min((group.horizon for group in self.groups if group.has_readers), default=TICK_MAX)
+
+    def horizon(self) -> list[Effect]:
+        """What those who roam are to be told, if it is more than they know."""
+        position = self.position
+        if not self.level < position < TICK_MAX:
+            return []
+        reached(HELD_FOR_ROAMERS)
+        lagging = {name for group in self.groups for name in (*group.laggards, *group.parked)}
+        # Whoever waits to go on in another log is in no group.
+        lagging.update(each.subscription for each, phase in self.pending.values() if phase is each.phases[0])
+        lagging &= self.roaming
+        return [TellHorizon(pubend=self.lane.pubend, before=position, lagging=frozenset(lagging))]

@@ -1,0 +1,98 @@
+"""What has a named subscription lost, and its edge never heard of? What was released and not acked from here.
+
+A pubend releases only what every edge has acked. So an edge that is granted a later start than it asked for
+has acked everything in between that it needed, in its last life, and nothing is missing. There are
+three exceptions, and the pubend tells of all of them:
+
+- The folder of the edge is an older copy. Then the pubend has seen a later life than the folder knows of.
+- The log of the pubend was cut short, and its operator has accepted that.
+- The pubend has lost its log, and has begun another.
+
+Then events may be gone that named subscriptions need, and their clients have to be told. A loss is kept until
+the client has acknowledged something beyond it, so that no restart in between makes it silent.
+
+Implements docs/protocol.md, sections 9 and 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from gapless.model.epochs import LIFE_STEP, incarnation_of
+from gapless.model.ids import PubendId
+from gapless.model.ticks import TICK_MIN, Tick
+from gapless.protocol.effects import ConfirmSubscription
+
+#: By the name of a subscription and pubend, the ticks that it may have lost.
+Lost: TypeAlias = dict[str, dict[PubendId, tuple[Tick, Tick]]]
+
+
+class LossBook:
+    """What the named subscriptions of an edge have lost, and have not been told of."""
+
+    def __init__(self, lost: Lost, logs: Mapping[PubendId, str], life_before: int = 0) -> None:
+        """As the disk has it. `life_before` is the last incarnation that the folder knew of at the start."""
+        self.lost = lost
+        #: Per pubend the log that the positions of named subscriptions are in.
+        self.logs = dict(logs)
+        self._life_before = life_before
+        #: Per pubend and name the log that is read now.
+        self._reading: dict[PubendId, dict[str, str]] = {}
+
+    def confirmed(self, name: str, position: Tick | None, effect: ConfirmSubscription) -> bool:
+        """A named subscription is confirmed; says whether the disk has to know.
+
+        `position` is where an earlier life of this edge had it.
+        """
+        self._reading.setdefault(effect.pubend, {})[name] = effect.log
+        is_lost = effect.lost_from is not None or position is not None
+        is_lost = is_lost and self.granted(name, effect.start if position is None else position, effect)
+        return is_lost or effect.pubend not in self.logs
+
+    def settle(self) -> None:
+        """Before all of this is written down: which logs are the positions in?"""
+        for pubend, by_name in self._reading.items():
+            # While some have not been told, all of them seem to read the old log: those are told twice.
+            if len(logs := set(by_name.values())) == 1:
+                self.logs[pubend] = logs.pop()
+
+    def granted(self, name: str, position: Tick, effect: ConfirmSubscription) -> bool:
+        """A subscription of an earlier life goes on; says whether something is lost by that."""
+        if effect.lost_from is not None:
+            self._lose(name, effect, effect.lost_from, "the pubend has begun another log")
+            return True
+        # A life with very many changes runs a little into the numbers of the next one.
+        is_older_copy = incarnation_of(effect.seen) > self._life_before + LIFE_STEP // 2
+        if effect.start <= position or not (is_older_copy or position < effect.lost_before):
+            return False
+        reason = "the folder is an older copy" if is_older_copy else "the log of the pubend was cut short"
+        self._lose(name, effect, position, reason)
+        return True
+
+    def _lose(self, name: str, effect: ConfirmSubscription, lost_from: Tick, reason: str) -> None:  # noqa: ARG002
+        lost = self.lost.setdefault(name, {})
+        first, _ = lost.get(effect.pubend, (lost_from, effect.start))
+        lost[effect.pubend] = (min(first, lost_from), effect.start)
+
+    def of(self, name: str, pubend: PubendId) -> tuple[Tick, Tick] | None:
+        """The ticks that a subscription may have lost, and whose client has not come beyond them."""
+        return self.lost.get(name, {}).get(pubend)
+
+    def moved(self, name: str, positions: Mapping[PubendId, Tick]) -> bool:
+        """A client has acknowledged so much; says whether it has come beyond a loss."""
+        lost = self.lost.get(name)
+        if lost is None:
+            return False
+        over = [pubend for pubend, (_, stop) in lost.items() if positions.get(pubend, TICK_MIN) > stop]
+        for pubend in over:
+            del lost[pubend]
+        if not lost:
+            del self.lost[name]
+        return bool(over)
+
+    def forget(self, name: str) -> None:
+        """The subscription is over."""
+        self.lost.pop(name, None)
+        for by_name in self._reading.values():
+            by_name.pop(name, None)

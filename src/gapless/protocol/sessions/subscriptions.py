@@ -1,0 +1,316 @@
+"""What is one subscription at an edge? What its client asked for, whose it is, and how far it has come.
+
+Here are also the effects that subscriptions ask of their host.
+
+Implements docs/protocol.md, section 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+from gapless.content.condition import Condition
+from gapless.errors import GaplessError, UsageError
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ticks import TICK_MIN, Tick
+from gapless.protocol.events import Order
+from gapless.protocol.sessions.messages import Subscribe
+from gapless.protocol.sessions.readers import UNBOUNDED, DeliveryEffect, Outlet, Reader
+
+#: The start of a pubend that came after the subscription: everything.
+EARLIEST = TICK_MIN + 1
+
+
+class SubscriptionOwner(Protocol):
+    """Whose subscriptions are counted together."""
+
+    name: str
+    subscriptions: int
+    names: int
+    condition_bytes: int
+
+    def match(self, matched: tuple[TopicId, Condition], sign: int) -> None:
+        """One more subscription has this condition, or one less."""
+
+
+class EdgeClient(Protocol):
+    """One connected client, as its edge knows it."""
+
+    name: str
+
+    @property
+    def outlet(self) -> Outlet:
+        """Its connection."""
+
+    @property
+    def subscriptions(self) -> dict[int, EdgeSubscription]:
+        """What it has subscribed to on this connection, by number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSubscription:
+    """A subscription that outlives its connection, as it is written down."""
+
+    name: str
+    topic: TopicId
+    #: The condition as its text; empty for "everything".
+    condition: str
+    order: Order
+    #: Per pubend, the tick below which everything is acknowledged.
+    positions: Mapping[PubendId, Tick]
+    #: What replaces the condition, as texts, and per pubend from which tick on; the oldest change first.
+    changes: tuple[tuple[str, Mapping[PubendId, Tick]], ...] = ()
+    #: The principal that it belongs to; None when it was made before subscriptions had owners.
+    owner: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ConditionChange:
+    """A change of a condition that not all pubends have confirmed."""
+
+    #: The client's number for it; None when coming back with another condition is what asked for it.
+    request: int | None
+    where: str
+    client: EdgeClient | None
+    since: dict[PubendId, Tick] = field(default_factory=dict)
+
+
+#: A condition as text, the ticks from which on it decides, and as it was read.
+Judging: TypeAlias = tuple[str, dict[PubendId, Tick], Condition]
+
+
+@dataclass(slots=True, eq=False)
+class EdgeSubscription:
+    """One subscription of a client."""
+
+    name: SubscriptionId
+    number: int
+    asked: Subscribe
+    #: None when the client is gone and the subscription is parked.
+    client: EdgeClient | None
+    #: The pubends of its topic when it began.
+    pubends: tuple[PubendId, ...]
+    #: Whose it is.
+    owner: SubscriptionOwner
+    #: The characters of its conditions, as they are counted there.
+    condition_bytes: int = 0
+    #: Its conditions, oldest first, as they are counted there because events cost more with them.
+    matched: list[Condition] = field(default_factory=list)
+    #: Where it starts at each pubend that has confirmed it.
+    starts: dict[PubendId, Tick] = field(default_factory=dict)
+    #: What it is to deliveries, once a pubend has confirmed it.
+    reader: Reader | None = None
+    #: Changes of its condition that are under way, in order; and the newest condition as text.
+    changing: list[ConditionChange] = field(default_factory=list)
+    newest_where: str = ""
+    #: Of a named one: its conditions; the last is the newest.
+    conditions: list[Judging] = field(default_factory=list)
+    #: Of one that continues an earlier one: the positions that one had.
+    resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
+    #: The log that each of them is in, and the tick at which that began.
+    logs: dict[PubendId, tuple[str, Tick]] = field(default_factory=dict)
+    #: Of a named one: whether the disk has it, so that its client may hear of it.
+    is_kept: bool = False
+    #: Of a named one: whether it goes on from an earlier life of the node.
+    is_restored: bool = False
+    #: The one that it stands for, which holds what both need until this one is confirmed.
+    before: EdgeSubscription | None = None
+
+    def count(self, sign: int) -> None:
+        """Count it as its owner's, or no longer."""
+        owner = self.owner
+        owner.subscriptions += sign
+        owner.names += sign * (self.asked.name is not None)
+        owner.condition_bytes += sign * self.condition_bytes
+        for condition in self.matched:
+            owner.match((self.asked.topic, condition), sign)
+
+    def charge(self, condition_bytes: int, matched: list[Condition]) -> None:
+        """These are its conditions now, of so many characters."""
+        self.count(-1)
+        self.condition_bytes, self.matched = condition_bytes, matched
+        self.count(1)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether nothing is delivered: its client reads in bulk, and only keeps the log from going."""
+        return self.asked.mode == "holding"
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether all pubends that it waits for have said from which tick on it is gapless.
+
+        In total order it waits for all of them. Otherwise those that have are served without the others.
+        """
+        return len(self.starts) >= (len(self.pubends) if self.asked.order is Order.TOTAL else 1)
+
+    @property
+    def awaited(self) -> tuple[PubendId, ...]:
+        """The pubends that have not confirmed it."""
+        return tuple(pubend for pubend in self.pubends if pubend not in self.starts)
+
+    def new_reader(self, slot: int) -> Reader:
+        """What it is to deliveries."""
+        asked, client = self.asked, self.client
+        # A named one is served when its client has heard that the disk has it.
+        is_served = client is not None and asked.name is None
+        in_total = asked.order is Order.TOTAL
+        return Reader(
+            subscription=self.name,
+            topic=asked.topic,
+            number=self.number,
+            slot=slot,
+            guaranteed=asked.mode != "best-effort",
+            outlet=client.outlet if client is not None and is_served else None,
+            groups=(self.pubends,) if in_total else tuple((pubend,) for pubend in self.pubends),
+            credit=UNBOUNDED if asked.credit_rows is None else asked.credit_rows,
+            roams=does_roam(asked),
+        )
+
+
+def does_roam(asked: Subscribe) -> bool:
+    """Whether a subscription may be continued at another edge. One with a name lives at its edge."""
+    return asked.roams and asked.name is None and asked.mode == "guaranteed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm:
+    """Tell a client that its subscription, or a change of it, is confirmed by one pubend."""
+
+    client: EdgeClient
+    request: int
+    subscription: EdgeSubscription
+    pubend: PubendId
+    start: Tick
+    lost_from: Tick | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """Tell a client that its request was carried out, or why not."""
+
+    client: EdgeClient
+    request: int
+    error: GaplessError | None = None
+
+
+class Purpose(Enum):
+    """Why a named subscription is written down."""
+
+    KEEP = "keep"
+    CHANGE = "change"
+    ADOPT = "adopt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WriteName:
+    """Write a named subscription down; answered by `EdgeSubscribing.written`. Repeating it is harmless."""
+
+    subscription: EdgeSubscription
+    record: NamedSubscription
+    purpose: Purpose
+    #: Of a change: what the client hears when the disk has it.
+    confirm: Confirm | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteNameLater:
+    """The disk refused a change that is made already: write it after a while."""
+
+    write: WriteName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropName:
+    """Forget a name; answer the client's request when the disk has forgotten it."""
+
+    name: str
+    client: EdgeClient
+    request: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePositions:
+    """Positions of named subscriptions have moved: write `EdgeSubscribing.moved` down in a while."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteLosses:
+    """What was lost has changed: have the disk know it, should the node die before the client hears of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndLater:
+    """The client is gone: call `EdgeSubscribing.end` after a while."""
+
+    subscription: EdgeSubscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseOwner:
+    """An owner has one subscription less."""
+
+    owner: SubscriptionOwner
+
+
+SubscriptionEffect: TypeAlias = (
+    DeliveryEffect
+    | Confirm
+    | Finish
+    | WriteName
+    | WriteNameLater
+    | DropName
+    | WritePositions
+    | WriteLosses
+    | EndLater
+    | ReleaseOwner
+)
+
+
+def named_id(name: str) -> SubscriptionId:
+    """What the broker calls a named subscription. `unnamed_id` and `renewed_id` never give the same text."""
+    return SubscriptionId(f"named {name}")
+
+
+def renewed_id(name: str, number: int) -> SubscriptionId:
+    """What the broker calls a subscription that stands for a named one."""
+    return SubscriptionId(f"named#{number} {name}")
+
+
+def unnamed_id(client: str, number: int) -> SubscriptionId:
+    """What the broker calls a subscription without a name, whatever a client calls itself."""
+    return SubscriptionId(f"client {client}#{number}")
+
+
+def start_of(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
+    """Where a subscription begins, as the broker is told."""
+    match asked.start:
+        case "now" | "stored":
+            return None
+        case "earliest":
+            return EARLIEST
+        case start:
+            return start
+
+
+def check_asked(asked: Subscribe, *, has_folder: bool, is_known: bool) -> None:
+    """Raise UsageError unless an edge may have such a subscription."""
+    if asked.name is None:
+        if asked.start == "stored":
+            raise UsageError("E138", "only a subscription with a name has a stored position: give the name")
+        if asked.mode == "holding":
+            raise UsageError("E138", "a subscription that holds the log has a name: give it one")
+        return
+    if not has_folder:
+        raise UsageError(
+            "E136", f"this node has no data folder, so it cannot keep '{asked.name}': give it one, or no name"
+        )
+    if asked.start == "stored" and not is_known:
+        raise UsageError("E142", f"there is no subscription '{asked.name}' at this node: see gapless status")
+    if asked.mode == "best-effort":
+        raise UsageError(
+            "E138", f"subscription '{asked.name}' has a name, so it is guaranteed: leave the mode out"
+        )

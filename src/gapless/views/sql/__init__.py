@@ -1,0 +1,1 @@
+"""The SQL of views: from text to a relation, and back."""

@@ -1,0 +1,269 @@
+"""Section 13 of docs/protocol.md: logs that begin anew, and brokers that fall behind themselves."""
+
+from dataclasses import replace
+
+import pytest
+
+from gapless.content.condition import EVERYTHING
+from gapless.errors import SupersededError
+from gapless.model.epochs import Epochs, first_epoch
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.logs import LogLife
+from gapless.model.ticks import TICK_MIN
+from gapless.protocol.effects import ConfirmSubscription, SendMessage
+from gapless.protocol.events import (
+    LinkUp,
+    MessageReceived,
+    Now,
+    Order,
+    SubscribeRequested,
+    SubscriberSlow,
+    SubscriptionsRestored,
+)
+from gapless.protocol.messages import (
+    AckMessage,
+    KnowledgeMessage,
+    LogKnownMessage,
+    StartGrantMessage,
+    StartRequestMessage,
+)
+from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, network, two_pubends
+
+P, B, S = BrokerId("p"), BrokerId("b"), BrokerId("s")
+OLD = ("old", 1)
+
+
+def named(**parameters: int) -> Hand:
+    """The chain p--b--s, whose log has an id."""
+    return Hand.started(network(parameters), log_ids={PUBEND: OLD})
+
+
+def begin_anew(hand: Hand, log_id: str = "new", *, broker: str = "p", pubend: str = PUBEND) -> int:
+    """A repository comes back with an empty disk; gives the tick at which its log began."""
+    hand.crash(broker)
+    hand.lose_log(pubend, log_id)
+    hand.start(broker)
+    hand.link_up(broker, "b")
+    hand.settle()
+    return hand.log_ids[pubend][1]
+
+
+def confirmations(hand: Hand, name: str, pubend: str = PUBEND) -> list[ConfirmSubscription]:
+    return [c for _, c in hand.of(ConfirmSubscription) if (c.subscription, c.pubend) == (name, pubend)]
+
+
+def knowledge(log: LogLife) -> MessageReceived:
+    message = KnowledgeMessage(pubend=PUBEND, runs=(), batch=None, first_time=False, final_before=0, log=log)
+    return MessageReceived(sender=B, message=message)
+
+
+def test_knowledge_grants_and_acks_name_their_log() -> None:
+    """Clause 14.2."""
+    hand = named(ack_delay_ms=1)
+    hand.subscribe("alice")
+    hand.publish(1)
+    hand.wait(100)
+    for message in (*hand.sent(KnowledgeMessage, "b", "s"), *hand.sent(StartGrantMessage)):
+        assert (message.log.id, message.log.life, message.log.began) == ("old", 1, 1)
+    assert {ack.log for ack in hand.sent(AckMessage)} == {"old"}
+
+
+def test_a_later_log_takes_the_place_of_the_one_that_is_known() -> None:
+    """Clauses 14.3 and 14.9."""
+    hand = named()
+    hand.subscribe("alice")
+    hand.publish(1)
+    hand.wait(20)
+    began = begin_anew(hand)
+    hand.wait(1_000)
+    hand.publish(2)
+    # Of the old log nothing is known any more, and the events of the new one come.
+    assert len(hand.got("alice")) == 2
+    gap = confirmations(hand, "alice")[-1]
+    assert gap.lost_from is not None
+    assert gap.lost_from <= began <= gap.start
+    assert (gap.log, gap.began) == ("new", began)
+
+
+def test_a_broker_tells_which_logs_there_are_when_a_link_comes_up() -> None:
+    """Clause 14.3."""
+    hand = named()
+    effects = hand.step("b", LinkUp(neighbour=S))
+    told = [each.message for each in effects if isinstance(each, SendMessage) and each.to == S]
+    assert [each.log.id for each in told if isinstance(each, KnowledgeMessage)] == ["old"]
+
+
+def test_an_ack_of_another_log_is_ignored() -> None:
+    """Clause 14.4."""
+    hand = named()
+    hand.subscribe("alice")
+    ack = AckMessage(pubend=PUBEND, runs=((FIRST + 5_000, Epochs({S: first_epoch(9)})),), log="other")
+    effects = hand.step("b", MessageReceived(sender=S, message=ack))
+    told = [each.message for each in effects if isinstance(each, SendMessage)]
+    assert [each.log.id for each in told if isinstance(each, KnowledgeMessage)] == ["old"]
+    assert not [each for each in told if isinstance(each, AckMessage)]
+
+
+def test_what_an_earlier_life_says_is_not_used_and_upstream_is_told() -> None:
+    """Clause 14.5."""
+    hand = named(advertise_repeat_ms=100)
+    hand.subscribe("alice")
+    begin_anew(hand)
+    earlier = LogLife("old", 1, 0, 0, 1)
+    effects = hand.step("s", knowledge(earlier))
+    [(to, known)] = [(each.to, each.message) for each in effects if isinstance(each, SendMessage)]
+    assert isinstance(known, LogKnownMessage)
+    assert (to, known.log.id, known.log.life) == (B, "new", 2)
+    # Once is enough for a while.
+    assert not [each for each in hand.step("s", knowledge(earlier)) if isinstance(each, SendMessage)]
+
+
+def test_a_router_takes_up_a_later_log_that_it_hears_of_from_below() -> None:
+    """Clause 14.5."""
+    hand = named()
+    known = LogKnownMessage(pubend=PUBEND, log=LogLife("later", 5, 0, 0, 3), known=7, events=7)
+    effects = hand.step("b", MessageReceived(sender=S, message=known))
+    sent = [(each.to, each.message) for each in effects if isinstance(each, SendMessage)]
+    assert (P, known) in sent
+    assert [m.log.id for to, m in sent if to == S and isinstance(m, KnowledgeMessage)] == ["later"]
+
+
+def test_a_later_life_that_knows_less_is_an_older_copy() -> None:
+    """Clause 14.6."""
+    hand = named()
+    hand.subscribe("alice")
+    hand.publish(1)
+    [tick] = hand.got("alice")
+    for floor, events in ((tick, tick + 1), (tick + 9_999_999, tick)):
+        copy = LogLife("old", 4, floor, events, 1)
+        effects = hand.step("s", knowledge(copy))
+        hand.ms += 1_000
+        [known] = [
+            m.message
+            for m in effects
+            if isinstance(m, SendMessage) and isinstance(m.message, LogKnownMessage)
+        ]
+        assert known.events == tick + 1
+    assert not [
+        m
+        for m in hand.step("s", knowledge(LogLife("old", 4, tick + 9_999_999, tick + 1, 1)))
+        if isinstance(m, SendMessage) and isinstance(m.message, LogKnownMessage)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log", "known", "older_copy"),
+    [
+        (LogLife("old", 7, 0, 0, 1), 0, PUBEND),
+        (LogLife("other", 7, 0, 0, 1), 0, None),
+        (LogLife("other", 1, 0, 0, 1), 0, None),
+        (LogLife("old", 0, 0, 0, 1), FIRST + 99_999_999, PUBEND),
+    ],
+)
+def test_a_pubend_whose_log_is_contradicted_ends(log: LogLife, known: int, older_copy: str | None) -> None:
+    """Clause 14.7."""
+    hand = named()
+    message = LogKnownMessage(pubend=PUBEND, log=log, known=known, events=TICK_MIN)
+    with pytest.raises(SupersededError, match="E311") as caught:
+        hand.brokers["p"].step(MessageReceived(sender=B, message=message), Now(ms=0, clock=FIRST))
+    assert caught.value.older_copy == older_copy
+    assert caught.value.incarnation == max(log.life, 1)
+
+
+def test_a_pubend_does_not_mind_who_knows_less_than_it_does() -> None:
+    """Clause 14.7."""
+    hand = named()
+    for log in (LogLife("older", 0, 0, 0, 1), LogLife("old", 0, 0, 0, 1)):
+        message = LogKnownMessage(pubend=PUBEND, log=log, known=TICK_MIN, events=TICK_MIN)
+        hand.step("p", MessageReceived(sender=B, message=message))
+
+
+def test_all_subscriptions_ask_a_new_log_for_a_start() -> None:
+    """Clause 14.8."""
+    hand = named()
+    hand.subscribe("alice")
+    hand.subscribe("bob", start=FIRST)
+    asked = len(hand.sent(StartRequestMessage, "b", "p"))
+    hand.wait(5)
+    began = begin_anew(hand)
+    hand.wait(1_000)
+    assert len(hand.sent(StartRequestMessage, "b", "p")) > asked
+    for name in ("alice", "bob"):
+        first, again = confirmations(hand, name)
+        assert first.lost_from is None
+        assert again.start >= began
+        assert again.lost_from is not None
+        assert again.slot == first.slot
+
+
+def test_a_restored_subscription_is_told_of_a_log_that_was_lost_while_it_was_away() -> None:
+    """Clause 14.9."""
+    for logs, is_told in (({PUBEND: "gone"}, True), ({PUBEND: "old"}, False), ({}, False)):
+        hand = named()
+        request = SubscribeRequested(
+            subscription=SubscriptionId("alice"),
+            topic=TOPIC,
+            condition=EVERYTHING,
+            start={PUBEND: FIRST},
+            logs=logs,
+        )
+        hand.feed("s", SubscriptionsRestored(requests=(request,)))
+        hand.wait(1_000)
+        [confirmed] = confirmations(hand, "alice")
+        assert (confirmed.lost_from is not None) == is_told
+
+
+def test_total_order_goes_on_when_one_log_of_two_is_lost() -> None:
+    """Clause 14.10."""
+    hand = Hand.started(two_pubends(), log_ids={PUBEND: OLD, "lse": ("lse", 1)})
+    hand.subscribe("alice", order=Order.TOTAL)
+    hand.publish(1)
+    hand.publish(2, pubend="lse")
+    hand.wait(3_000)
+    assert len(hand.got("alice")) == 2
+    begin_anew(hand)
+    hand.publish(3, pubend="lse")
+    hand.wait(3_000)
+    hand.publish(4)
+    hand.wait(3_000)
+    events = hand.events("alice")
+    assert [pubend for pubend, _ in events].count("lse") == 2
+    assert [pubend for pubend, _ in events].count(PUBEND) == 2
+    assert [tick for _, tick in events] == sorted(tick for _, tick in events)
+    assert [c.lost_from is None for c in confirmations(hand, "alice", "lse")] == [True, True]
+
+
+def test_a_new_log_goes_on_above_what_was_had_of_the_old_one() -> None:
+    """Clause 14.11."""
+    hand = named()
+    hand.subscribe("alice")
+    hand.clock += 60_000_000
+    hand.publish(1)
+    [tick] = hand.got("alice")
+    # The clock is set right while the repository is down, without its disk.
+    hand.clock -= 60_000_000
+    began = begin_anew(hand)
+    hand.wait(1_000)
+    hand.publish(2)
+    gap = confirmations(hand, "alice")[-1]
+    assert gap.lost_from == began < tick
+    assert hand.got("alice")[-1] > tick
+
+
+def test_a_gap_grows_when_events_of_the_old_log_are_thrown_away() -> None:
+    """Clause 14.12."""
+    hand = named()
+    hand.stalled.add("alice")
+    hand.subscribe("alice")
+    hand.publish(1)
+    [tick] = hand.got("alice")
+    hand.wait(5)
+    begin_anew(hand)
+    hand.wait(1_000)
+    before = confirmations(hand, "alice")[-1]
+    assert before.lost_from is not None
+    assert before.lost_from > tick
+    slow = SubscriberSlow(subscription=SubscriptionId("alice"), positions={PubendId(PUBEND): tick})
+    hand.feed("s", slow)
+    after = confirmations(hand, "alice")[-1]
+    assert after == replace(before, lost_from=tick)
