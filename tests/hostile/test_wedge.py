@@ -98,7 +98,7 @@ def test_a_flush_that_fails_in_an_unknown_way_stops_the_node(error: str, tmp_pat
             "from gapless.node.subscriptions import Subscriptions\n"
             "import asyncio\nold = Subscriptions.__init__\n"
             "def made(self, *a, **k):\n    old(self, *a, **k)\n"
-            "    asyncio.get_running_loop().call_later(0.1, lambda: 1 / 0)\n"
+            "    asyncio.get_running_loop().call_soon(lambda: 1 / 0)\n"
             "Subscriptions.__init__ = made"
         ),
         (

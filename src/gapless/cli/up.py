@@ -265,9 +265,11 @@ async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> s
 
 async def _serve_once(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> signal.Signals | None:
     stopped_by: signal.Signals | None = None
-    async with Node(config) as node, supervised_pipeline(node, config):
-        loop = asyncio.get_running_loop()
-        node.guard.last_net(loop)
+    loop = asyncio.get_running_loop()
+    node = Node(config)
+    # Before it starts: a callback may fail while the node still opens its files.
+    node.guard.last_net(loop)
+    async with node, supervised_pipeline(node, config):
 
         def stop(number: signal.Signals) -> None:
             nonlocal stopped_by

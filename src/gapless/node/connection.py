@@ -156,7 +156,11 @@ class Connection(asyncio.BufferedProtocol):
         size = sum(map(len, parts))
         self._out_bytes += size
         self._sent_bytes += size
-        self._flush_soon()
+        if self._out_bytes > WRITE_BYTES_HIGH:
+            # The transport tells whether the peer reads, and whoever sends in this turn must know it.
+            self._flush()
+        else:
+            self._flush_soon()
 
     def answer(self, parts: Sequence[Part]) -> None:
         """Send a frame that the peer has asked for: it is not heard while too many of these wait."""
