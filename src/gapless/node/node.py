@@ -105,7 +105,6 @@ class Node:
         self.failure: BaseException | None = None
         #: Hears of every mistake of ours, wherever it happens.
         self.guard = Guard(self._mistaken)
-        self._host = Host(self._mistaken, WallClock(config.network.parameters.ticks_ahead_ms))
         self.quarantine = Quarantine()
         #: When its certificate expires, in Unix time; None without TLS.
         self.certificate_expires: float | None = None
@@ -153,6 +152,7 @@ class Node:
     async def __aenter__(self) -> Node:
         config = self.config
         loop = asyncio.get_running_loop()
+        self._host = Host(self._mistaken, WallClock(config.network.parameters.ticks_ahead_ms))
         self._check_security(config)
         self._incarnation, logs = await loop.run_in_executor(None, self._open)
         self.storage = Storage(
