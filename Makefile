@@ -6,6 +6,9 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 
+# Tests start hundreds of processes. Without cached bytecode each of them would compile all of Gapless again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The stamp is named after the folder, so that a copied or moved tree is set up again.
 STAMP := .venv/.setup-$(shell pwd -P | cksum | cut -d ' ' -f 1)
 
