@@ -7,8 +7,9 @@ up: one step per turn, the logs taking turns. Whatever becomes durable in the me
 which spreads a high fixed cost over many events. A log whose steps take too long is reported in smaller
 pieces. The time of the processor counts: a machine that is busy elsewhere makes no log a slow one.
 
-A large document cannot be split, and takes most of the time that anybody may be kept waiting. Two of them in
-a row would take twice that, so after one the log rests while others are active.
+A large document cannot be split, and takes most of the time that anybody may be kept waiting. An event that
+met two of them on its way would wait for twice that, so after one the log rests while others are active, for
+longer than that event needs to get through. Its publisher rests, too, but may have sent several before.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from gapless.model.ids import PubendId
 from gapless.node.guard import Guard
+from gapless.node.principals import rest_after
 from gapless.node.turn import NextTurn
 from gapless.protocol.events import Event, RecordDurable
 
@@ -29,9 +31,10 @@ QUICK_SECONDS, AT_ONCE_SECONDS = 0.002, 0.004
 #: After a step longer than the first figure, the next one is for half as many rows; after a step shorter than
 #: the second, for twice as many.
 LONG_SECONDS, SHORT_SECONDS = 0.020, 0.010
-#: After a step for documents of at least this weight, a log rests for as long as the step took if another
-#: log was reported within `OTHERS_SECONDS`.
-HEAVY_WEIGHT, OTHERS_SECONDS = 8_192, 0.25
+#: After a step for documents of at least this weight, a log rests as a principal does after such work, if
+#: another log was reported within `OTHERS_SECONDS`; but not longer than other events take on their way: many
+#: publishers may share the log.
+HEAVY_WEIGHT, OTHERS_SECONDS, REST_SECONDS_MAX = 8_192, 0.25, 0.1
 #: Bounds for the rows and bytes of one step; a single record may exceed them.
 STEP_ROWS_MIN, STEP_ROWS_MAX, STEP_BYTES_MAX = 16, 16_384, 4 * 2**20
 
@@ -149,7 +152,8 @@ class Telling:
         self._took_s[pubend] = took_s
         self._at_once_s += took_s
         if weight >= HEAVY_WEIGHT and began - self._last_other[1] < OTHERS_SECONDS:
-            self._rests_until[pubend] = perf_counter() + took_s
+            rest_s = max(took_s, min(rest_after(took_s), REST_SECONDS_MAX))
+            self._rests_until[pubend] = perf_counter() + rest_s
         if took_s > LONG_SECONDS:
             self._rows_max[pubend] = max(STEP_ROWS_MIN, min(rows, rows_max) // 2)
         elif took_s < SHORT_SECONDS and rows_max < STEP_ROWS_MAX:

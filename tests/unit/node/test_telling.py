@@ -10,6 +10,7 @@ import pytest
 from gapless.model.ids import PubendId
 from gapless.node import telling
 from gapless.node.guard import Guard
+from gapless.node.principals import rest_after
 from gapless.node.telling import (
     HEAVY_WEIGHT,
     LONG_SECONDS,
@@ -211,6 +212,10 @@ def test_a_log_rests_after_a_large_document_while_others_are_active() -> None:
             for _ in range(3):
                 await asyncio.sleep(0)
         assert clock.fed[4:] == ["b2", "b3"], "only the other log is served"
+        clock.now += rest_after(LONG_SECONDS) - LONG_SECONDS / 2
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert clock.fed[6:] == [], "for longer than the document took"
         clock.now += LONG_SECONDS
         while not made.is_done:  # noqa: ASYNC110  # a turn each
             await asyncio.sleep(0)
