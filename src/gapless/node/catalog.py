@@ -294,12 +294,12 @@ class Catalog:
 
     def _was_written(self, network: Network, plan: _Plan, then: Then, done: asyncio.Future[AddLogs]) -> None:
         self._is_storing = False
-        error = done.exception()
-        if error is None:
+        try:
             self._adopt(network, plan, done.result())
-        elif not isinstance(error, StoreError):
-            raise error
-        then(error)
+        except StoreError as error:
+            then(error)
+        else:
+            then(None)
         self._next()
 
     def _guarded(self, do: Callable[..., None]) -> Callable[..., None]:
