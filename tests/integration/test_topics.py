@@ -1,15 +1,18 @@
 """Topics that are created while real nodes run: durable, known everywhere, and published from anywhere."""
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from gapless.client import Client, connect
-from gapless.errors import SchemaError, UsageError
+from gapless.errors import GaplessError, SchemaError, StoreError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.catalog import META_KEY
+from gapless.store.log import Log
 from gapless.store.recovery import RecoveryDatabase
 from gapless.wire.client_messages import PublishRefused
 from tests.integration.nodes import FIVE_NODES, PATIENCE_SECONDS, Cluster
@@ -72,6 +75,62 @@ def test_creating_the_same_topic_again_is_not_an_error_and_a_different_one_is(tm
             with pytest.raises(UsageError, match="E121"):
                 await client.create_topic("notes", BONDS, retention="sometimes")
             assert list(await client.topics()) == ["bonds"]
+
+    run(story())
+
+
+def test_others_are_served_while_a_topic_is_written_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+    opened = Log.open
+
+    def slowly(folder: Path, *arguments: Any, **named: Any) -> Log:
+        if folder.name != "bonds-n1":
+            assert may_go_on.wait(PATIENCE_SECONDS), "everybody waits for the disk"
+        return opened(folder, *arguments, **named)
+
+    monkeypatch.setattr(Log, "open", slowly)
+
+    async def story() -> None:
+        async with (
+            Cluster.running(EMPTY_NODE, tmp_path) as cluster,
+            client_of(cluster, "n1") as client,
+            client_of(cluster, "n1") as other,
+        ):
+            await client.create_topic("bonds", BONDS)
+            creating = [asyncio.create_task(client.create_topic(name, BONDS)) for name in ("a", "b", "a")]
+            await other.publish("bonds", {"name": "x"})
+            assert list(await other.topics()) == ["bonds"]
+            assert not any(each.done() for each in creating)
+            may_go_on.set()
+            await asyncio.gather(*creating)
+            assert sorted(await other.topics()) == ["a", "b", "bonds"]
+            await client.publish("a", {"name": "y"})
+
+    run(story())
+
+
+def test_a_topic_that_the_disk_refuses_is_not_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Log.open
+    failures = [StoreError("E303", "no log can be made")]
+
+    def refused(*arguments: Any, **named: Any) -> Log:
+        if failures:
+            raise failures.pop()
+        return opened(*arguments, **named)
+
+    monkeypatch.setattr(Log, "open", refused)
+
+    async def story() -> None:
+        async with Cluster.running(EMPTY_NODE, tmp_path) as cluster, client_of(cluster, "n1") as client:
+            with pytest.raises(GaplessError, match="no log can be made"):
+                await client.create_topic("bonds", BONDS)
+            assert await client.topics() == {}
+            await client.create_topic("bonds", BONDS)
+            await client.publish("bonds", {"name": "x"})
 
     run(story())
 

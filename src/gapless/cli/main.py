@@ -142,10 +142,10 @@ def _shared_options(
     pass
 
 
-#: Thresholds of the garbage collector. Every thread waits while it runs: 2 to 6 ms for ten thousand objects.
+#: Thresholds of the garbage collector. Every thread waits while it runs: a millisecond for 2,500 objects.
 #: Objects are examined a second time soon, while they are few, and then hardly ever: examining the million
 #: of sixteen thousand subscribers at once would take half a second.
-GC_THRESHOLDS = (10_000, 1, 2_500)
+GC_THRESHOLDS = (2_500, 1, 10_000)
 
 
 class _NoPandas(MetaPathFinder):

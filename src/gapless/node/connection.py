@@ -452,6 +452,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.lost(self._reason if exc is None else str(exc))
             except Exception as mistake:  # noqa: BLE001  # see `_mistaken`
                 self._mistaken(mistake)
+            # The two refer to each other. As a cycle they would stay in memory until a full garbage
+            # collection, and there is hardly ever one.
+            self._owner = None
 
 
 def _memory_of(frames: Sequence[Frame]) -> int:

@@ -20,7 +20,7 @@ from gapless.errors import NetworkDescriptionError, StoreError, SupersededError,
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import TICK_MAX, Tick
 from gapless.node.bulk_reads.opening import BulkReads
-from gapless.node.catalog import Catalog, retention_of, stored_creations
+from gapless.node.catalog import AddLogs, Catalog, retention_of, stored_creations
 from gapless.node.clock import WallClock, check_ahead
 from gapless.node.config import NodeConfig, check_links
 from gapless.node.counters import Counters, Rates
@@ -173,9 +173,10 @@ class Node:
             self._database,
             addresses={broker: str(config.client_address(broker)) for broker in config.addresses},
             ends=lambda pubend: max(known_horizon(self.broker, pubend)[0], 0),
-            open_logs=self._add_logs,
+            open_logs=self._open_logs,
             feed=self._host.feed,
             clock=lambda: self._host.now().clock,
+            guard=self.guard,
         )
         self.sessions = Sessions(
             self._network,
@@ -245,6 +246,7 @@ class Node:
         await self.bulk.close()
         await self.links.stop()
         self._host.stop()
+        await self.catalog.close()
         await self.sessions.subscriptions.close()
         await self.storage.close()
         await self._remembering.close()
@@ -398,10 +400,10 @@ class Node:
 
     def troubles(self) -> list[str]:
         """The threads and tasks of the node that have ended, or are stuck."""
-        remembering = self._remembering.trouble()
+        writing = (self._remembering.trouble(), self.catalog.trouble())
         return [
             *self.storage.troubles(),
-            *([remembering] if remembering else []),
+            *(trouble for trouble in writing if trouble is not None),
             *self.sessions.subscriptions.troubles(),
             *self.links.troubles(),
         ]
@@ -585,25 +587,36 @@ class Node:
         created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
         return told or retention_of(created, network.topics[place.topic], self.config.retention_else)
 
-    def _add_logs(self, places: Sequence[PubendPlace], network: Network) -> dict[PubendId, Recovered]:
-        """Pubends were created here: open their logs. Raises StoreError."""
+    def _open_logs(self, places: Sequence[PubendPlace], network: Network, now: Tick) -> AddLogs:
+        """Pubends were created here: open and name their logs, in a thread. Raises StoreError."""
+        opened: dict[PubendId, RecordLog] = {}
+        try:
+            for place in places:
+                opened[place.pubend] = self._open_log(place, network)
+                self._named_log(place.pubend, opened[place.pubend], opened[place.pubend].recover(), now)
+        except BaseException:
+            for each in opened.values():
+                each.close()
+            raise
+        return lambda: self._add_logs(opened, now)
+
+    def _add_logs(self, opened: Mapping[PubendId, RecordLog], now: Tick) -> dict[PubendId, Recovered]:
         recovered: dict[PubendId, Recovered] = {}
-        for place in places:
-            opened = self._open_log(place, network)
-            found = self.storage.add(place.pubend, opened, self._host.now().clock)
-            recovered[place.pubend] = self._named_log(place.pubend, opened, found)
-            self._publishers[place.pubend] = self._recovered(place.pubend, opened)
+        for pubend, each in opened.items():
+            recovered[pubend] = self._named_log(pubend, each, self.storage.add(pubend, each, now), now)
+            self._publishers[pubend] = self._recovered(pubend, each)
         return recovered
 
     def _recovered_logs(self) -> dict[PubendId, Recovered]:
         """What the logs say to a broker that starts, and what its operator knows to be lost of them."""
         logs = self.storage.logs
+        now = self._host.now().clock
         return {
-            pubend: self._named_log(pubend, logs[pubend], each)
-            for pubend, each in self.storage.recovered(self._host.now().clock).items()
+            pubend: self._named_log(pubend, logs[pubend], each, now)
+            for pubend, each in self.storage.recovered(now).items()
         }
 
-    def _named_log(self, pubend: PubendId, log: RecordLog, found: Recovered) -> Recovered:
+    def _named_log(self, pubend: PubendId, log: RecordLog, found: Recovered, now: Tick) -> Recovered:
         """What a log says, with its name, and what the operator knows to be lost of it."""
         disk, database = on_disk(log), self._database
         name = log_name(
@@ -611,7 +624,7 @@ class Node:
             pubend,
             "" if disk is None else disk.log_id,
             has_events=found.next_tick > 0,
-            now=self._host.now().clock,
+            now=now,
         )
         if database is not None and self._folder is not None:
             found = replace(found, lost_before=self._folder.lost_before(database, pubend))

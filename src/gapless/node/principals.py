@@ -128,7 +128,7 @@ class Share:
         """A request took this long."""
         self._spent_s += seconds
         if self._turns.are_shared:
-            self._until = min(max(self._until, now) + _rest(seconds), now + REST_SECONDS_MAX)
+            self._until = min(max(self._until, now) + rest_after(seconds), now + REST_SECONDS_MAX)
 
     def caused(self, seconds: float, now: float) -> None:
         """A step that its requests caused took this long."""
@@ -174,10 +174,10 @@ class Share:
                 self._next = self._loop.call_soon(self._turn)
 
 
-def _rest(seconds: float) -> float:
-    """How long a principal rests after a piece of work.
+def rest_after(seconds: float) -> float:
+    """How long a principal rests after a piece of work, or a log after a document.
 
-    >>> [round(_rest(ms / 1_000) * 1_000) for ms in (1, 10, 16, 40, 100)]
+    >>> [round(rest_after(ms / 1_000) * 1_000) for ms in (1, 10, 16, 40, 100)]
     [1, 10, 48, 440, 3100]
     """
     return seconds * (1.0 + max(0.0, seconds - LONG_SECONDS) / LONGER_SECONDS)

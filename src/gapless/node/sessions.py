@@ -17,7 +17,7 @@ from gapless.errors import GaplessError, PeerError, StoreError, UsageError
 from gapless.model.budget import CLIENT_FRAME_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.model.ticks import TICK_MAX, Tick
-from gapless.node.catalog import Catalog
+from gapless.node.catalog import Catalog, NotStoredYetError
 from gapless.node.config import Limits
 from gapless.node.connection import Connection
 from gapless.node.delivery import Delivery, Feed
@@ -216,6 +216,11 @@ class Sessions:
             connection = session.connection
             connection.hold()
             self.subscriptions.reading.read(session.principal, session, unread, connection.go_on)
+        except NotStoredYetError:
+            assert isinstance(request, CreateTopic)
+            session.connection.hold()
+            limits = self.principals.limits
+            self._catalog.store(request, session.principal.name, limits, session.stored)
         except (UsageError, StoreError) as error:
             number = getattr(request, "request", None)
             if number is None:
@@ -259,7 +264,7 @@ class Sessions:
                 session.send(self._catalog.told(request.request, session.rights.may_see))
             case CreateTopic():
                 session.rights.check_admin("create topics")
-                self._catalog.create(request, session.principal.name, self.principals.limits)
+                self._create(session, request)
                 session.send(Done(request=request.request))
             case AskStatus():
                 session.rights.check_admin("see the status")
@@ -273,6 +278,18 @@ class Sessions:
                 session.send(Done(request=request.request))
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")
+
+    def _create(self, session: Session, asked: CreateTopic) -> None:
+        """Create a topic, unless that was done while the request waited."""
+        outcome, session.outcome = session.outcome, None
+        if outcome is None:
+            self._catalog.create(asked, session.principal.name, self.principals.limits)
+        elif outcome[0] is not None:
+            try:
+                raise outcome[0]
+            finally:
+                # The error and this stack frame refer to each other.
+                del outcome
 
     def _tell_bulk(self, session: Session, asked: ListTopics) -> None:
         """Answer when the door for bulk reads is open."""
@@ -363,6 +380,8 @@ class Session:
         self.principal = principal
         #: Requests that are carried out and not answered: at most `REQUESTS_MAX`.
         self.requests = 0
+        #: What became of the topic that it wants to create, once that is decided and until it is told.
+        self.outcome: tuple[UsageError | StoreError | None] | None = None
         self.subscriptions: dict[int, EdgeSubscription] = {}
 
     @property
@@ -377,6 +396,11 @@ class Session:
     def caused(self, seconds: float, now: float) -> None:
         """A step for what it has published took so long, until this time of `perf_counter`."""
         self.principal.share.caused(seconds, now)
+
+    def stored(self, error: UsageError | StoreError | None) -> None:
+        """The topic that it wants to create is on the disk, or could not be created: its request goes on."""
+        self.outcome = (error,)
+        self.connection.go_on()
 
     def begin_request(self) -> None:
         """A request takes a while. Raises UsageError when too many do so already."""

@@ -364,7 +364,8 @@ class ClientDecoder:
                     rows, encoded = known[0].decode_new(frame.parts[0])
             except PeerError as error:
                 # The head is valid: the rows are refused by their numbers, and the connection stays open.
-                damage = error.with_traceback(None)
+                # A new error: this one refers to its cause, that to the stack, and the stack to this frame.
+                damage = PeerError(error.code, error.message, retry=error.retry)
         return Publish(
             topic=topic,
             pubend=None if head.pubend is None else PubendId(head.pubend),

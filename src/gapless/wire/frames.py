@@ -204,7 +204,8 @@ class FrameReader:
         return frames
 
     def _fail(self, error: PeerError) -> None:
-        self._broken = error
+        # Not the error itself: it refers to the stack, and the stack to this reader.
+        self._broken = PeerError(error.code, error.message, retry=error.retry)
         self._partial, self._have = _NOTHING, 0
 
     def _cut(self, data: bytes | bytearray | memoryview) -> list[Frame]:

@@ -1,13 +1,14 @@
 """Who has created a topic is remembered as long as the topic exists."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from gapless.errors import StoreError, UsageError
-from gapless.model.ids import BrokerId, PubendId, TopicId
-from gapless.node.catalog import Catalog
+from gapless.model.ids import BrokerId, TopicId
+from gapless.model.ticks import Tick
+from gapless.node.catalog import AddLogs, Catalog
 from gapless.node.config import Limits
 from gapless.protocol.broker import Recovered
 from gapless.protocol.network import Network, PubendPlace
@@ -18,10 +19,10 @@ from tests.integration.nodes import ONE_NODE
 def test_a_topic_that_was_created_at_the_second_attempt_counts_for_its_creator() -> None:
     failures = [StoreError("E302", "the disk is full", retry=True)]
 
-    def open_logs(places: Sequence[PubendPlace], _: Network) -> Mapping[PubendId, Recovered]:
+    def open_logs(places: Sequence[PubendPlace], _: Network, __: Tick) -> AddLogs:
         if failures:
             raise failures.pop()
-        return {place.pubend: Recovered() for place in places}
+        return lambda: {place.pubend: Recovered() for place in places}
 
     catalog = Catalog(
         Network.parse(tomllib.loads(ONE_NODE)),

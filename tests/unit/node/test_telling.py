@@ -10,6 +10,7 @@ import pytest
 from gapless.model.ids import PubendId
 from gapless.node import telling
 from gapless.node.guard import Guard
+from gapless.node.principals import rest_after
 from gapless.node.telling import (
     HEAVY_WEIGHT,
     LONG_SECONDS,
@@ -27,13 +28,16 @@ class _Clock:
 
     def __init__(self, **took_s: float) -> None:
         self.now = 0.0
+        #: How much of that somebody else had the processor, and how much more with each step.
+        self.elsewhere_s = self.waits_s = 0.0
         self.took_s = took_s
         self.fed: list[str] = []
         self.is_told = False
 
     def feed(self, event: Event) -> None:
         assert isinstance(event, RecordDurable)
-        self.now += self.took_s[event.pubend]
+        self.now += self.took_s[event.pubend] + self.waits_s
+        self.elsewhere_s += self.waits_s
         self.fed.append(f"{event.pubend}{event.token}")
 
     def told(self) -> None:
@@ -52,7 +56,8 @@ def durable(*tokens: int) -> list[Durable]:
 
 
 def run_with(clock: _Clock, story: object) -> None:
-    with mock.patch.object(telling, "perf_counter", side_effect=lambda: clock.now):
+    times = {"perf_counter": lambda: clock.now, "thread_time": lambda: clock.now - clock.elsewhere_s}
+    with mock.patch.multiple(telling, **times):
         asyncio.run(story)  # type: ignore[arg-type]
 
 
@@ -64,7 +69,7 @@ def test_logs_with_long_steps_are_told_of_one_piece_a_turn_each_in_its_turn() ->
         made.add(PubendId("a"), durable(1, 2, 3))
         made.add(PubendId("b"), durable(1, 2))
         assert clock.fed == ["a1"]
-        for expected in ("a2", "b1", "a3", "b2"):
+        for expected in ("b1", "a2", "b2", "a3"):
             assert not clock.is_told
             await asyncio.sleep(0)
             assert clock.fed[-1] == expected
@@ -101,6 +106,40 @@ def test_many_short_steps_do_not_make_a_long_turn() -> None:
         while not made.is_done:  # noqa: ASYNC110  # a turn each
             await asyncio.sleep(0)
         assert len(clock.fed) == len(set(clock.fed)) == 100
+
+    run_with(clock, story())
+
+
+def test_logs_with_short_steps_that_had_to_wait_go_before_those_with_long_ones() -> None:
+    clock = _Clock(a=QUICK_SECONDS * 5, b=QUICK_SECONDS * 5, c=telling.AT_ONCE_SECONDS, d=0.0)
+
+    async def story() -> None:
+        made = clock.made()
+        for name in "ab":
+            made.add(PubendId(name), durable(1))
+            await asyncio.sleep(0)
+        made.add(PubendId("a"), durable(2))
+        made.add(PubendId("b"), durable(2))
+        made.add(PubendId("c"), durable(1))
+        made.add(PubendId("d"), durable(1))
+        assert clock.fed == ["a1", "b1", "c1"], "the turn has no time left for another one"
+        await asyncio.sleep(0)
+        assert clock.fed[3:] == ["d1", "a2"]
+
+    run_with(clock, story())
+
+
+def test_a_log_is_not_slow_because_the_machine_was_busy_elsewhere() -> None:
+    clock = _Clock(a=0.0, b=QUICK_SECONDS * 5)
+    clock.waits_s = LONG_SECONDS
+
+    async def story() -> None:
+        made = clock.made()
+        made.add(PubendId("b"), durable(1, 2, 3))
+        for token in (1, 2, 3):
+            made.add(PubendId("a"), durable(token))
+            await asyncio.sleep(0)
+        assert [each for each in clock.fed if each[0] == "a"] == ["a1", "a2", "a3"]
 
     run_with(clock, story())
 
@@ -173,6 +212,10 @@ def test_a_log_rests_after_a_large_document_while_others_are_active() -> None:
             for _ in range(3):
                 await asyncio.sleep(0)
         assert clock.fed[4:] == ["b2", "b3"], "only the other log is served"
+        clock.now += rest_after(LONG_SECONDS) - LONG_SECONDS / 2
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert clock.fed[6:] == [], "for longer than the document took"
         clock.now += LONG_SECONDS
         while not made.is_done:  # noqa: ASYNC110  # a turn each
             await asyncio.sleep(0)

@@ -174,6 +174,9 @@ class EdgePublishing(Generic[Peer]):
             rows, weights = self._checked(message)
             return self._take(peer, message, pubend, rows=rows, weights=weights, now=now)
         except (UsageError, PeerError) as error:
+            # The damage of a message would refer to the stack, and the stack to the message: a cycle that
+            # keeps alive whatever came together with it.
+            error.__traceback__ = None
             first, last = message.first_catenation, message.last_catenation
             return [self._refusal(peer, message.publisher, first, last, error)]
 
