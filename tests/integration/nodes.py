@@ -16,9 +16,7 @@ from gapless.node.config import NodeConfig
 from gapless.node.connection import Connection
 from gapless.node.node import Node
 from gapless.protocol.network import Network
-from gapless.wire.address import Address
-from gapless.wire.client_codec import NodeDecoder, encode_client
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     ClientMessage,
     ColumnsDelivery,
@@ -29,6 +27,8 @@ from gapless.wire.client_messages import (
     RowsDelivery,
     Subscribe,
 )
+from gapless.wire.address import Address
+from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.codec import schema_fingerprint
 from gapless.wire.frames import FROM_DIALED_NODE, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, LinkMessage, Role, Welcome, decode_link, encode_link

@@ -12,7 +12,7 @@ from gapless.errors import ContentError
 from gapless.fleet import Fleet
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
-from gapless.wire.client_messages import ChangeFilter, Confirmed, RequestRefused, RowsDelivery
+from gapless.protocol.sessions.messages import ChangeFilter, Confirmed, RequestRefused, RowsDelivery
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
 from tests.integration.test_named import TWO_PUBENDS, client_of
 

@@ -12,7 +12,7 @@ from gapless.client.publisher import Publisher
 from gapless.client.rows import PIECE_ROWS_MAX
 from gapless.errors import ContentError, LinkError, SchemaError, UsageError
 from gapless.protocol.sessions.edge_publishing import TOGETHER_ROWS_MAX
-from gapless.wire.client_messages import Receipt
+from gapless.protocol.sessions.messages import Receipt
 from gapless.wire.codec import ROWS_MAX
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
 

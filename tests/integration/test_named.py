@@ -15,7 +15,7 @@ from gapless.node.config import NodeConfig
 from gapless.node.node import Node
 from gapless.protocol.network import Network
 from gapless.protocol.sessions import subscribing
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     ChangeFilter,
     Confirmed,
@@ -27,7 +27,7 @@ from gapless.wire.client_messages import (
     Topics,
     Unsubscribe,
 )
-from gapless.wire.client_messages import Subscribe as SubscribeMessage
+from gapless.protocol.sessions.messages import Subscribe as SubscribeMessage
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, TOPIC, Cluster, WireClient
 
 TWO_PUBENDS = """

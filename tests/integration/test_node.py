@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.wire.client_messages import RequestRefused, Subscribe
+from gapless.protocol.sessions.messages import RequestRefused, Subscribe
 from gapless.wire.frames import MAGIC
 from gapless.wire.handshake import Refuse
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, TOPIC, Cluster

@@ -8,7 +8,7 @@ import pytest
 from gapless.client import connect
 from gapless.errors import UsageError
 from gapless.node.connection import ANSWERS_BYTES_MAX
-from gapless.wire.client_messages import Receipt, RequestRefused, Unsubscribe
+from gapless.protocol.sessions.messages import Receipt, RequestRefused, Unsubscribe
 from gapless.wire.handshake import Ping, Pong, encode_link
 from tests.hostile.raw import frame, hello
 from tests.integration.authority import Authority

@@ -13,7 +13,7 @@ from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.node import principals, sessions
 from gapless.node.security import token_hash
-from gapless.wire.client_messages import ListTopics, RequestRefused, Topics
+from gapless.protocol.sessions.messages import ListTopics, RequestRefused, Topics
 from tests.integration.files import run, running, until
 from tests.integration.nodes import ONE_NODE, Cluster
 

@@ -10,8 +10,8 @@ from gapless.client import Client, connect
 from gapless.errors import SchemaError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.catalog import META_KEY
+from gapless.protocol.sessions.messages import PublishRefused
 from gapless.store.recovery import RecoveryDatabase
-from gapless.wire.client_messages import PublishRefused
 from tests.integration.nodes import FIVE_NODES, PATIENCE_SECONDS, Cluster
 
 EMPTY_NODE = """

@@ -20,8 +20,8 @@ from gapless.node.security import EVERYTHING, Rights
 from gapless.protocol.effects import AcceptPublish, RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.sessions.identities import PublisherIdentities
+from gapless.protocol.sessions.messages import NodeMessage, Publish, PublishRefused, Receipt
 from gapless.protocol.sessions.publishers import HOLES_MAX, Publishers
-from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, Receipt
 
 TOPIC, PUBEND = TopicId("t"), PubendId("t")
 NETWORK = sole_network({TOPIC: {"publisher": "string", "number": "int"}})

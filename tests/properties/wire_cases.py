@@ -32,8 +32,7 @@ from gapless.protocol.messages import (
     StartRequestMessage,
     TopicsMessage,
 )
-from gapless.wire.broker_codec import BrokerDecoder
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     AskStatus,
     ChangeFilter,
@@ -54,6 +53,7 @@ from gapless.wire.client_messages import (
     Unsubscribe,
     tick_runs,
 )
+from gapless.wire.broker_codec import BrokerDecoder
 from gapless.wire.codec import schema_fingerprint
 from gapless.wire.handshake import (
     NONCE_BYTES,

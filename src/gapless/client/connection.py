@@ -48,11 +48,7 @@ from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
-from gapless.protocol.sessions.subscriber import Interest
-from gapless.views.registry import Definition
-from gapless.wire.address import is_tls, parse_addresses
-from gapless.wire.client_codec import CREDIT_ROWS_MAX
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     AskStatus,
     CreateTopic,
     ListTopics,
@@ -61,6 +57,10 @@ from gapless.wire.client_messages import (
     StatusReport,
     Topics,
 )
+from gapless.protocol.sessions.subscriber import Interest
+from gapless.views.registry import Definition
+from gapless.wire.address import is_tls, parse_addresses
+from gapless.wire.client_codec import CREDIT_ROWS_MAX
 from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
 from gapless.wire.handshake import Hello, Role
 

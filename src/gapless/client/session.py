@@ -23,9 +23,7 @@ from gapless.client.refusals import error_of
 from gapless.errors import GaplessError, LinkError, PeerError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.wire.address import Address
-from gapless.wire.client_codec import encode_client
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     ClientMessage,
     ColumnsDelivery,
     Confirmed,
@@ -40,6 +38,8 @@ from gapless.wire.client_messages import (
     StatusReport,
     Topics,
 )
+from gapless.wire.address import Address
+from gapless.wire.client_codec import encode_client
 from gapless.wire.frames import Part
 from gapless.wire.handshake import Hello
 

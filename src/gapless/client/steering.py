@@ -21,8 +21,8 @@ from gapless.client.refusals import error_of
 from gapless.client.session import Session
 from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.protocol.sessions.messages import Topics
 from gapless.wire.address import Address
-from gapless.wire.client_messages import Topics
 
 if TYPE_CHECKING:
     from gapless.client.publisher import Publisher

@@ -22,9 +22,9 @@ from gapless.protocol.broker import Recovered
 from gapless.protocol.creations import TOPICS_MAX, Creation, columns_text, is_topic_name, pubend_name
 from gapless.protocol.events import Event, TopicsLearned
 from gapless.protocol.network import Network, PubendPlace
+from gapless.protocol.sessions.messages import CreateTopic, Topics
 from gapless.store.recovery import RecoveryDatabase
 from gapless.store.retention import Retention
-from gapless.wire.client_messages import CreateTopic, Topics
 from gapless.wire.codec import column_texts
 
 log = event_log("gapless.catalog")

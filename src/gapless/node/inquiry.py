@@ -25,7 +25,7 @@ from gapless.model.python_values import rows_of, time_text
 from gapless.model.ticks import Tick, TickRange
 from gapless.node.logs import event_log
 from gapless.protocol.inquiry import Sight, WayDown, sight, stand
-from gapless.wire.client_messages import AskStatus
+from gapless.protocol.sessions.messages import AskStatus
 
 if TYPE_CHECKING:
     from gapless.node.node import Node

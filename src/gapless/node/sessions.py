@@ -30,11 +30,7 @@ from gapless.node.reading import NotReadYetError
 from gapless.node.security import EVERYTHING, Rights, Tokens, TokenStanding, standing
 from gapless.node.subscriptions import Subscriptions
 from gapless.protocol.network import Network
-from gapless.protocol.sessions.publishers import Publishers
-from gapless.protocol.sessions.subscriptions import EdgeSubscription
-from gapless.store.recovery import RecoveryDatabase
-from gapless.wire.client_codec import ClientDecoder, encode_node
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     AskStatus,
     ChangeFilter,
@@ -51,6 +47,10 @@ from gapless.wire.client_messages import (
     Subscribe,
     Unsubscribe,
 )
+from gapless.protocol.sessions.publishers import Publishers
+from gapless.protocol.sessions.subscriptions import EdgeSubscription
+from gapless.store.recovery import RecoveryDatabase
+from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.frames import FROM_CLIENT, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, encode_link
 from gapless.wire.rows import RowFormat

@@ -25,8 +25,7 @@ from gapless.model.packed import PACKED_ROWS_MAX, PackedRows
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MIN, Tick
 from gapless.protocol.events import Order
-from gapless.wire.arrow import rows_of
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     AskStatus,
     ChangeFilter,
@@ -50,6 +49,7 @@ from gapless.wire.client_messages import (
     Topics,
     Unsubscribe,
 )
+from gapless.wire.arrow import rows_of
 from gapless.wire.codec import (
     NAME_CHARACTERS_MAX,
     ROWS_MAX,

@@ -25,7 +25,7 @@ from gapless.model.budget import BATCH_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN
-from gapless.wire.client_messages import ColumnsDelivery, Event, RowsDelivery
+from gapless.protocol.sessions.messages import ColumnsDelivery, Event, RowsDelivery
 from gapless.wire.codec import (
     ROWS_MAX,
     ColumnsFormat,

@@ -20,8 +20,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.packed import as_columns
 from gapless.model.schema import Schema
-from gapless.wire.client_codec import ClientDecoder, encode_node
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     AskStatus,
     ClientMessage,
     Confirmed,
@@ -38,6 +37,7 @@ from gapless.wire.client_messages import (
     Unsubscribe,
     tick_runs,
 )
+from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.delivery import SharedColumns, SharedRows
 from gapless.wire.frames import FROM_CLIENT, FROM_STRANGER, FrameReader, Part
 from gapless.wire.handshake import (

@@ -9,8 +9,8 @@ import pytest
 import gapless
 from gapless.client import Options, connect
 from gapless.errors import GaplessError, LinkError, PeerError, UsageError
+from gapless.protocol.sessions.messages import ListTopics, Publish, RequestRefused, Subscribe
 from gapless.wire.address import parse_addresses
-from gapless.wire.client_messages import ListTopics, Publish, RequestRefused, Subscribe
 from gapless.wire.handshake import Hello, Ping, Pong, Refuse
 from tests.unit.client.fake_node import PUBEND, QUICK, TRADES, FakeNode, Peer, connected, event, run
 

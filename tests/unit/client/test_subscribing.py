@@ -10,7 +10,7 @@ from gapless.client.options import AckMode
 from gapless.errors import ContentError, LinkError, UsageError
 from gapless.model.ids import PubendId
 from gapless.protocol.events import Order
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     ChangeFilter,
     Confirmed,
@@ -93,7 +93,7 @@ def test_a_subscription_lost_before_it_was_confirmed_begins_anew() -> None:
 
             def confirm_one_of_two(peer: Peer, message: Subscribe) -> None:
                 node.on_subscribe = half
-                from gapless.wire.client_messages import Confirmed
+                from gapless.protocol.sessions.messages import Confirmed
                 from tests.unit.client.fake_node import TRADES
 
                 peer.send(

@@ -11,7 +11,7 @@ import pytest
 
 from gapless.client import sync
 from gapless.errors import LinkError, SchemaError, UsageError
-from gapless.wire.client_messages import Acknowledge, ChangeFilter, Publish, Subscribe, Unsubscribe
+from gapless.protocol.sessions.messages import Acknowledge, ChangeFilter, Publish, Subscribe, Unsubscribe
 from tests.unit.client.fake_node import PATIENCE_SECONDS, PUBEND, QUICK, FakeNode, Peer, event
 
 Made = TypeVar("Made")

@@ -11,7 +11,7 @@ from gapless.node.catalog import Catalog
 from gapless.node.config import Limits
 from gapless.protocol.broker import Recovered
 from gapless.protocol.network import Network, PubendPlace
-from gapless.wire.client_messages import CreateTopic
+from gapless.protocol.sessions.messages import CreateTopic
 from tests.integration.nodes import ONE_NODE
 
 

@@ -19,8 +19,8 @@ from gapless.protocol.effects import RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
 from gapless.protocol.sessions.edge_publishing import TOGETHER_BYTES_WORTH, TOGETHER_ROWS_MAX, TURN_BYTES
+from gapless.protocol.sessions.messages import NodeMessage, Publish, PublishRefused
 from gapless.protocol.sessions.publishers import Publishers
-from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused
 
 NETWORK = Network.parse(
     {

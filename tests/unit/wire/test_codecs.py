@@ -30,10 +30,7 @@ from gapless.protocol.messages import (
     SidewaysMessage,
 )
 from gapless.protocol.network import Network
-from gapless.wire import broker_codec, delivery
-from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
-from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     ClientMessage,
     ColumnsDelivery,
     Confirmed,
@@ -43,6 +40,9 @@ from gapless.wire.client_messages import (
     RowsDelivery,
     Subscribe,
 )
+from gapless.wire import broker_codec, delivery
+from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
+from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
 from gapless.wire.codec import KEPT_BYTES_MIN, ColumnsFormat, encode_batch, schema_fingerprint
 from gapless.wire.delivery import DELIVERY_BYTES_MAX, SharedColumns, SharedRows
 from gapless.wire.frames import FROM_STRANGER, Frame, FrameReader, Kind, Part, encode_frame

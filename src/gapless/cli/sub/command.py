@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gapless.client import Batch, Client, Subscription
     from gapless.client.options import AckMode, DeliveryOrder
     from gapless.model.schema import Schema
-    from gapless.wire.client_messages import Start
+    from gapless.protocol.sessions.messages import Start
 
 #: Prints the first rows of a batch.
 Printer = Callable[["Batch | PastRows", int], None]

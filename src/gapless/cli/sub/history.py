@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gapless.client import Client
     from gapless.client.bulk import Bulk
     from gapless.model.ticks import Tick, TickArray
-    from gapless.wire.client_messages import Start
+    from gapless.protocol.sessions.messages import Start
 
 #: What is put behind a subscriber's name for the hold that keeps the log while its past is read.
 HOLD = ".history"
