@@ -87,29 +87,6 @@ IMPURE = frozenset(
 
 CLOCK_METHODS = frozenset({"now", "today", "utcnow"})
 
-#: Public classes that still share their name. Rename one of them, and take the name out; never add one.
-#: Those of `client/sync.py` are twins on purpose: the same API without an event loop.
-NAMES_SHARED: dict[str, frozenset[str]] = {
-    "Batch": frozenset({"client/events.py", "client/sync.py"}),
-    "Client": frozenset({"client/connection.py", "client/sync.py", "sim/workload.py"}),
-    "Desk": frozenset({"node/worker.py", "sim/subscribers.py"}),
-    "Event": frozenset({"client/events.py", "client/sync.py", "protocol/sessions/messages.py"}),
-    "Flushed": frozenset({"sim/disk.py", "store/contract.py"}),
-    "Hold": frozenset({"client/hold.py", "client/sync.py"}),
-    "Link": frozenset({"client/link.py", "sim/network.py"}),
-    "Links": frozenset({"node/links.py", "protocol/links.py"}),
-    "Log": frozenset({"sim/disk.py", "store/log.py"}),
-    "Node": frozenset({"node/node.py", "sim/nodes.py"}),
-    "Publication": frozenset({"client/receipts.py", "client/sync.py"}),
-    "Publisher": frozenset({"client/publisher.py", "client/sync.py", "sim/workload.py"}),
-    "Publishing": frozenset({"client/session.py", "node/publishing.py"}),
-    "Receipt": frozenset({"client/receipts.py", "protocol/sessions/messages.py"}),
-    "Session": frozenset({"client/session.py", "node/sessions.py"}),
-    "Subscription": frozenset({"client/subscription.py", "client/sync.py"}),
-    "Telling": frozenset({"node/telling.py", "protocol/ostream.py"}),
-    "View": frozenset({"client/sync_view.py", "client/view.py"}),
-}
-
 #: Files that still touch the private attributes of an object of another file. Never add one.
 REACHES_INTO_OTHERS = frozenset({"node/inquiry.py", "protocol/figures.py", "protocol/inquiry.py"})
 #: Names of libraries that look private and are their only way.
@@ -288,14 +265,8 @@ def test_a_class_name_is_used_once() -> None:
     wrong = [
         f"class {name} is in {', '.join(sorted(files))}: rename all but one"
         for name, files in sorted(shared_class_names().items())
-        if not files <= NAMES_SHARED.get(name, frozenset())
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_shared_class_names_are_listed_only_while_they_are_shared() -> None:
-    gone = sorted(NAMES_SHARED.keys() - shared_class_names().keys())
-    assert not gone, f"no longer shared, so take them out of NAMES_SHARED: {', '.join(gone)}"
 
 
 def names_of_its_own(tree: ast.Module) -> set[str]:

@@ -23,7 +23,7 @@ from gapless.protocol.sessions.messages import (
     Confirmed,
     NodeMessage,
     Publish,
-    Receipt,
+    PublishReceipt,
     RowsDelivery,
     Subscribe,
 )
@@ -179,9 +179,9 @@ class WireClient:
             )
         )
 
-    async def receipt(self) -> Receipt:
+    async def receipt(self) -> PublishReceipt:
         heard = await self.hear()
-        assert isinstance(heard, Receipt), heard
+        assert isinstance(heard, PublishReceipt), heard
         return heard
 
     async def prices(self, count: int, *, acknowledge: bool = True) -> list[float]:

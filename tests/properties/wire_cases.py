@@ -43,8 +43,8 @@ from gapless.protocol.sessions.messages import (
     Horizon,
     ListTopics,
     Publish,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     ReleasePublisher,
     RequestRefused,
     StatusReport,
@@ -282,11 +282,11 @@ client_messages = st.one_of(
 
 
 @st.composite
-def receipts(draw: st.DrawFn) -> Receipt:
+def receipts(draw: st.DrawFn) -> PublishReceipt:
     named = sorted(draw(st.sets(ticks, min_size=1, max_size=9)))
     first = draw(st.integers(0, 2**61))
     runs = tick_runs(np.array(named, dtype=np.int64))
-    return Receipt(
+    return PublishReceipt(
         publisher=draw(names),
         first_catenation=first,
         last_catenation=first + len(named) - 1,

@@ -36,7 +36,7 @@ from gapless.client.options import (
 )
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication
-from gapless.client.session import Session
+from gapless.client.session import ReconnectingSession
 from gapless.client.steering import Steering
 from gapless.client.subscription import Subscription
 from gapless.client.tls import TlsWish, tls_context
@@ -131,7 +131,7 @@ class Client:
         )
         self._tls = tls_context(tls, wanted=is_tls(address))
         self._options = options
-        self._session: Session | None = None
+        self._session: ReconnectingSession | None = None
         self._steering: Steering | None = None
         self._ended = False
         self._publishers: dict[str, Publisher] = {}
@@ -140,7 +140,7 @@ class Client:
     async def __aenter__(self) -> Self:
         if self._session is not None or self._ended:
             raise UsageError("E193", "a client can be entered only once: connect again")
-        session = Session(self._addresses, self._hello, tls=self._tls, options=self._options)
+        session = ReconnectingSession(self._addresses, self._hello, tls=self._tls, options=self._options)
         self._session, self._steering = session, Steering(session)
         try:
             await session.start()
@@ -457,7 +457,7 @@ class Client:
         assert self._steering is not None
         return self._steering
 
-    def _entered(self) -> Session:
+    def _entered(self) -> ReconnectingSession:
         if self._session is None or self._ended:
             why = "it has been left" if self._ended else "use it with `async with`"
             raise UsageError("E193", f"the client is not connected: {why}")

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from gapless.client.refusals import refusal_error
-from gapless.client.session import Session, never_sent
+from gapless.client.session import ReconnectingSession, never_sent
 from gapless.errors import GaplessError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
@@ -43,7 +43,13 @@ class Hold:
     """A durable subscription without deliveries. Made by `Client.hold`."""
 
     def __init__(
-        self, session: Session, *, topic: TopicId, name: str, start: Mapping[PubendId, Tick], where: str
+        self,
+        session: ReconnectingSession,
+        *,
+        topic: TopicId,
+        name: str,
+        start: Mapping[PubendId, Tick],
+        where: str,
     ) -> None:
         self._session = session
         self._machine = ClientHold(topic, name, start, where, session.options.retries_max)

@@ -34,7 +34,7 @@ from gapless.protocol.sessions.client_publishing import (
     StartPause,
     Transmission,
 )
-from gapless.protocol.sessions.messages import Publish, PublishRefused, Receipt
+from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.wire.client_codec import encode_client
 from gapless.wire.frames import Part
 
@@ -336,7 +336,7 @@ class Publisher:
         if not self._machine.is_chosen and self._session is not self._steering.home:
             self._perform(self._machine.search())
 
-    def receipt(self, receipt: Receipt) -> None:
+    def receipt(self, receipt: PublishReceipt) -> None:
         """Events are durable."""
         self._perform(self._machine.receipt(receipt, uptime_ms()))
 

@@ -31,8 +31,8 @@ from gapless.protocol.sessions.messages import (
     Horizon,
     ListTopics,
     NodeMessage,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     RequestRefused,
     RowsDelivery,
     StatusReport,
@@ -65,10 +65,10 @@ class Sender(Protocol):
         """The client has given up connecting."""
 
 
-class Publishing(Sender, Protocol):
+class PublishingSender(Sender, Protocol):
     """A sender of published events."""
 
-    def receipt(self, receipt: Receipt) -> None:
+    def receipt(self, receipt: PublishReceipt) -> None:
         """Events are durable."""
 
     def refusal(self, refused: PublishRefused) -> None:
@@ -112,7 +112,7 @@ class _Request:
         self.attempts = 0
 
 
-class Session:
+class ReconnectingSession:
     """A connection to a network that is re-established whenever it is lost."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Session:
         self.node = ""
         #: Why the client has given up connecting; None if it has not.
         self.error: GaplessError | None = None
-        self.publishers: dict[str, Publishing] = {}
+        self.publishers: dict[str, PublishingSender] = {}
         self.subscriptions: dict[Subscribing, None] = {}
         #: The subscriptions of this connection, by the node's number for them.
         self.numbered: dict[int, Subscribing] = {}
@@ -147,9 +147,9 @@ class Session:
         #: Unused request numbers.
         self.numbers = count(1)
 
-    def beside(self, addresses: Sequence[Address]) -> Session:
+    def beside(self, addresses: Sequence[Address]) -> ReconnectingSession:
         """Another session of the same client, to other nodes."""
-        return Session(addresses, self._hello, tls=self._tls, options=self.options)
+        return ReconnectingSession(addresses, self._hello, tls=self._tls, options=self.options)
 
     # Connecting.
 
@@ -390,7 +390,7 @@ class Session:
     def received(self, message: NodeMessage) -> None:
         """Dispatch a message of the node. Drop it if its recipient is gone."""
         match message:
-            case Receipt() | PublishRefused():
+            case PublishReceipt() | PublishRefused():
                 self._published(message)
             case ColumnsDelivery(to=to):
                 for subscription in [self.numbered[number] for number in to if number in self.numbered]:
@@ -409,11 +409,11 @@ class Session:
             case _:
                 assert_never(message)
 
-    def _published(self, answer: Receipt | PublishRefused) -> None:
+    def _published(self, answer: PublishReceipt | PublishRefused) -> None:
         publisher = self.publishers.get(answer.publisher)
         if publisher is None:
             return
-        if isinstance(answer, Receipt):
+        if isinstance(answer, PublishReceipt):
             publisher.receipt(answer)
         else:
             publisher.refusal(answer)

@@ -17,7 +17,7 @@ import numpy as np
 
 from gapless.client.events import Batch, Chunk, Event, Names
 from gapless.client.refusals import refusal_error
-from gapless.client.session import Session
+from gapless.client.session import ReconnectingSession
 from gapless.client.waiting import Signal
 from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, LinkError, UsageError
@@ -63,7 +63,7 @@ AWAITED_SECONDS = 1.0
 class Subscription:
     """An async iterator over events. Made by `Client.subscribe`; starts with `async with`."""
 
-    def __init__(self, session: Session, interest: Interest) -> None:
+    def __init__(self, session: ReconnectingSession, interest: Interest) -> None:
         self._session = session
         self._machine: ClientSubscription[Chunk] = ClientSubscription(
             interest, session.options.retries_max, roams=session.roams

@@ -19,7 +19,7 @@ from gapless.node.connection import Connection, Owner
 from gapless.node.counters import Counters
 from gapless.node.descriptors import Descriptors
 from gapless.node.guard import Guard
-from gapless.node.links import Links
+from gapless.node.links import BrokerConnections
 from gapless.node.logs import event_log
 from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker, subject_of
 from gapless.node.sessions import Sessions
@@ -55,7 +55,7 @@ class Door:
     def __init__(
         self,
         config: NodeConfig,
-        links: Links,
+        links: BrokerConnections,
         sessions: Sessions,
         *,
         counters: Counters,

@@ -101,7 +101,7 @@ class LinkFigures:
     dropped: int
 
 
-class Links:
+class BrokerConnections:
     """The connections to all neighbours of one broker."""
 
     def __init__(
@@ -350,7 +350,7 @@ class Links:
 class _Link:
     """A connection to a neighbour that both sides have agreed on."""
 
-    def __init__(self, links: Links, neighbour: _Neighbour, connection: Connection) -> None:
+    def __init__(self, links: BrokerConnections, neighbour: _Neighbour, connection: Connection) -> None:
         self._links = links
         self._neighbour = neighbour
         self._connection = connection
@@ -372,7 +372,11 @@ class _Dialled:
     """A connection that we dialled, until the neighbour has welcomed us and after."""
 
     def __init__(
-        self, links: Links, neighbour: _Neighbour, connection: Connection, gone: asyncio.Future[bool]
+        self,
+        links: BrokerConnections,
+        neighbour: _Neighbour,
+        connection: Connection,
+        gone: asyncio.Future[bool],
     ) -> None:
         self._links = links
         self._neighbour = neighbour

@@ -31,7 +31,7 @@ from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.inquiry import Inquiry
-from gapless.node.links import Links
+from gapless.node.links import BrokerConnections
 from gapless.node.lognames import log_name, renamed_after_loss
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.losses import Losses
@@ -191,7 +191,7 @@ class Node:
             is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
             clock=self._host.clock.now,
         )
-        self.links = Links(config, self._host.feed, self.guard, self.quarantine)
+        self.links = BrokerConnections(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
         self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())

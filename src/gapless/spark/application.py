@@ -49,7 +49,7 @@ _NO_FOLDER = "E136"
 class Lease:
     """The right to compute the views of a network."""
 
-    def __init__(self, client: sync.Client, *, take_over: bool = False) -> None:
+    def __init__(self, client: sync.SyncClient, *, take_over: bool = False) -> None:
         """Raises PipelineError E504 when another has it; `take_over` says that other edges have none."""
         client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
         told = client.inquire(subscription=LEASE)
@@ -132,7 +132,7 @@ class Lease:
             log.warning("%s", error)
 
 
-def _last(rows: sync.Subscription) -> None:
+def _last(rows: sync.SyncSubscription) -> None:
     for _ in rows.batches():
         pass
 

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from gapless.client.sync import Client
+from gapless.client.sync import SyncClient
 from gapless.client.views import reached
 from gapless.errors import GaplessError
 from gapless.model.ids import TopicId
@@ -41,7 +41,7 @@ FORGET_SECONDS = 5.0
 class Holds:
     """The names of the pipeline at the edge to which its client is connected."""
 
-    def __init__(self, client: Client, checkpoints: Path) -> None:
+    def __init__(self, client: SyncClient, checkpoints: Path) -> None:
         self._client = client
         self._checkpoints = checkpoints
         self._edge = ""
@@ -87,7 +87,7 @@ class Holds:
         self._client.publish_batch(HOLDS_TOPIC, hold_rows(self._edge, {name: topic}, held=False))
 
 
-def read_book(client: Client) -> HoldBook:
+def read_book(client: SyncClient) -> HoldBook:
     """All names that pipelines have recorded, at any edge."""
     client.create_topic(HOLDS_TOPIC, HOLDS_COLUMNS, retention=HOLDS_RETENTION)
     book = HoldBook()

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from gapless.client.bulk import Bulk, open_bulk
-from gapless.client.sync import Client
+from gapless.client.sync import SyncClient
 from gapless.client.tls import TlsFiles
 from gapless.client.views import reached
 from gapless.errors import GaplessError, LinkError, PipelineError
@@ -92,7 +92,7 @@ class _Entry:
 class Pipeline:
     """The views of one network, computed by one Spark application."""
 
-    def __init__(self, client: Client, runner: Runner) -> None:
+    def __init__(self, client: SyncClient, runner: Runner) -> None:
         self._client = client
         self.runner = runner
         self._registry = Registry()

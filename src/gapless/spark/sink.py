@@ -238,7 +238,7 @@ def _digest(job: str, rows: pa.Table) -> str:
     return hashlib.sha256(job.encode() + b"\0" + text.getvalue()).hexdigest()
 
 
-def _connected(options: SinkOptions) -> sync.Client:
+def _connected(options: SinkOptions) -> sync.SyncClient:
     return sync.connect(options.brokers, token=options.token, tls=options.tls, name="spark")
 
 

@@ -146,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The parts of the next micro-batch, if they were planned when its end was chosen.
         self._planned: dict[PubendRange, list[Part]] = {}
         #: The durable subscription that keeps the log for this query, if it has a name.
-        self._hold: tuple[sync.Client, sync.Hold] | None = None
+        self._hold: tuple[sync.SyncClient, sync.SyncHold] | None = None
         #: With Trigger.AvailableNow: where it ends.
         self._target: Offset | None = None
 
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         raise
             self._found = now
 
-    def _held(self, start: Offset) -> sync.Hold | None:
+    def _held(self, start: Offset) -> sync.SyncHold | None:
         """The hold of a named query; a new one begins at `start`."""
         options = self._options
         if options.name is None or self._hold is not None:

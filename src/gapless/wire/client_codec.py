@@ -39,8 +39,8 @@ from gapless.protocol.sessions.messages import (
     ListTopics,
     NodeMessage,
     Publish,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     ReleasePublisher,
     RequestRefused,
     RowsDelivery,
@@ -434,7 +434,7 @@ def _decode_subscribe(frame: Frame) -> Subscribe:
 def encode_node(message: NodeMessage) -> list[Part]:
     """What a node answers. Deliveries are encoded by `delivery`, once for all who get them."""
     match message:
-        case Receipt(publisher=publisher, first_catenation=first, last_catenation=last):
+        case PublishReceipt(publisher=publisher, first_catenation=first, last_catenation=last):
             head: Head = _Receipt(publisher, first, last, message.pubend, message.runs)
             kind = Kind.RECEIPT
         case PublishRefused(publisher=publisher, first_catenation=first, last_catenation=last):
@@ -539,13 +539,13 @@ class NodeDecoder:
         )
 
 
-def _decode_receipt(frame: Frame) -> Receipt:
+def _decode_receipt(frame: Frame) -> PublishReceipt:
     head = decode_head(_receipt, frame)
     count = head.last_catenation - head.first_catenation + 1
     named = sum(run[1] for run in head.runs)
     if count < 1 or (head.runs and (named != count or count > ROWS_MAX)):
         raise unreadable(frame, f"{named} ticks for {count} events")
-    return Receipt(
+    return PublishReceipt(
         publisher=head.publisher,
         first_catenation=head.first_catenation,
         last_catenation=head.last_catenation,

@@ -25,7 +25,7 @@ from gapless.model.budget import BATCH_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN
-from gapless.protocol.sessions.messages import ColumnsDelivery, Event, RowsDelivery
+from gapless.protocol.sessions.messages import ColumnsDelivery, EventRow, RowsDelivery
 from gapless.wire.codec import (
     ROWS_MAX,
     ColumnsFormat,
@@ -242,7 +242,7 @@ def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
     if not pairs or not rows or at + rows * _ENTRY.size > len(head) or rows > ROWS_MAX:
         raise unreadable(frame, f"{pairs} pairs and {rows} rows in {len(head)} bytes")
     to = tuple(_PAIR.iter_unpack(head[_COUNTS.size : at]))
-    events: list[Event] = []
+    events: list[EventRow] = []
     topic = None
     for _ in range(rows):
         if at + _ENTRY.size > len(head):
@@ -252,7 +252,7 @@ def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
         source = sources.get(number)
         if source is None or not TICK_MIN <= tick < TICK_MAX or at + length > len(head):
             raise unreadable(frame, f"a row of source {number} at tick {tick} with {length} bytes")
-        events.append(Event(source.pubend, tick, source.rows.decode(head[at : at + length])))
+        events.append(EventRow(source.pubend, tick, source.rows.decode(head[at : at + length])))
         at += length + -length % 8
         topic = _same_topic(frame, topic, source)
     if at != len(head):

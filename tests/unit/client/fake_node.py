@@ -29,8 +29,8 @@ from gapless.protocol.sessions.messages import (
     ListTopics,
     NodeMessage,
     Publish,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     StatusReport,
     Subscribe,
     Topics,
@@ -259,7 +259,7 @@ class FakeNode:
         first, count = message.first_catenation, message.rows.num_rows
         ticks = np.array([self.stored[message.publisher, first + at][0] for at in range(count)])
         peer.send(
-            Receipt(
+            PublishReceipt(
                 publisher=message.publisher,
                 first_catenation=first,
                 last_catenation=first + count - 1,

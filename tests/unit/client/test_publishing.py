@@ -10,8 +10,7 @@ from gapless.client import Options, Receipt
 from gapless.client.publisher import uptime_ms
 from gapless.errors import LinkError, SchemaError, StoreError, UsageError
 from gapless.protocol.sessions.client_publishing import RESEND_MS_MAX, SENDS_MAX
-from gapless.protocol.sessions.messages import Publish, PublishRefused
-from gapless.protocol.sessions.messages import Receipt as WireReceipt
+from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.wire.handshake import Refuse
 from tests.unit.client.fake_node import PUBEND, QUICK, FakeNode, Peer, connected, event, run
 
@@ -125,7 +124,7 @@ def test_only_what_has_no_receipt_is_sent_again() -> None:
                 node.store(message)
                 node.on_publish = None
                 peer.send(
-                    WireReceipt(
+                    PublishReceipt(
                         publisher=message.publisher,
                         first_catenation=0,
                         last_catenation=1,
@@ -153,7 +152,7 @@ def test_a_receipt_without_ticks_is_a_receipt() -> None:
     async def story() -> None:
         async with connected() as (node, client):
             node.on_publish = lambda peer, message: peer.send(
-                WireReceipt(
+                PublishReceipt(
                     publisher=message.publisher, first_catenation=0, last_catenation=0, pubend=PUBEND, runs=()
                 )
             )
@@ -534,7 +533,7 @@ def test_a_receipt_for_what_was_never_sent_ends_the_connection_and_is_told() -> 
             def lie(peer: Peer, message: Publish) -> None:
                 node.on_publish = None
                 peer.send(
-                    WireReceipt(
+                    PublishReceipt(
                         publisher=message.publisher,
                         first_catenation=0,
                         last_catenation=5,

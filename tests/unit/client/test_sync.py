@@ -58,7 +58,7 @@ def thread() -> Iterator[Thread]:
 
 
 @contextmanager
-def connected(thread: Thread) -> Iterator[sync.Client]:
+def connected(thread: Thread) -> Iterator[sync.SyncClient]:
     with sync.connect(thread.node.address, options=QUICK) as client:
         yield client
 

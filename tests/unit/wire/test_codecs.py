@@ -35,7 +35,7 @@ from gapless.protocol.sessions.messages import (
     ColumnsDelivery,
     Confirmed,
     Publish,
-    Receipt,
+    PublishReceipt,
     RequestRefused,
     RowsDelivery,
     Subscribe,
@@ -517,7 +517,9 @@ def test_a_subscription_out_of_bounds_is_refused() -> None:
 
 def test_a_receipt_names_as_many_ticks_as_events() -> None:
     for runs, last in ((((5, 2),), 3), (((5, 2),), 0), ((), 0), (((0, 2**20), (2**30, 1)), 2**20 + 1)):
-        message = Receipt(publisher="me", first_catenation=1, last_catenation=last, pubend=T, runs=runs)
+        message = PublishReceipt(
+            publisher="me", first_catenation=1, last_catenation=last, pubend=T, runs=runs
+        )
         with pytest.raises(PeerError, match="E215"):
             NodeDecoder().decode(*frames_of(encode_node(message)))
 

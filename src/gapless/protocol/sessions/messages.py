@@ -195,7 +195,7 @@ ClientMessage: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class PublishReceipt:
     """The events with these catenation numbers are durable, and will be delivered."""
 
     publisher: str
@@ -209,7 +209,7 @@ class Receipt:
         """The tick of each event, in the order of their catenation numbers.
 
         >>> names = {"publisher": "me", "first_catenation": 7, "last_catenation": 9, "pubend": PubendId("p")}
-        >>> receipt = Receipt(**names, runs=((5, 2), (9, 1)))
+        >>> receipt = PublishReceipt(**names, runs=((5, 2), (9, 1)))
         >>> receipt.ticks().tolist()
         [5, 6, 9]
         """
@@ -280,7 +280,7 @@ class Horizon:
     before: Mapping[PubendId, Tick]
 
 
-class Event(NamedTuple):
+class EventRow(NamedTuple):
     """One event: its name, and a value for each column of its topic."""
 
     pubend: PubendId
@@ -293,7 +293,7 @@ class RowsDelivery:
     """A few events, each written once, and who gets which, in this order."""
 
     topic: TopicId
-    events: tuple[Event, ...]
+    events: tuple[EventRow, ...]
     #: Pairs of a subscription and the place of an event.
     to: tuple[tuple[int, int], ...]
 
@@ -355,7 +355,7 @@ class StatusReport:
 
 
 NodeMessage: TypeAlias = (
-    Receipt
+    PublishReceipt
     | PublishRefused
     | Confirmed
     | Horizon
