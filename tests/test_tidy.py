@@ -87,8 +87,6 @@ IMPURE = frozenset(
 
 CLOCK_METHODS = frozenset({"now", "today", "utcnow"})
 
-#: Files that still touch the private attributes of an object of another file. Never add one.
-REACHES_INTO_OTHERS = frozenset({"node/inquiry.py", "protocol/figures.py", "protocol/inquiry.py"})
 #: Names of libraries that look private and are their only way.
 LIBRARY_NAMES = frozenset(
     {"_1", "_Element", "_exit", "_get_j_spark_session_class", "_jdf", "_jsparkSession", "_jvm"}
@@ -300,22 +298,8 @@ def private_reaches(path: Path) -> list[str]:
 
 
 def test_nobody_touches_the_private_attributes_of_others() -> None:
-    wrong = [
-        reach
-        for path in python_files()
-        if path.relative_to(SOURCE).as_posix() not in REACHES_INTO_OTHERS
-        for reach in private_reaches(path)
-    ]
+    wrong = [reach for path in python_files() for reach in private_reaches(path)]
     assert not wrong, "\n".join(wrong)
-
-
-def test_files_that_reach_into_others_are_listed_only_while_they_do() -> None:
-    clean = [
-        name
-        for name in sorted(REACHES_INTO_OTHERS)
-        if not (SOURCE / name).is_file() or not private_reaches(SOURCE / name)
-    ]
-    assert not clean, f"clean by now, so take them out of REACHES_INTO_OTHERS: {', '.join(clean)}"
 
 
 def test_files_are_short() -> None:

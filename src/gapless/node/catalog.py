@@ -18,10 +18,10 @@ from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
 from gapless.node.config import Limits, fitting_retention, parse_retention
 from gapless.node.logs import event_log
-from gapless.protocol.broker import Recovered
 from gapless.protocol.creations import TOPICS_MAX, Creation, columns_text, is_topic_name, pubend_name
 from gapless.protocol.events import Event, TopicsLearned
 from gapless.protocol.network import Network, PubendPlace
+from gapless.protocol.pubend import Recovered
 from gapless.protocol.sessions.messages import CreateTopic, Topics
 from gapless.store.recovery import RecoveryDatabase
 from gapless.store.retention import Retention

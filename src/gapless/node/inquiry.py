@@ -124,7 +124,7 @@ class Inquiry:
         return found, batch if found else None
 
     def _source(self, pubend: PubendId, *, in_log: bool) -> dict[str, object] | None:
-        source = self._node.broker._paths[pubend].pubend
+        source = self._node.broker.inspect().paths[pubend].pubend
         if source is None:
             return None
         return {

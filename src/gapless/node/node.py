@@ -53,10 +53,11 @@ from gapless.node.status import (
     upstream_missing,
 )
 from gapless.node.storage import Storage, on_disk
-from gapless.protocol.broker import Broker, Recovered
+from gapless.protocol.broker import Broker
 from gapless.protocol.events import BrokerStarted
 from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
+from gapless.protocol.pubend import Recovered
 from gapless.protocol.sessions.identities import PublisherIdentities
 from gapless.protocol.sessions.publishers import Publishers
 from gapless.protocol.sessions.subscriptions import NamedSubscription

@@ -26,9 +26,9 @@ from gapless.node.logs import event_log
 from gapless.node.quarantine import Quarantine
 from gapless.node.telling import Durable, DurableRecords
 from gapless.node.worker import Worker, WorkThread
-from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, BatchRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordFailed, RecordsRead, RetentionMoved
+from gapless.protocol.pubend import Recovered
 from gapless.store.contract import Flushed, RecordLog
 from gapless.store.keyed import KeyedLog
 from gapless.store.log import Log, SegmentArchive

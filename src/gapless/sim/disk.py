@@ -14,8 +14,8 @@ from random import Random
 
 from gapless.model.batch import EventBatch
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
-from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import BatchRecord, Record, ReleaseRecord, ReserveRecord, StartRecord
+from gapless.protocol.pubend import Recovered
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICKS_PER_MS, Tick
-from gapless.protocol.broker import Broker, Recovered
+from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AcceptPublish,
@@ -65,6 +65,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.messages import KnowledgeMessage, Message
 from gapless.protocol.network import Network
+from gapless.protocol.pubend import Recovered
 from gapless.protocol.trace import Entry
 from gapless.sim.checkers import Violation, invariant_broken
 from gapless.sim.conditions import Condition

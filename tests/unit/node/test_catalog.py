@@ -9,8 +9,8 @@ from gapless.errors import StoreError, UsageError
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.node.catalog import Catalog
 from gapless.node.config import Limits
-from gapless.protocol.broker import Recovered
 from gapless.protocol.network import Network, PubendPlace
+from gapless.protocol.pubend import Recovered
 from gapless.protocol.sessions.messages import CreateTopic
 from tests.integration.nodes import ONE_NODE
 
