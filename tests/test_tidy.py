@@ -55,7 +55,8 @@ CORE_THIRD_PARTY: dict[str, frozenset[str]] = {
     # Rows that travel as bytes are read where they are kept.
     "model": frozenset({"msgspec", "numpy", "pyarrow"}),
     "content": frozenset({"lxml", "numpy", "pyarrow", "sqlglot"}),
-    "protocol": frozenset({"numpy", "pyarrow"}),
+    # Messages of client sessions are defined once, as they travel.
+    "protocol": frozenset({"msgspec", "numpy", "pyarrow"}),
     "views": frozenset({"numpy", "pyarrow", "sqlglot"}),
     "wire": frozenset({"msgspec", "numpy", "pyarrow"}),
 }

@@ -11,9 +11,9 @@ from gapless.client import Client, Options, connect
 from gapless.client.publisher import Publisher
 from gapless.client.rows import PIECE_ROWS_MAX
 from gapless.errors import ContentError, LinkError, SchemaError, UsageError
+from gapless.model.bounds import ROWS_MAX
 from gapless.protocol.sessions.edge_publishing import TOGETHER_ROWS_MAX
 from gapless.protocol.sessions.messages import PublishReceipt
-from gapless.wire.codec import ROWS_MAX
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
 
 #: More than a node stores together, and more than the client sends in a frame.

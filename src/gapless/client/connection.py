@@ -44,6 +44,7 @@ from gapless.client.view import View
 from gapless.client.views import ViewInfo
 from gapless.content.language import TEXT_CHARACTERS_MAX
 from gapless.errors import LinkError, ParameterError, UsageError
+from gapless.model.bounds import CREDIT_ROWS_MAX, NAME_CHARACTERS_MAX, TEXT_MAX
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
@@ -60,8 +61,7 @@ from gapless.protocol.sessions.messages import (
 from gapless.protocol.sessions.subscriber import Interest
 from gapless.views.registry import Definition
 from gapless.wire.address import is_tls, parse_addresses
-from gapless.wire.client_codec import CREDIT_ROWS_MAX
-from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
+from gapless.wire.codec import column_texts
 from gapless.wire.handshake import Hello, Role
 
 if TYPE_CHECKING:

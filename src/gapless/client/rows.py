@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from gapless.client.receipts import Piece, Row
 from gapless.errors import GaplessError, SchemaError, UsageError
+from gapless.model.bounds import ROWS_MAX
 from gapless.model.budget import CLIENT_FRAME_BYTES_MAX, EVENT_BYTES_MAX, event_sizes
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
 from gapless.model.python_values import times_of
 from gapless.model.schema import COLUMN_TYPES, Column, Schema
-from gapless.wire.codec import ROWS_MAX, schema_fingerprint
+from gapless.wire.codec import schema_fingerprint
 
 #: Batches with more bytes or rows are cut into several frames.
 PIECE_BYTES_MAX = CLIENT_FRAME_BYTES_MAX // 4

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from gapless.errors import ParameterError, StoreError
+from gapless.model.bounds import ROWS_MAX
 from gapless.model.epochs import EPOCH_ALL, LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
@@ -36,7 +37,6 @@ from gapless.store.files import DiskFiles, failure, write_all
 from gapless.store.log import Log
 from gapless.store.recovery import DATABASE_NAME, RecoveryDatabase
 from gapless.store.segment import SUFFIX, new_id
-from gapless.wire.codec import ROWS_MAX
 
 TICKS_PER_SECOND = 1_000 * TICKS_PER_MS
 log = event_log("gapless.folder")

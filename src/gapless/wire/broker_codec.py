@@ -20,6 +20,15 @@ from msgspec import Meta
 
 from gapless.errors import ContentError, PeerError, SchemaError
 from gapless.model.batch import EventBatch
+from gapless.model.bounds import (
+    NAME_CHARACTERS_MAX,
+    ROWS_MAX,
+    ColumnTexts,
+    Counter,
+    Name,
+    Text,
+    TickNumber,
+)
 from gapless.model.budget import BATCH_BYTES_MAX, FRAME_BYTES_MAX, HOP_BYTES
 from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
@@ -47,15 +56,8 @@ from gapless.protocol.messages import (
 )
 from gapless.protocol.network import Network
 from gapless.wire.codec import (
-    NAME_CHARACTERS_MAX,
-    ROWS_MAX,
     ColumnsFormat,
-    ColumnTexts,
-    Counter,
     Head,
-    Name,
-    Text,
-    TickNumber,
     column_texts,
     decode_batch,
     decode_head,

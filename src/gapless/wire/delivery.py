@@ -21,16 +21,15 @@ from msgspec import Meta
 from gapless.content.rows import Positions
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.bounds import ROWS_MAX, SOURCES_MAX, Number
 from gapless.model.budget import BATCH_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN
 from gapless.protocol.sessions.messages import ColumnsDelivery, EventRow, RowsDelivery
 from gapless.wire.codec import (
-    ROWS_MAX,
     ColumnsFormat,
     Head,
-    Number,
     decode_batch,
     decode_head,
     encode_batch,
@@ -51,9 +50,8 @@ from gapless.wire.rows import RowFormat
 
 #: From this many rows per connection on, columns cost less than rows.
 COLUMNS_ROWS_MIN: Final = 64
-#: Maximum number of subscriptions in one delivery, and of pubends of one topic.
+#: Maximum number of subscriptions in one delivery.
 SUBSCRIPTIONS_MAX: Final = 2**20
-SOURCES_MAX: Final = 2**16
 #: A larger delivery is sent as several.
 DELIVERY_BYTES_MAX: Final = BATCH_BYTES_MAX
 

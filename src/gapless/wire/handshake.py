@@ -21,8 +21,9 @@ import msgspec
 from msgspec import Meta
 
 from gapless.errors import PeerError
+from gapless.model.bounds import Counter, ErrorCode, Name, Text
 from gapless.protocol.network import Network
-from gapless.wire.codec import Counter, Name, Text, column_texts, decode_head, shortened, unreadable
+from gapless.wire.codec import column_texts, decode_head, shortened, unreadable
 from gapless.wire.frames import VERSION_MAX, VERSION_MIN, Frame, Kind, Part, encode_frame, versions_text
 
 
@@ -112,7 +113,6 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 
 _Version = Annotated[int, Meta(ge=1, le=255)]
-_Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
 _Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 _Proven = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
@@ -137,7 +137,7 @@ class _Welcome(msgspec.Struct, frozen=True):
 
 
 class _Refuse(msgspec.Struct, frozen=True):
-    code: _Code
+    code: ErrorCode
     message: Text
     retry: bool
 

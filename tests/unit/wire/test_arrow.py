@@ -11,9 +11,10 @@ import pytest
 from gapless.content.index.index import Index
 from gapless.content.language import parse_condition
 from gapless.errors import PeerError
+from gapless.model.bounds import ROWS_MAX
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.wire.codec import KEPT_BYTES_MIN, ROWS_MAX, ColumnsFormat
+from gapless.wire.codec import KEPT_BYTES_MIN, ColumnsFormat
 from tests.hostile.arrow import DICTIONARY_BATCH, LZ4, V4, ZSTD, Plain, laid_out, message
 
 PAIR = Schema.parse(TopicId("pair"), {"a": "int", "s": "string?"})
