@@ -180,3 +180,10 @@ def no_topic(topic: str, known: Iterable[str]) -> UsageError:
     "E141 there is no topic 'trade': there is quotes, trades"
     """
     return UsageError("E141", f"there is no topic '{topic}': there is {', '.join(sorted(known)) or 'none'}")
+
+
+def no_pubend(pubend: str, topic: str, known: Iterable[str]) -> UsageError:
+    """The error for a pubend that the topic does not have."""
+    return UsageError(
+        "E143", f"topic '{topic}' has no pubend '{pubend}': it has {', '.join(sorted(known)) or 'none'}"
+    )

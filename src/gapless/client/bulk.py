@@ -30,7 +30,7 @@ from pyarrow import flight
 
 from gapless.client.refusals import error_of
 from gapless.client.tls import TlsFiles
-from gapless.errors import GaplessError, LinkError, ParameterError, UsageError
+from gapless.errors import GaplessError, LinkError, ParameterError, no_pubend
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
@@ -288,8 +288,7 @@ class Bulk:
     def _door(self, pubend: str) -> str:
         door = self.place.doors.get(pubend)
         if door is None:
-            known = ", ".join(self.pubends)
-            raise UsageError("E143", f"topic '{self.place.topic}' has no pubend '{pubend}': it has {known}")
+            raise no_pubend(pubend, self.place.topic, self.pubends)
         return door
 
     def _client(self, door: str) -> Any:

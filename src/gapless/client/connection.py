@@ -43,7 +43,7 @@ from gapless.client.tls import TlsWish, tls_context
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
 from gapless.content.language import TEXT_CHARACTERS_MAX
-from gapless.errors import LinkError, ParameterError, UsageError
+from gapless.errors import LinkError, ParameterError, UsageError, no_topic
 from gapless.model.bounds import CREDIT_ROWS_MAX, NAME_CHARACTERS_MAX, TEXT_MAX
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
@@ -231,13 +231,10 @@ class Client:
 
         Nodes start their bulk server on the first such request. Raises UsageError or LinkError.
         """
-        home, steering = self._entered(), self._steered()
-        found = (await self.topics()).get(topic)
-        if found is None:
-            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
+        found = await self._topic(topic)
         doors: dict[BrokerId, str] = {}
         for broker in set(found.brokers.values()):
-            session = home if broker == home.node else (await steering.nearest([broker]))[1]
+            session = await self._session_at(broker)
             answer = await session.request(lambda number: ListTopics(request=number, bulk=True))
             assert isinstance(answer, Topics)
             if not answer.bulk:
@@ -250,15 +247,21 @@ class Client:
 
         Raises UsageError or LinkError.
         """
-        home, steering = self._entered(), self._steered()
-        found = (await self.topics()).get(topic)
-        if found is None:
-            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
+        found = await self._topic(topic)
         ends: dict[PubendId, Tick] = {}
         for broker in set(found.brokers.values()):
-            session = home if broker == home.node else (await steering.nearest([broker]))[1]
-            ends |= (await session.learn_topics()).ends
+            ends |= (await (await self._session_at(broker)).learn_topics()).ends
         return {pubend: ends[pubend] for pubend in found.pubends if pubend in ends}
+
+    async def _topic(self, name: str) -> Topic:
+        topics = await self.topics()
+        if name not in topics:
+            raise no_topic(name, topics)
+        return topics[name]
+
+    async def _session_at(self, broker: BrokerId) -> ReconnectingSession:
+        home = self._entered()
+        return home if broker == home.node else (await self._steered().nearest([broker]))[1]
 
     async def status(self) -> dict[str, Any]:
         """The status of the node."""

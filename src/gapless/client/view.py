@@ -35,7 +35,7 @@ from gapless.client.waiting import Signal
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.content.normal import either
-from gapless.errors import UsageError, ViewError
+from gapless.errors import UsageError, ViewError, no_topic
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.python_values import rows_of
 from gapless.model.schema import Schema
@@ -85,7 +85,7 @@ class View:
         schemas = schemas_of(topics)
         schema = schemas.get(definition.topic)
         if schema is None:
-            raise UsageError("E141", f"there is no topic '{definition.topic}' that this client may see")
+            raise no_topic(definition.topic, schemas)
         plan: ViewPlan | None = None
         with contextlib.suppress(ViewError):
             # A client that may see the view may not be allowed to see its base topics.

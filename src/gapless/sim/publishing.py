@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gapless.errors import UsageError
+from gapless.errors import UsageError, no_topic
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.notes import PublisherPosition
 from gapless.model.packed import as_columns
@@ -62,7 +62,7 @@ class ClientRights:
 
     def no_topic(self, topic: TopicId, topics: Iterable[TopicId]) -> UsageError:
         """See `gapless.node.security.Rights.no_topic`."""
-        return UsageError("E141", f"there is no topic '{topic}': there is {', '.join(topics)}")
+        return no_topic(topic, topics)
 
 
 @dataclass(slots=True, eq=False)

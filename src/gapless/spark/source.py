@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from gapless.client import sync
 from gapless.client.bulk import Bulk, BulkPlace, Part, open_bulk
-from gapless.errors import GaplessError, LinkError, UsageError
+from gapless.errors import GaplessError, LinkError, UsageError, no_pubend
 from gapless.model.ticks import Tick
 from gapless.spark.options import EARLIEST, NOW, Place, SourceOptions, parse_options
 from gapless.spark.pushdown import Pushed, joined, pushed
@@ -283,10 +283,7 @@ def _resolved(bulk: Bulk, place: Place | None, otherwise: str) -> Offset:
     if isinstance(place, Mapping):
         unknown = sorted(set(place) - set(bulk.pubends))
         if unknown:
-            known = ", ".join(bulk.pubends)
-            raise UsageError(
-                "E143", f"topic '{bulk.place.topic}' has no pubend '{unknown[0]}': it has {known}"
-            )
+            raise no_pubend(unknown[0], bulk.place.topic, bulk.pubends)
         if len(place) == len(bulk.pubends):
             return dict(place)
         return {**_resolved(bulk, None, otherwise), **place}
