@@ -35,7 +35,6 @@ from gapless.protocol.sessions.messages import (
     Subscribe,
     Topics,
     Unsubscribe,
-    tick_runs,
 )
 from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.delivery import SharedColumns, SharedRows
@@ -51,6 +50,7 @@ from gapless.wire.handshake import (
     encode_link,
 )
 from gapless.wire.rows import RowFormat
+from tests.properties.wire_cases import tick_runs
 
 #: A test that waits for longer has found a bug.
 PATIENCE_SECONDS = 20

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gapless.cli.nodes import Json, NodeOptions, dials, notice, run
-from gapless.cli.output.terminal import tame
+from gapless.cli.output.terminal import print_table, tame
 from gapless.cli.readers import seconds, whole_number
 from gapless.errors import GaplessError, PipelineError, UsageError
 
@@ -116,12 +116,8 @@ def list_views(
         return
     if not views:
         typer.echo("no views: make one with gapless view create", err=True)
-        return
-    lines = [("VIEW", "STATE", "SQL")]
-    lines += [(name, _state(view.status), " ".join(view.sql.split())) for name, view in views.items()]
-    widths = [max(len(line[at]) for line in lines) for at in range(2)]
-    for line in lines:
-        typer.echo(tame(f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]}"))
+    lines = [(name, _state(view.status), " ".join(view.sql.split())) for name, view in views.items()]
+    print_table(("VIEW", "STATE", "SQL"), lines)
 
 
 @app.command("show")

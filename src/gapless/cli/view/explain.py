@@ -30,7 +30,7 @@ async def explained(client: Client, name: str | None, sql: str | None) -> tuple[
     relation, _ = read_view(text, schemas, registry)
     called = name or UNNAMED
     told = explain(called, relation, graph)
-    return told, graph if name is not None else graph.with_view(called, relation)[0]
+    return told, graph if name is not None else graph.with_view(called, relation)
 
 
 def write_drawing(graph: TransformGraph, path: Path) -> None:

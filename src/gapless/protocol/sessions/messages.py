@@ -238,23 +238,6 @@ class PublishReceipt(SessionMessage, frozen=True, kw_only=True):
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def tick_runs(ticks: TickArray) -> tuple[tuple[Tick, int], ...]:
-    """Ticks as the runs of a receipt.
-
-    >>> tick_runs(np.array([5, 6, 9]))
-    ((5, 2), (9, 1))
-    """
-    if not len(ticks):
-        return ()
-    first, last = int(ticks[0]), int(ticks[-1])
-    if last - first + 1 == len(ticks):
-        return ((first, len(ticks)),)
-    cuts = np.flatnonzero(np.diff(ticks) != 1) + 1
-    starts = np.concatenate([[0], cuts])
-    counts = np.diff(np.concatenate([starts, [len(ticks)]]))
-    return tuple(zip(ticks[starts].tolist(), counts.tolist(), strict=True))
-
-
 class PublishRefused(SessionMessage, frozen=True, kw_only=True):
     """The events with these catenation numbers were not stored."""
 
