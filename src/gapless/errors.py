@@ -142,7 +142,7 @@ class SupersededError(StoreError):
     """Others have seen more of this broker than its folder has: that is empty, or an older copy.
 
     The host starts the broker again, in a life above `incarnation`. If `older_copy` names a pubend, others
-    have seen more of its log than there is: the log begins anew, at the tick `began`, under another id.
+    have seen more of its log than there is: a new log begins, at the tick `began`, under another id.
     """
 
     def __init__(

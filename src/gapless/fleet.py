@@ -104,7 +104,7 @@ class Fleet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After a failure, or Ctrl-C, nobody waits for disks.
+        # After a failure, or Ctrl-C, do not wait for disks.
         await self._end(signal.SIGTERM if kind is None else signal.SIGKILL)
 
     async def start(self, name: str) -> None:
@@ -224,7 +224,7 @@ def _main(parent: int, arguments: Sequence[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It died before it was asked for; nobody would ever end this process.
+        # The parent died before that: nothing would ever end this process.
         os._exit(1)
     from gapless.cli.main import program  # noqa: PLC0415  # the commands themselves import this module
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: A node that has not answered after so long is shown as down.
 ANSWER_SECONDS_MAX = 2.0
-#: So many nodes are asked at most.
+#: Maximum number of nodes that are asked.
 NODES_MAX = 1_000
 
 

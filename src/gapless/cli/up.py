@@ -45,7 +45,7 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
-#: Modules that would otherwise be loaded on first use, with everybody waiting, or fail to load with too many
+#: Modules that would otherwise be loaded on first use, while all clients wait, or fail to load with too many
 #: open files: the parser of conditions, what pyarrow needs of numpy, the resolver of host names.
 LOADED_FIRST = ("gapless.content.sql.parse", "numpy.ma", "encodings.idna")
 

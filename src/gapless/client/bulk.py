@@ -279,7 +279,7 @@ class Bulk:
         try:
             self.find()
         except GaplessError as missed:
-            # Perhaps nobody answers or admits us yet: the next retry will show.
+            # Perhaps no node answers or admits us yet: the next retry will show.
             if not missed.retry and not isinstance(missed, LinkError):
                 raise
         self.close()

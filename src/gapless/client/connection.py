@@ -317,7 +317,7 @@ class Client:
         )
 
     async def release_publisher(self, identity: str) -> None:
-        """Release an identity at this node: it will belong to whoever publishes under it next.
+        """Release an identity at this node: it will belong to the next principal that publishes under it.
 
         For operators, when the principal that owned it is gone. Raises UsageError without the right `admin`,
         or if the node does not know the identity.

@@ -116,14 +116,14 @@ class Hold(Enrolled[ClientHold]):
     def _try_again(self) -> None:
         self._perform(self._machine.retry())
 
-    def rows(self, delivery: RowsDelivery, places: list[int]) -> None:  # noqa: ARG002  # nobody reads it
+    def rows(self, delivery: RowsDelivery, places: list[int]) -> None:  # noqa: ARG002  # never called
         """Never sent for a hold."""
         raise never_sent("rows for a hold")
 
-    def columns(self, delivery: ColumnsDelivery) -> None:  # noqa: ARG002  # nobody reads it
+    def columns(self, delivery: ColumnsDelivery) -> None:  # noqa: ARG002  # never called
         """Never sent for a hold."""
         raise never_sent("rows for a hold")
 
-    def horizon(self, horizon: Horizon) -> None:  # noqa: ARG002  # nobody reads it
+    def horizon(self, horizon: Horizon) -> None:  # noqa: ARG002  # never called
         """Never sent for a hold."""
         raise never_sent("a horizon for a hold")

@@ -1,6 +1,6 @@
 """What happened to a published event? One object tracks all events that are sent together.
 
-A receipt costs nothing until somebody asks for it. Events sent together share a `Send`; `publish` returns a
+A receipt costs nothing until it is asked for. Events sent together share a `Send`; `publish` returns a
 `Publication`, which is a reference to the send and a position in it. A future is made only when a task has to
 wait.
 """

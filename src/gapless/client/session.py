@@ -161,7 +161,7 @@ class ReconnectingSession:
 
     def _ended(self, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and keeper.exception() is not None:
-            # Our bug. Nobody may wait for ever because of it; the loop reports the traceback.
+            # Our bug. No caller may wait for ever because of it; the loop reports the traceback.
             self._fail(LinkError("E402", f"the client failed: {keeper.exception()!r}"))
 
     async def stop(self) -> None:
@@ -487,5 +487,5 @@ def _given_up(failed: list[tuple[Address, Link]]) -> GaplessError:
         if link.is_answered and link.error is not None:
             others = "".join(f"; {each}" for each in told[:at] + told[at + 1 :])
             return error_of(link.error.code, f"{link.error.message} (at {address}{others})", retry=True)
-    # Say only once that nobody answers.
+    # Say only once that no node answers.
     return LinkError("E401", f"no node answers: {'; '.join(told).replace(': E401 ', ': ')}", retry=True)

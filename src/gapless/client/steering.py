@@ -111,7 +111,7 @@ class Steering:
                     await (await task).stop()
         for error in errors:
             if not isinstance(error, LinkError):
-                # That node answered: its refusal says more than that nobody did.
+                # That node answered: its refusal says more than a timeout.
                 raise error_of(error.code, error.message, retry=True)
         told = "; ".join(str(error).removeprefix("E401 ") for error in errors)
         raise LinkError("E401", f"no repository answers: {told}", retry=True)

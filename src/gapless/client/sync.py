@@ -188,7 +188,7 @@ class _Queue:
         for publication, publisher, event in queue:
             try:
                 publication._made = publisher().publish(event)
-            except Exception as error:  # noqa: BLE001  # it belongs to whoever queued this event
+            except Exception as error:  # noqa: BLE001  # `result` raises it
                 publication._made = error
 
 
@@ -260,7 +260,7 @@ class SyncClient:
         return self._running().run(self._client.inquire(event, subscription))
 
     def release_publisher(self, identity: str) -> None:
-        """Release an identity at this node: it will belong to whoever publishes under it next."""
+        """Release an identity at this node: it will belong to the next principal that publishes under it."""
         self._running().run(self._client.release_publisher(identity))
 
     def publisher(

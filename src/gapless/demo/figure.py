@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 from gapless.demo.account import Record
 from gapless.demo.network import EDGES, PUBLISHERS, SUBSCRIBERS, VICTIM, router_of
 
-#: Told apart by lightness, too, for those who do not tell them apart by colour.
+#: They also differ in lightness, for readers who cannot distinguish the colours.
 THROUGH_VICTIM, THROUGH_OTHER = "#0072b2", "#bbbbbb"
 DOWN = "#d55e00"
 

@@ -1,4 +1,4 @@
-"""How is the demo told? In words while it runs, and as an account in the end; no line is wider than 80.
+"""How is the demo reported? In words while it runs, then as a summary; no line is wider than 80.
 
 On a terminal two lines at the bottom say how far it is, and which brokers run; elsewhere there are only the
 lines above them, one after the other.
@@ -54,7 +54,7 @@ class DemoOutcome:
 
     record: Record
     accounts: Sequence[Account]
-    #: Neighbours in the total order of one subscriber that stand otherwise with another.
+    #: Neighbours in the total order of one subscriber that are in another order at another one.
     order_differences: int
     #: By edge and pubend, seconds from the kill to the first event that was published after it.
     recovery_s: Mapping[str, Mapping[str, float]]

@@ -37,7 +37,7 @@ ACCEPTS_MAX = 4
 CROWDED_SECONDS = 0.003
 #: How long accepting pauses when descriptors run out.
 PAUSE_SECONDS = 0.1
-#: One host gets at most 1/HOST_SHARE of all strangers. Loopback is exempt: everybody shares it.
+#: One host gets at most 1/HOST_SHARE of all strangers. Loopback is exempt: all local clients share it.
 HOST_SHARE = 2
 #: Errors of `accept` that are about this process or machine, not about the connection.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -114,7 +114,7 @@ class Arrivals:
         return Address(host, port)
 
     def shut(self) -> None:
-        """Accept nobody any more, and hang up on strangers."""
+        """Stop accepting connections, and close those that have not been admitted."""
         for each in self._sockets:
             if each.fileno() >= 0:
                 self._loop.remove_reader(each)

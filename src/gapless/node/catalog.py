@@ -85,7 +85,7 @@ def _stored_creators(database: RecoveryDatabase | None) -> dict[TopicId, str]:
 
 
 class Grown(Protocol):
-    """Whoever must know of new topics before the broker does."""
+    """What must know of new topics before the broker does."""
 
     def extend(self, network: Network) -> None:
         """The network has grown to this."""
@@ -129,7 +129,7 @@ class Catalog:
     def create(self, asked: CreateTopic, principal: str, limits: Limits) -> None:
         """A client of a principal wants a topic. When this returns it is on the disk.
 
-        Creating what is there already is no error. Raises UsageError or StoreError, and nothing has changed.
+        Creating it again is not an error. Raises UsageError or StoreError, and then nothing has changed.
         """
         if not is_topic_name(asked.topic):
             raise SchemaError(

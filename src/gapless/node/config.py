@@ -2,7 +2,7 @@
 
 The file is the description that `protocol.network` checks (cells, links, topics, pubends, edges,
 parameters) and what real nodes need beside it: addresses, certificates, tokens, retention, limits.
-docs/network.md describes every key. Everything is checked before anything starts; a key that nobody knows is
+docs/network.md describes every key. Everything is checked before anything starts; an unknown key is
 a mistake.
 """
 
@@ -129,7 +129,7 @@ class NodeConfig:
     tls: Tls | None = None
     #: What brokers prove to each other that they know; None when they need not.
     secret: NetworkSecret | None = None
-    #: None lets everybody in.
+    #: None admits every client.
     tokens: Tokens | None = None
     #: How long the events of a topic are kept, and those of all others: until everybody has them.
     retention: Mapping[TopicId, Retention] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """How many connections can a node afford? As many as it may open files, less what it needs itself.
 
 A socket is an open file, and so is a log, the database, a link. A process that has as many as it may can open
-no segment and load no module, so whoever connects must never get the last ones: some are kept back for the
+no segment and load no module, so connections must never get the last ones: some are kept back for the
 node, a bounded number is for those that have not said who they are, and the rest is for clients.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gapless.errors import UsageError
 
-#: What a process needs whatever it serves: standard streams, the event loop, the database, libraries,
+#: What a process needs in any case: standard streams, the event loop, the database, libraries,
 #: files that are open for a moment, and connections that are being closed.
 OWN = 96
 #: The lock of a log and its newest segment; a link, and the one that takes its place.

@@ -122,7 +122,7 @@ class Door:
         return self._descriptors.clients_max(self._config.limits.clients_max)
 
     def shut(self) -> None:
-        """Let nobody in any more."""
+        """Stop admitting connections."""
         self.strangers.shut()
 
     def renew(self, config: NodeConfig) -> None:
@@ -263,10 +263,10 @@ class _Stranger:
         return found
 
     def settled(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def drained(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def lost(self, reason: str) -> None:  # noqa: ARG002  # nobody knew it
         self._forget()

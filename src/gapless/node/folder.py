@@ -193,7 +193,7 @@ class Folder:
             raise done.error
         with database.transaction():
             database.put_meta(f"lost_before:{pubend}", b"%d" % floor)
-            # Whoever has read more of it than there is has to be told.
+            # Readers that have seen more of it than there is have to be told.
             rename_log(database, pubend, disk.log_id, floor)
             self.remember(database, disk)
         self._lost.add(pubend)
@@ -215,7 +215,7 @@ class Folder:
         database.put_meta(f"log:{disk.pubend}", msgspec.msgpack.encode(facts_of(disk)))
 
     def lost_before(self, database: RecoveryDatabase, pubend: PubendId) -> Tick:
-        """Below this tick events of a pubend are lost that not everybody had; TICK_MIN when none are."""
+        """Below this tick, events of a pubend are lost that a subscriber lacked; TICK_MIN when none are."""
         return int(database.meta(f"lost_before:{pubend}") or TICK_MIN)
 
     def _known(self, database: RecoveryDatabase, pubend: PubendId) -> LogFacts | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = event_log("gapless.inquiry")
 
-#: So many questions may wait for the disk.
+#: Maximum number of questions that wait for the disk.
 QUESTIONS_MAX = 64
 #: Maximum number of characters shown of a text or document in an event.
 VALUE_CHARACTERS_MAX = 100_000
@@ -79,7 +79,7 @@ class Inquiry:
         except StoreError as error:
             refuse(error)
         except Exception as error:  # noqa: BLE001
-            # A question changes nothing: its sender gets the error, and everybody else is served.
+            # A question changes nothing: its sender gets the error, and other clients are served.
             log.error("request_failed", code="E181", reason=repr(error))
             refuse(UsageError("E181", "internal error; see the log of the node"))
 

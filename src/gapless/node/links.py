@@ -139,7 +139,7 @@ class BrokerConnections:
         return [] if self._stopping else [f"task {each.get_name()}" for each in self._tasks if each.done()]
 
     async def stop(self) -> None:
-        """Dial nobody any more, and hang up."""
+        """Stop dialling, and close all links."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -199,7 +199,7 @@ class BrokerConnections:
         return neighbour
 
     def welcome(self, connection: Connection, hello: Hello) -> _Link:
-        """A broker dialled us and is who it says. Raises PeerError when it is no neighbour."""
+        """A broker has dialled us and proved its identity. Raises PeerError when it is not a neighbour."""
         neighbour = self.check_neighbour(hello.name)
         connection.reader.allow(FROM_BROKER)
         link = _Link(self, neighbour, connection)
@@ -362,7 +362,7 @@ class _Link:
         self._links.settled(self._neighbour)
 
     def drained(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def lost(self, reason: str) -> None:
         self._links.lost(self._neighbour, self._connection, reason)
@@ -453,7 +453,7 @@ class _Dialled:
         self._links.settled(self._neighbour)
 
     def drained(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def lost(self, reason: str) -> None:
         self._be_patient()

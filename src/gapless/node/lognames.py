@@ -1,7 +1,7 @@
 """What is a log called? A name that no other log has, kept beside the log, and the tick at which it began.
 
 On a disk it is the id that the log itself has. A log that turns out to be an older copy of what others have
-seen, or of which a loss was accepted, gets another name: whoever has read more of it is told of a gap.
+seen, or of which a loss was accepted, gets another name: readers that have seen more of it are told of a gap.
 
 Implements docs/protocol.md, section 14.
 """
@@ -40,7 +40,7 @@ def log_name(
     found = None if told is None else _names.decode(told)
     if found is not None and found.disk_id in ("", disk_id):
         return found
-    # When a log of an older program began, nobody knows.
+    # It is unknown when a log of an older version began.
     made = LogName(disk_id, disk_id or new_id(), TICK_MIN if has_events else now)
     if database is not None:
         try:

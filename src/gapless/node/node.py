@@ -253,7 +253,7 @@ class Node:
             try:
                 self._remembering.write_now()
             except StoreError as refused:
-                # The log has it all, too, and is ahead of the database: a start reads more of it.
+                # The log also has all of it, and is ahead of the database: a start reads more of it.
                 log.warning("not_remembered", code=refused.code, reason=refused.message)
             self._database.close()
         log.info("stopped", steps=self.counters.steps)
@@ -277,7 +277,7 @@ class Node:
         if isinstance(self.failure, Exception):
             raise self.failure
         if self.failure is not None:
-            # SystemExit in a thread is a bug, too; raised as it is, it would end the process silently.
+            # SystemExit in a thread is also a bug; raised as it is, it would end the process silently.
             raise AssertionError(f"{self.failure!r} ended a thread of the node") from self.failure
 
     @property
@@ -378,7 +378,7 @@ class Node:
         }
 
     def _public_report(self) -> dict[str, object]:
-        """The same for whoever comes without a token: where tokens are asked for, nobody's names."""
+        """The same for callers without a token: where tokens are required, without the names of clients."""
         report = self.report()
         if self.config.tokens is not None:
             for part in ("clients", "subscriptions"):
@@ -581,7 +581,7 @@ class Node:
         }
 
     def _retention(self, place: PubendPlace, network: Network) -> Retention:
-        """How long events are kept: as the description says, else as whoever created the topic said."""
+        """How long events are kept: as the description says, else as requested when the topic was created."""
         told = self.config.retention.get(place.topic)
         created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
         return told or retention_of(created, network.topics[place.topic], self.config.retention_else)

@@ -24,7 +24,7 @@ from gapless.errors import NetworkDescriptionError, PeerError, UsageError, no_to
 from gapless.model.ids import BrokerId, TopicId
 from gapless.protocol.sessions.identities import ANONYMOUS
 
-#: So many characters of a token's hash find it; all of them are compared.
+#: A token is looked up by this many characters of its hash; then all are compared.
 _PREFIX_CHARACTERS = 16
 TOKEN_PREFIX = "gapless_"  # noqa: S105  # what tokens begin with, so that people and scanners know one
 
@@ -118,7 +118,7 @@ class Rights:
         )
 
 
-#: Where no tokens are asked for, everybody may do everything.
+#: Without tokens, every client has all rights.
 EVERYTHING = Rights(publish=("*",), subscribe=("*",), admin=True)
 
 
@@ -130,7 +130,7 @@ class Tokens:
 
     @property
     def principals(self) -> frozenset[str]:
-        """Everybody who has one."""
+        """All principals that have one."""
         return frozenset(rights.principal for each in self.by_prefix.values() for _, rights in each)
 
     @staticmethod
@@ -142,7 +142,7 @@ class Tokens:
         return Tokens({prefix: tuple(entries) for prefix, entries in found.items()})
 
     def rights(self, token: str | None) -> Rights:
-        """What whoever shows this token may do. Raises UsageError when that is nothing."""
+        """The rights of this token. Raises UsageError when it has none."""
         if token is None:
             raise UsageError("E185", "this node requires a token: pass yours")
         digest = token_hash(token)
@@ -180,7 +180,7 @@ def is_gone(principal: str, tokens: Tokens | None, tls: Tls | None) -> bool:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """A random token."""
     return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
@@ -214,7 +214,7 @@ class Tls:
     clients: ClientCertificates = ClientCertificates.NONE
 
     def server(self) -> ssl.SSLContext:
-        """For whoever connects here.
+        """For peers that connect here.
 
         Brokers and clients come to the same door, so a certificate is asked for and not insisted on; who has
         to have one is decided when it says what it is. One that is shown must be good.

@@ -87,7 +87,7 @@ class Sessions:
         is_gone: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], Tick] = lambda: 0,
     ) -> None:
-        """`guard` hears of mistakes of our own; `reach` and `is_gone` are for subscriptions: see there.
+        """`guard` is told of our own bugs; `reach` and `is_gone` are for subscriptions: see there.
 
         `clock` is the wall clock.
         """
@@ -132,7 +132,7 @@ class Sessions:
         self._answering: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
         self._sweeps = 0
-        #: Set while nobody is connected.
+        #: Set while no client is connected.
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -140,7 +140,7 @@ class Sessions:
         return len(self._sessions)
 
     def clients(self) -> list[Session]:
-        """Everybody who is connected."""
+        """All connected clients."""
         return list(self._sessions)
 
     def welcome(self, connection: Connection, hello: Hello, rights: Rights = EVERYTHING) -> Session:
@@ -155,7 +155,7 @@ class Sessions:
         return session
 
     async def gone(self) -> None:
-        """Return when nobody is connected."""
+        """Return when no client is connected."""
         await self._empty.wait()
 
     def extend(self, network: Network) -> None:
@@ -177,7 +177,7 @@ class Sessions:
                 session.connection.close("a topic got another pubend")
 
     def stop(self) -> None:
-        """Let nobody publish any more; what is on its way is answered."""
+        """Stop accepting published events; those in flight are answered."""
         self.publishing.session.is_stopping = True
         self.publishing.hand_over()
 
@@ -286,7 +286,7 @@ class Sessions:
             except UsageError as error:
                 session.send(_refusal(asked.request, error))
                 return
-            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
+            except Exception as error:  # noqa: BLE001  # the client that asked gets the error
                 log.error("request_failed", client=session.name, code="E181", reason=repr(error))
                 failed = UsageError("E181", "internal error; see the log of the node")
                 session.send(_refusal(asked.request, failed))

@@ -80,7 +80,7 @@ class Holds:
 
     def _forget(self, name: str, topic: TopicId) -> None:
         stage = held_stage(name)
-        assert stage is not None, f"{name!r} is no hold"
+        assert stage is not None, f"{name!r} is not a hold"
         shutil.rmtree(self._checkpoints / stage, ignore_errors=True)
         if self._client.inquire(subscription=name)["subscription"] is not None:
             self._client.forget_hold(topic, name, timeout_s=FORGET_SECONDS)

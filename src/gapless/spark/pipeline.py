@@ -135,7 +135,7 @@ class Pipeline:
     def _follow(self) -> None:
         """Follow the registry; runs in a separate thread."""
         try:
-            # It ends with the client, and then there is nobody left to tell.
+            # It ends with the client, and then no report is possible.
             rows = self._client.subscribe(REGISTRY_TOPIC, start="earliest").__enter__()
             ends = self._client.ends(REGISTRY_TOPIC)
             self._is_read = reached(rows.positions, ends)
@@ -345,7 +345,7 @@ class Pipeline:
     # Status of the views.
 
     def _say(self, *, force: bool = False) -> None:
-        """Publish the status of each view that has changed; with `force` the figures, too."""
+        """Publish the status of each view that has changed; with `force`, also the figures."""
         statuses = []
         for entry in self._entries.values():
             status = self._status(entry)

@@ -228,7 +228,7 @@ class Registry:
         return changed
 
     def in_order(self) -> list[Definition]:
-        """The views in the order in which they were created, which is the same for everybody who reads it.
+        """The views in the order in which they were created, which is the same for all readers.
 
         It is that of the log, not of `made`, which is by the creator's clock.
         """

@@ -155,7 +155,7 @@ class Layout:
         if kind is None or header is None or metadata[kind : kind + 1] != bytes([_RECORD_BATCH]):
             raise MalformedError("it is not a record batch")
         if _field(metadata, message, 4) is not None:
-            raise MalformedError("it has metadata of its own")
+            raise MalformedError("it has its own metadata")
         batch = header + _REFERENCE.unpack_from(metadata, header)[0]
         if _field(metadata, batch, 3) is not None:
             raise MalformedError("it is compressed")

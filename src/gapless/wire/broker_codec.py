@@ -511,7 +511,7 @@ def _epoch(stamp: _Stamp) -> Epochs:
 
 @lru_cache(maxsize=1024)
 def _log_life(log: _Log | None) -> LogLife:
-    """The same object for the same log: whoever reads many messages of one log compares no more than that."""
+    """The same object for the same log, so that comparing the logs of many messages is cheap."""
     return UNNAMED if log is None else LogLife(*log)
 
 

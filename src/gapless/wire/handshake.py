@@ -136,7 +136,7 @@ def encode_link(message: LinkMessage) -> list[Part]:
     """A message of the handshake, a ping or a pong, as a frame."""
     match message:
         case Hello(nonce=nonce):
-            # Without a secret the frame is the same as ever.
+            # Without a secret the frame is that of earlier versions.
             said = msgspec.to_builtins(message, builtin_types=(bytes,))
             return encode_frame(Kind.HELLO, _encode(said if nonce else _without(said, "nonce")))
         case Challenge():

@@ -71,7 +71,7 @@ def cell(value: Any) -> str:
     >>> cell(None), cell("a"), cell(b"<a/>"), cell(1.5)
     ('', 'a', '<a/>', '1.5')
 
-    Whoever published it does not command the terminal:
+    Control characters are escaped:
 
     >>> cell("a\\x1b[31mb\\n")
     'a\\\\x1b[31mb\\\\n'

@@ -304,7 +304,7 @@ def _read_stdin(file: IO[bytes], loop: asyncio.AbstractEventLoop, blocks: asynci
         try:
             asyncio.run_coroutine_threadsafe(blocks.put(block), loop).result()
         except RuntimeError:
-            return  # the loop is over, and nobody wants more
+            return  # the loop has ended
 
 
 # ---- sending -----------------------------------------------------------------------------------------

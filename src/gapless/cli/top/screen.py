@@ -13,7 +13,7 @@ from gapless.cli.reports import Answer
 
 #: How wide tables are where there is no terminal to fit into.
 PLAIN_WIDTH = 140
-#: So many rows of each of the longer tables are drawn.
+#: Maximum number of rows drawn of each of the longer tables.
 ROWS_MAX = 40
 
 _BAD, _GOOD = "bold red", "green"

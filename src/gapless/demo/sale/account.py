@@ -1,4 +1,4 @@
-"""Was every table right that the ticket sale showed? Computed anew from what was published, by plain dicts.
+"""Was every table right that the ticket sale showed? Recomputed from what was published, with plain dicts.
 
 Nothing here asks a broker or Spark, and nothing is shared with the code of views. Each event has a tick, from
 its receipt. Each state that was shown says how far it goes, a tick per pubend; so it must be the table that

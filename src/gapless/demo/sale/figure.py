@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from gapless.demo.network import EDGES
 from gapless.demo.sale.account import Sale, staleness
 
-#: Told apart by lightness, too, for those who do not tell them apart by colour.
+#: They also differ in lightness, for readers who cannot distinguish the colours.
 COLOURS = dict(zip(EDGES, ("#0072b2", "#e69f00"), strict=True))
 ROUTER, SPARK = "#555555", "#d55e00"
 

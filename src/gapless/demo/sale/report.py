@@ -1,4 +1,4 @@
-"""How is the ticket sale told? In words while it runs, then as an account; no line is wider than 80.
+"""How is the ticket sale reported? In words while it runs, then as a summary; no line is wider than 80.
 
 On a terminal the table itself is at the bottom, as the client at the first edge shows it.
 """
@@ -23,7 +23,7 @@ from gapless.demo.sale.account import Row, Sale, WatchAccount, counts
 from gapless.demo.sale.run import TicketSale
 from gapless.demo.sale.tickets import ITEMS, SQL, VIEW
 
-#: So many rows of the table are on the terminal: those with the fewest tickets left.
+#: Maximum number of rows on the terminal: those with the fewest tickets left.
 ROWS = 10
 
 HEADER = """\

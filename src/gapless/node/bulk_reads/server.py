@@ -61,7 +61,7 @@ from gapless.wire.codec import column_texts
 
 log = event_log("gapless.bulk")
 
-#: So many reads may run at once; another one waits for so long, and is then refused (E199).
+#: Maximum number of concurrent reads, and how long another one waits before it is refused (E199).
 READS_MAX = 16
 WAIT_SECONDS_MAX = 10.0
 #: One principal may have this many, those that wait included; without a token, each connection may.
@@ -238,7 +238,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                 )
 
     def _described(self, topic: str, *, here: bool) -> Described:
-        """What is kept of a topic; and where, for whoever is `here`, on this machine."""
+        """What is kept of a topic, and where; the latter only for callers `here`, on this machine."""
         found = self._source.of(topic)
         pasts: list[PubendPast] = []
         for pubend, history in found.items():
@@ -314,7 +314,7 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow ha
         self.tokens = tokens
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
-        """Whoever has no good token comes no further, and no call that is not for us."""
+        """Refuse callers without a valid token, and calls that are not for us."""
         told = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
         try:
             rights = EVERYTHING
@@ -333,7 +333,7 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow ha
 
 
 class _Caller(flight.ServerMiddleware):  # type: ignore[misc]  # PyArrow has no types
-    """What whoever makes a call may do."""
+    """The rights of the caller."""
 
     def __init__(self, rights: Rights) -> None:
         super().__init__()

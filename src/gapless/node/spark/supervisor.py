@@ -156,7 +156,7 @@ class _Demand:
 
 
 async def _say_missing(demand: _Demand, connected: Callable[[], Client]) -> None:
-    """Tell whoever waits for a view that Spark cannot start here, for as long as this runs."""
+    """Report to those waiting for a view that Spark cannot start here, for as long as this runs."""
     while True:
         await demand.is_waiting.wait()
         statuses = demand.statuses()

@@ -49,7 +49,7 @@ class TransformGraph:
 class Planner:
     """Plans all views together, in the order in which they were created.
 
-    A plan depends only on the views before it. So everybody who plans the same views, a restarted application
+    A plan depends only on the views before it. So all who plan the same views, a restarted application
     or a person who asks how a view is computed, gets the same stages.
     """
 
