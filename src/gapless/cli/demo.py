@@ -144,7 +144,7 @@ def _folder(keep: Path | None) -> AbstractContextManager[str | Path]:
 def _first_act(
     folder: Path, keep: Path | None, seconds: float, rate: float, console: Console | None
 ) -> DemoOutcome:
-    record = run(_told(folder, seconds, rate, console))
+    record = run(_narrated(folder, seconds, rate, console))
     from gapless.demo.figure import draw  # noqa: PLC0415  # what draws takes half a second to load
 
     path = FIGURES / "demo.png" if keep is None else keep / "latency.png"
@@ -169,7 +169,7 @@ def _drawn(draw: Callable[[], None], path: Path) -> Path | None:
     return None
 
 
-async def _told(folder: Path, seconds: float, rate: float, console: Console | None) -> Record:
+async def _narrated(folder: Path, seconds: float, rate: float, console: Console | None) -> Record:
     if console is None:
         return await Demo(folder, seconds=seconds, rate=rate, tell=_silence).run()
     introduce(console, seconds, rate, folder)

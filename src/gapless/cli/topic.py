@@ -64,7 +64,7 @@ def create(
 
     topic, is_new = run(story())
     if as_json:
-        typer.echo(json.dumps({**told(topic), "created": is_new}))
+        typer.echo(json.dumps({**topic_json(topic), "created": is_new}))
     else:
         there = "created" if is_new else "was there already:"
         brokers = ", ".join(sorted(set(topic.brokers.values())))
@@ -112,7 +112,7 @@ def list_topics(
 
     topics = run(story())
     if as_json:
-        typer.echo(json.dumps([told(topic) for _, topic in sorted(topics.items())]))
+        typer.echo(json.dumps([topic_json(topic) for _, topic in sorted(topics.items())]))
         return
     if not topics:
         typer.echo("no topics: make one with gapless topic create", err=True)
@@ -153,7 +153,7 @@ async def _shown(node: NodeOptions, name: str) -> dict[str, Any]:
         topics = await client.topics()
         if name not in topics:
             raise no_topic(name, topics)
-        shown = told(topics[name])
+        shown = topic_json(topics[name])
         try:
             status = await client.status()
         except GaplessError as error:
@@ -170,7 +170,7 @@ async def _shown(node: NodeOptions, name: str) -> dict[str, Any]:
     return shown
 
 
-def told(topic: Topic) -> dict[str, Any]:
+def topic_json(topic: Topic) -> dict[str, Any]:
     """A topic for programs."""
     return {
         "topic": topic.schema.topic,

@@ -93,8 +93,8 @@ def open_bulk(
         raise ParameterError(
             "E191", "for bulk reads, tls must be a CA file, TlsFiles or True, not an SSL context"
         )
-    wish = str(tls) if isinstance(tls, PathLike) else tls
-    place = BulkPlace(brokers=brokers, topic=topic, token=token, tls=wish)
+    option = str(tls) if isinstance(tls, PathLike) else tls
+    place = BulkPlace(brokers=brokers, topic=topic, token=token, tls=option)
     bulk = Bulk(place, patience_s=patience_s)
     bulk.find()
     return bulk
@@ -192,7 +192,7 @@ class Bulk:
                 topic=self.place.topic, pubend=pubend, start=start, stop=stop, rows=rows, rows_max=rows_max
             )
         )
-        told = self._retried(lambda: self._act(self._door(pubend), "plan", asked))
+        told = self._retried(lambda: self._act(self._address_of(pubend), "plan", asked))
         return list(msgspec.json.decode(told, type=ReadPlan).parts)
 
     # Reading.
@@ -232,7 +232,7 @@ class Bulk:
                 gone=gone,
             )
             try:
-                for batch in self._stream(self._door(pubend), ticket):
+                for batch in self._stream(self._address_of(pubend), ticket):
                     yield _with_pubend(batch, pubend, schema)
                     at = batch.column(0)[-1].as_py() + 1
                     since, pause_s = time.monotonic(), _PAUSE_SECONDS
@@ -285,7 +285,7 @@ class Bulk:
         self.close()
         return min(2 * pause_s, _PAUSE_SECONDS_MAX)
 
-    def _door(self, pubend: str) -> str:
+    def _address_of(self, pubend: str) -> str:
         door = self.place.doors.get(pubend)
         if door is None:
             raise no_pubend(pubend, self.place.topic, self.pubends)
@@ -294,8 +294,12 @@ class Bulk:
     def _client(self, door: str) -> Any:
         client = self._clients.get(door)
         if client is None:
-            wish = self.place.tls
-            files = wish if isinstance(wish, TlsFiles) else TlsFiles(wish if isinstance(wish, str) else None)
+            option = self.place.tls
+            files = (
+                option
+                if isinstance(option, TlsFiles)
+                else TlsFiles(option if isinstance(option, str) else None)
+            )
             client = self._clients[door] = flight.FlightClient(door, **files.for_flight())
         return client
 

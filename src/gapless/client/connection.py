@@ -39,7 +39,7 @@ from gapless.client.receipts import BatchReceipt, Publication
 from gapless.client.session import ReconnectingSession
 from gapless.client.steering import Steering
 from gapless.client.subscription import Subscription
-from gapless.client.tls import TlsWish, tls_context
+from gapless.client.tls import TlsOption, tls_context
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
 from gapless.content.language import TEXT_CHARACTERS_MAX
@@ -93,7 +93,7 @@ def connect(
     address: str,
     *,
     token: str | None = None,
-    tls: TlsWish = None,
+    tls: TlsOption = None,
     name: str | None = None,
     options: Options = DEFAULTS,
 ) -> Client:
@@ -117,7 +117,7 @@ class Client:
         address: str,
         *,
         token: str | None = None,
-        tls: TlsWish = None,
+        tls: TlsOption = None,
         name: str | None = None,
         options: Options = DEFAULTS,
     ) -> None:
@@ -265,16 +265,16 @@ class Client:
 
     async def status(self) -> dict[str, Any]:
         """The status of the node."""
-        return await self._told()
+        return await self._status_report()
 
     async def inquire(
         self, event: tuple[str, int] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
         """What the node knows about one event, by pubend and tick, and about one subscription."""
         named = None if event is None else (PubendId(_checked_name(event[0])), _checked_tick(event[1]))
-        return await self._told(named, None if subscription is None else _checked_text(subscription))
+        return await self._status_report(named, None if subscription is None else _checked_text(subscription))
 
-    async def _told(
+    async def _status_report(
         self, event: tuple[PubendId, Tick] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
         answer = await self._entered().request(

@@ -71,14 +71,14 @@ class Steering:
         candidates = self._candidates(topic, pubend, first=first)
         if here is not None or not candidates:
             return self.home, here or pubend
-        places = self._told.places
+        places = self._topics_listed.places
         broker, session = await self.nearest({places[each] for each in candidates})
         return session, next(each for each in candidates if places[each] == broker)
 
     async def nearest(self, brokers: Iterable[BrokerId]) -> tuple[BrokerId, ReconnectingSession]:
         """A connection to whichever of these nodes answers first. Raises GaplessError if none does."""
         named = sorted(set(brokers))
-        known = [broker for broker in named if broker in self._told.addresses]
+        known = [broker for broker in named if broker in self._topics_listed.addresses]
         if not known:
             raise UsageError("E143", f"the node does not say where {' or '.join(named) or 'any broker'} is")
         async with self._opening:
@@ -131,7 +131,7 @@ class Steering:
                 await task.result().stop()
 
     async def _opened(self, broker: BrokerId) -> ReconnectingSession:
-        address = Address.parse(self._told.addresses[broker], f"the address of {broker}")
+        address = Address.parse(self._topics_listed.addresses[broker], f"the address of {broker}")
         session = self.home.beside([address])
         try:
             await session.start()
@@ -141,15 +141,15 @@ class Steering:
         return session
 
     @property
-    def _told(self) -> Topics:
+    def _topics_listed(self) -> Topics:
         return self.home.topics or Topics(request=0, topics=())
 
     def _is_home(self, pubend: PubendId) -> bool:
-        return self._told.places.get(pubend) == self.home.node
+        return self._topics_listed.places.get(pubend) == self.home.node
 
     def _candidates(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> list[PubendId]:
         """The pubends that a publisher may use and whose places are known."""
-        told = self._told
+        told = self._topics_listed
         found = sorted(
             each
             for schema, pubends in told.topics

@@ -45,7 +45,7 @@ from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication, Receipt
 from gapless.client.subscription import Subscription
 from gapless.client.sync_view import SyncView
-from gapless.client.tls import TlsWish
+from gapless.client.tls import TlsOption
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
 from gapless.errors import UsageError
@@ -571,7 +571,7 @@ def connect(
     address: str,
     *,
     token: str | None = None,
-    tls: TlsWish = None,
+    tls: TlsOption = None,
     name: str | None = None,
     options: Options = DEFAULTS,
 ) -> SyncClient:

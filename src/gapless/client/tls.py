@@ -64,30 +64,30 @@ class TlsFiles:
 
 
 #: How to ask for TLS: an SSL context, files, a CA file alone, or True for the system's CAs.
-TlsWish: TypeAlias = bool | str | PathLike[str] | TlsFiles | ssl.SSLContext | None
+TlsOption: TypeAlias = bool | str | PathLike[str] | TlsFiles | ssl.SSLContext | None
 
 #: First bytes of a TLS alert record: what a node that expects TLS answers to a plain connection.
 ALERT = b"\x15\x03"
 
 
-def tls_context(wish: TlsWish, *, wanted: bool) -> ssl.SSLContext | None:
+def tls_context(option: TlsOption, *, wanted: bool) -> ssl.SSLContext | None:
     """The SSL context to use; None without TLS. `wanted` says whether the address asks for TLS.
 
     Raises ParameterError if a file cannot be used.
     """
-    if wish is False and wanted:
+    if option is False and wanted:
         raise ParameterError("E191", "tls is False, but the address asks for TLS: write gapless://")
-    if isinstance(wish, ssl.SSLContext):
-        return wish
-    if isinstance(wish, TlsFiles):
-        return wish.context()
-    if isinstance(wish, str | PathLike):
+    if isinstance(option, ssl.SSLContext):
+        return option
+    if isinstance(option, TlsFiles):
+        return option.context()
+    if isinstance(option, str | PathLike):
         try:
-            return ssl.create_default_context(cafile=Path(wish))
+            return ssl.create_default_context(cafile=Path(option))
         except (OSError, ssl.SSLError) as error:
             reason = error.strerror or "it has no certificate"
-            raise ParameterError("E191", f"tls: {wish} cannot be used as a CA file: {reason}") from error
-    return ssl.create_default_context() if wish or wanted else None
+            raise ParameterError("E191", f"tls: {option} cannot be used as a CA file: {reason}") from error
+    return ssl.create_default_context() if option or wanted else None
 
 
 def tls_error(error: ssl.SSLError) -> LinkError:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from gapless.client.receipts import BatchReceipt, Receipt
 from gapless.client.subscription import Subscription
 from gapless.client.table import Change, RelationState, State, between
-from gapless.client.views import found, reached, read_registry, read_view, schemas_of
+from gapless.client.views import reached, read_registry, read_view, schemas_of, view_named
 from gapless.client.waiting import Signal
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
@@ -81,7 +81,7 @@ class View:
         client = self._client
         topics = await client.topics()
         registry = await read_registry(client, topics)
-        self._definition = definition = found(registry.definitions, self.name)
+        self._definition = definition = view_named(registry.definitions, self.name)
         schemas = schemas_of(topics)
         schema = schemas.get(definition.topic)
         if schema is None:

@@ -98,7 +98,7 @@ async def drop_view(client: Client, name: str) -> None:
     """See `Client.drop_view`."""
     topics = await client.topics()
     registry = await read_registry(client, topics)
-    found(registry.definitions, name)
+    view_named(registry.definitions, name)
     users = named_views(schemas_of(topics), registry).users_of(name)
     if users:
         others = ", ".join(f"'{each}'" for each in users)
@@ -183,7 +183,7 @@ def _text_of(view: Relation | Table) -> str:
     return view_sql(view.relation if isinstance(view, Table) else view)
 
 
-def found(definitions: Mapping[str, Definition], name: str) -> Definition:
+def view_named(definitions: Mapping[str, Definition], name: str) -> Definition:
     """The view of that name. Raises UsageError E173 if there is none."""
     there = definitions.get(name)
     if there is None:

@@ -112,12 +112,12 @@ def introduce(console: Console, seconds: float, rate: float, folder: Path) -> No
     )
     say(console, "before anybody sees them. The others subscribe:\n")
     for plan in SUBSCRIBERS:
-        say(console, f"  {plan.edge}  {plan.name:<9} {plan.topic:<7} {wish(plan)}")
+        say(console, f"  {plan.edge}  {plan.name:<9} {plan.topic:<7} {wanted_text(plan)}")
     say(console, f"\nAfter a third of the time {VICTIM} is killed with kill -9; after two thirds it is")
     say(console, f"started again. Data and logs, kept with --keep only: {folder}\n")
 
 
-def wish(plan: SubscriberPlan) -> str:
+def wanted_text(plan: SubscriberPlan) -> str:
     """What a subscriber wants, in its own words."""
     order = ", in total order" if plan.order == "total" else ""
     return f"{plan.where or '(everything)'}{order}"

@@ -51,8 +51,8 @@ _creators_decoder = msgspec.msgpack.Decoder(dict[str, str])
 
 def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
     """What a node has written down. Raises StoreError."""
-    told = None if database is None else database.meta(META_KEY)
-    if database is None or told is None:
+    stored = None if database is None else database.meta(META_KEY)
+    if database is None or stored is None:
         return []
     try:
         return [
@@ -63,7 +63,7 @@ def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
                 made=each.made,
                 retention=each.retention,
             )
-            for each in _decoder.decode(told)
+            for each in _decoder.decode(stored)
         ]
     except (msgspec.DecodeError, SchemaError) as error:
         raise StoreError(
@@ -74,11 +74,11 @@ def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
 
 
 def _stored_creators(database: RecoveryDatabase | None) -> dict[TopicId, str]:
-    told = None if database is None else database.meta(CREATORS_KEY)
-    if told is None:
+    stored = None if database is None else database.meta(CREATORS_KEY)
+    if stored is None:
         return {}
     try:
-        return {TopicId(topic): by for topic, by in _creators_decoder.decode(told).items()}
+        return {TopicId(topic): by for topic, by in _creators_decoder.decode(stored).items()}
     except msgspec.DecodeError:
         # It decides of nothing but a quota.
         return {}
@@ -181,7 +181,7 @@ class Catalog:
             self._database.put_meta(CREATORS_KEY, _encode(creators))
         self._creators = creators
 
-    def told(self, request: int, may_see: Callable[[TopicId], bool]) -> Topics:
+    def topics_for(self, request: int, may_see: Callable[[TopicId], bool]) -> Topics:
         """The answer to a client that asks for all topics."""
         network = self.network
         topics = tuple(
@@ -211,8 +211,8 @@ class Catalog:
         if network is self.network:
             return
         if self._database is not None:
-            told = sorted(network.created, key=lambda each: each.age)
-            self._database.put_meta(META_KEY, _encode([_stored(each) for each in told]))
+            creations = sorted(network.created, key=lambda each: each.age)
+            self._database.put_meta(META_KEY, _encode([_stored(each) for each in creations]))
         fresh = [place for pubend, place in network.pubends.items() if pubend not in self.network.pubends]
         recovered = self._open_logs([each for each in fresh if each.broker == self._broker], network)
         before, self.network = self.network, network

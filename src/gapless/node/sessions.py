@@ -256,7 +256,7 @@ class Sessions:
             case ListTopics(bulk=True):
                 self._tell_bulk(session, request)
             case ListTopics():
-                session.send(self._catalog.told(request.request, session.rights.may_see))
+                session.send(self._catalog.topics_for(request.request, session.rights.may_see))
             case CreateTopic():
                 session.rights.check_admin("create topics")
                 self._catalog.create(request, session.principal.name, self.principals.limits)
@@ -293,7 +293,7 @@ class Sessions:
                 return
             finally:
                 session.end_request()
-            told = self._catalog.told(asked.request, session.rights.may_see)
+            told = self._catalog.topics_for(asked.request, session.rights.may_see)
             session.send(replace(told, bulk=address))
 
         task = asyncio.get_running_loop().create_task(answer(), name="bulk address")

@@ -119,7 +119,7 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
 
     Raises UsageError (E178), one line that names the option.
     """
-    found = _known(told, _SOURCE, "load()")
+    found = _known_options(told, _SOURCE, "load()")
     return SourceOptions(
         **_connection(found),
         where=found.get("where", ""),
@@ -143,7 +143,7 @@ def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
 
     Raises UsageError (E178), one line that names the option.
     """
-    found = _known(told, _SINK, "save()", ignored=_OF_SPARK)
+    found = _known_options(told, _SINK, "save()", ignored=_OF_SPARK)
     by_tasks = _choice("publish", found.get("publish", "commit"), {"commit": False, "tasks": True})
     if by_tasks and found.get("job"):
         raise _wrong("job", "needs publish=commit: tasks do not know the rows of other tasks")
@@ -156,7 +156,7 @@ def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _known(
+def _known_options(
     told: Mapping[str, str], more: Sequence[str], verb: str, *, ignored: Sequence[str] = ()
 ) -> dict[str, str]:
     """The options by their names in lower case. Raises UsageError if there is no such option."""

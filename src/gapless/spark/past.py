@@ -85,8 +85,8 @@ def history(  # they are the options of the source, as arguments
         "brokers": brokers,
         "topic": topic,
         "where": where,
-        "from": _said(from_),
-        "to": _said(to),
+        "from": _place_text(from_),
+        "to": _place_text(to),
         "columns": None if columns is None else ",".join(columns),
         "token": token,
         "ca": ca,
@@ -116,7 +116,7 @@ def history(  # they are the options of the source, as arguments
     return reduce(lambda one, other: one.unionByName(other), parts)
 
 
-def _said(place: str | Tick | datetime | None) -> str | None:
+def _place_text(place: str | Tick | datetime | None) -> str | None:
     return place.isoformat() if isinstance(place, datetime) else None if place is None else str(place)
 
 

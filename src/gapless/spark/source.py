@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Where a new query begins."""
         start = _resolved(self._opened, self._options.start, NOW)
-        self._held(start)
+        self._hold_from(start)
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
         """Where the next micro-batch ends: `start` itself when there is nothing new."""
-        self._held(start)
+        self._hold_from(start)
         self._find_again()
         end = dict(start)
         for pubend, stop in self._ends().items():
@@ -195,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Everything below is processed: the network need not keep it for this query."""
-        hold = self._held(end)
+        hold = self._hold_from(end)
         if hold is not None:
             hold.acknowledge(end)
 
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         raise
             self._found = now
 
-    def _held(self, start: Offset) -> sync.SyncHold | None:
+    def _hold_from(self, start: Offset) -> sync.SyncHold | None:
         """The hold of a named query; a new one begins at `start`."""
         options = self._options
         if options.name is None or self._hold is not None:

@@ -104,7 +104,7 @@ class Layout:
         The second only on request. Raises MalformedError when they must not be read at all.
         """
         try:
-            told = self._told(part)
+            told = self._own_numbers(part)
             ours = told is not None
             told = told or self._read(part, self._walked(part))
             if self._is_snug(part, told):
@@ -129,7 +129,7 @@ class Layout:
             at = place + size
         return struct.Struct(form)
 
-    def _told(self, part: memoryview) -> _Numbers | None:
+    def _own_numbers(self, part: memoryview) -> _Numbers | None:
         """The contents of metadata of our writer; None for those of others."""
         if len(part) < self._sample_body:
             return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gapless.cli.why.story import Question, Story, told, typed_row
+from gapless.cli.why.story import Question, Story, explain_event, typed_row
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 
@@ -95,7 +95,7 @@ def answers() -> dict[str, Any]:
 
 
 def why(answers: dict[str, Any]) -> Story:
-    return told(QUESTION, answers, SCHEMA, "s")
+    return explain_event(QUESTION, answers, SCHEMA, "s")
 
 
 def test_an_event_on_its_way_is_not_there_yet(answers: dict[str, Any]) -> None:
@@ -203,6 +203,6 @@ def test_a_row_comes_back_in_the_types_of_its_topic() -> None:
 
 def test_a_subscription_older_than_the_pubend_is_told_apart(answers: dict[str, Any]) -> None:
     answers["s"]["subscription"] |= {"pubends": ["lse"], "starts": {"lse": 200}, "stand": None}
-    story = told(QUESTION, answers, SCHEMA, "s")
+    story = explain_event(QUESTION, answers, SCHEMA, "s")
     assert story.verdict == "unconfirmed"
     assert "'audit' is older than pubend 'nyse' of its topic" in story.sentence

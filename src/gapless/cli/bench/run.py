@@ -73,7 +73,7 @@ class Times:
     def sorted(self) -> Any:
         return np.sort(np.concatenate(self.parts)) if self.parts else np.zeros(1)
 
-    def told(self) -> dict[str, float]:
+    def quantiles(self) -> dict[str, float]:
         """The quantiles that people compare."""
         times = self.sorted()
         shares = {"p50": 50, "p99": 99, "p99.9": 99.9, "max": 100}
@@ -101,8 +101,8 @@ class Measured:
             "latency": {
                 "events": self.events,
                 "rate": round(self.rate, 1),
-                "durable_ms": self.durable.told(),
-                "delivery_ms": self.delivery.told(),
+                "durable_ms": self.durable.quantiles(),
+                "delivery_ms": self.delivery.quantiles(),
             },
         }
 

@@ -188,7 +188,7 @@ async def _published(work: _Work, node: NodeOptions, *, as_json: bool) -> None:
         except GaplessError as error:
             await sender.settle_quietly()
             if account.events or work.files:
-                raise _told(error, account.before(error.message)) from error
+                raise _reworded(error, account.before(error.message)) from error
             raise
     if as_json:
         _say_json(work.topic, account)
@@ -196,7 +196,7 @@ async def _published(work: _Work, node: NodeOptions, *, as_json: bool) -> None:
         typer.echo(str(account), err=True)
 
 
-def _told(error: GaplessError, message: str) -> GaplessError:
+def _reworded(error: GaplessError, message: str) -> GaplessError:
     """The same error in other words."""
     from gapless.client.refusals import error_of  # noqa: PLC0415
 

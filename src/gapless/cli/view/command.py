@@ -112,7 +112,7 @@ def list_views(
 
     views = run(story())
     if as_json:
-        typer.echo(json.dumps([_told(view) for view in views.values()]))
+        typer.echo(json.dumps([_view_json(view) for view in views.values()]))
         return
     if not views:
         typer.echo("no views: make one with gapless view create", err=True)
@@ -321,7 +321,7 @@ def _state(status: Status | None) -> str:
     return f"{status.state}{rows}{f': {status.message}' if status.message else ''}"
 
 
-def _told(view: ViewInfo) -> dict[str, Any]:
+def _view_json(view: ViewInfo) -> dict[str, Any]:
     """A view for programs."""
     status = view.status
     return {

@@ -328,7 +328,7 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow ha
                     "and plan, and read with do_get",
                 )
         except UsageError as error:
-            raise _told(error) from error
+            raise _flight_error(error) from error
         return _Caller(rights)
 
 
@@ -356,13 +356,13 @@ def _telling(context: Any) -> Iterator[None]:
             if not is_loopback(context.peer()):
                 # The text names a file of this machine.
                 error = StoreError(error.code, "the node cannot read what it keeps: its log says why")
-        raise _told(error) from error
+        raise _flight_error(error) from error
     except Exception as error:
         log.error("bulk_read_failed", code="E181", reason=repr(error))
-        raise _told(UsageError("E181", "the node failed to answer this: its log says why")) from error
+        raise _flight_error(UsageError("E181", "the node failed to answer this: its log says why")) from error
 
 
-def _told(error: GaplessError) -> Exception:
+def _flight_error(error: GaplessError) -> Exception:
     """An error in the form in which Flight carries it to the client."""
     refusal: Refusal = refusal_of(error)
     kinds: dict[str, Callable[..., Exception]] = {
