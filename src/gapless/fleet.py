@@ -132,8 +132,8 @@ class Fleet:
             line = await asyncio.wait_for(node.stdout.readline(), START_SECONDS_MAX)
         if not line:
             await self.kill(name)
-            told = self.log(name).read_text(encoding="utf-8", errors="replace").strip()
-            reason = told.splitlines()[-1] if told else f"see {self.log(name)}"
+            output = self.log(name).read_text(encoding="utf-8", errors="replace").strip()
+            reason = output.splitlines()[-1] if output else f"see {self.log(name)}"
             raise UsageError("E186", f"the node {name} did not start: {reason}", retry=True)
         assert json.loads(line)["broker"] == name, f"{name} said {line!r}"
 

@@ -94,16 +94,16 @@ def demo(
         outcome = _first_act(Path(folder), keep, seconds, rate, console)
         skipped = "--no-spark" if no_spark else missing()
         sale = None if skipped else _second_act(Path(folder), keep, seconds, rate, console)
-        told = {
+        report_json = {
             **as_json(outcome),
             "kept": outcome.kept and (sale is None or sale.kept),
             "sale": None if sale is None else demo_sale_report.as_json(sale),
             "sale_skipped": skipped,
         }
         if keep is not None:
-            (keep / "account.json").write_text(json.dumps(told, indent=2), encoding="utf-8")
+            (keep / "account.json").write_text(json.dumps(report_json, indent=2), encoding="utf-8")
     if console is None:
-        say_json(told)
+        say_json(report_json)
     else:
         _end(console, skipped)
     faults = [] if outcome.kept else [broken(outcome)]

@@ -96,11 +96,13 @@ def history(
     files = door.files()
     if parquet is not None and not parquet.absolute().parent.is_dir():
         raise UsageError("E156", f"{parquet}: cannot be written: there is no such folder")
-    told = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
+    options = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
     optional = {"columns": columns, "token": door.token}
     if files is not None:
         optional |= {"ca": files.authority, "certificate": files.certificate, "key": files.key}
-    query = _Query({**told, **{name: each for name, each in optional.items() if each is not None}}, gone, sql)
+    query = _Query(
+        {**options, **{name: each for name, each in optional.items() if each is not None}}, gone, sql
+    )
     is_table = not as_json and not as_csv and parquet is None
     most = TABLE_ROWS if limit is None and is_table else limit
     with progress() as tell:
@@ -198,20 +200,20 @@ def _answer_frame(spark: SparkSession, query: _Query) -> DataFrame:
     from gapless.spark.past import history as table  # noqa: PLC0415
     from gapless.spark.queries import answer  # noqa: PLC0415
 
-    told = query.options
-    names = told.get("columns")
+    options = query.options
+    names = options.get("columns")
     frame = table(
         spark,
-        told["brokers"],
-        told["topic"],
-        where=told["where"],
-        from_=told["from"],
-        to=told["to"],
+        options["brokers"],
+        options["topic"],
+        where=options["where"],
+        from_=options["from"],
+        to=options["to"],
         columns=None if names is None else names.split(","),
-        token=told.get("token"),
-        ca=told.get("ca"),
-        certificate=told.get("certificate"),
-        key=told.get("key"),
+        token=options.get("token"),
+        ca=options.get("ca"),
+        certificate=options.get("certificate"),
+        key=options.get("key"),
         gone=query.gone,
     )
     if query.sql is None:

@@ -47,8 +47,8 @@ class Answer:
     @property
     def name(self) -> str:
         """What to call the node."""
-        told = self.report["broker"] if self.report is not None else self.place.broker
-        return str(told or self.place.address)
+        name = self.report["broker"] if self.report is not None else self.place.broker
+        return str(name or self.place.address)
 
 
 def places_of(network: Path | None, nodes: NodesOptions) -> list[Place]:

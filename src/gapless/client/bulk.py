@@ -173,14 +173,14 @@ class Bulk:
 
     def horizons(self) -> dict[str, ReadHorizon]:
         """Per pubend, one past its last event, and the tick below which everything is known."""
-        told = self._retried(lambda: self._asked_all("horizons"))
-        found = [each for part in told for each in msgspec.json.decode(part, type=list[ReadHorizon])]
+        answers = self._retried(lambda: self._asked_all("horizons"))
+        found = [each for part in answers for each in msgspec.json.decode(part, type=list[ReadHorizon])]
         return {each.pubend: each for each in found}
 
     def describe(self) -> dict[str, PubendPast]:
         """What is kept of each pubend, and where it is."""
-        told = self._retried(lambda: self._asked_all("describe"))
-        found = [each for part in told for each in msgspec.json.decode(part, type=Described).pubends]
+        answers = self._retried(lambda: self._asked_all("describe"))
+        found = [each for part in answers for each in msgspec.json.decode(part, type=Described).pubends]
         return {each.pubend: each for each in found}
 
     def plan(
@@ -192,8 +192,8 @@ class Bulk:
                 topic=self.place.topic, pubend=pubend, start=start, stop=stop, rows=rows, rows_max=rows_max
             )
         )
-        told = self._retried(lambda: self._act(self._address_of(pubend), "plan", asked))
-        return list(msgspec.json.decode(told, type=ReadPlan).parts)
+        answer = self._retried(lambda: self._act(self._address_of(pubend), "plan", asked))
+        return list(msgspec.json.decode(answer, type=ReadPlan).parts)
 
     # Reading.
 
@@ -324,9 +324,9 @@ def _with_pubend(batch: pa.RecordBatch, pubend: str, schema: pa.Schema) -> pa.Re
 
 def _understood(error: Exception, door: str) -> GaplessError:
     """The error a node reported, or a LinkError if it cannot be reached."""
-    told = getattr(error, "extra_info", b"")
-    if told:
-        refusal = msgspec.json.decode(told, type=Refusal)
+    detail = getattr(error, "extra_info", b"")
+    if detail:
+        refusal = msgspec.json.decode(detail, type=Refusal)
         return error_of(refusal.code, refusal.message, retry=refusal.retry)
     reason = str(error).splitlines()[0].split(". Detail:")[0]
     return LinkError("E411", f"bulk reads at {door} failed: {reason}", retry=True)

@@ -206,8 +206,8 @@ class Client:
         except UsageError as refused:
             if refused.code != NO_REPOSITORY:
                 raise
-            told = await home.learn_topics()
-            _, session = await steering.nearest(told.repositories)
+            topics = await home.learn_topics()
+            _, session = await steering.nearest(topics.repositories)
             await session.request(asked)
         await self._known_at_home(schema.topic)
 
@@ -470,8 +470,8 @@ class Client:
 def _reachable(door: str, host: str) -> str:
     """The bulk-read address as we reach it: a node that listens on all interfaces is where we found it."""
     scheme, _, place = door.partition("://")
-    told, _, port = place.rpartition(":")
-    return f"{scheme}://{host if told in _EVERYWHERE else told}:{port}"
+    named, _, port = place.rpartition(":")
+    return f"{scheme}://{host if named in _EVERYWHERE else named}:{port}"
 
 
 def _checked_name(name: Any) -> str:

@@ -155,8 +155,8 @@ class Shape:
             else:
                 arrays[name] = self._array(column, list(values))
         if len({len(values) for values in arrays.values()}) > 1:
-            told = ", ".join(f"'{name}' {len(values)}" for name, values in arrays.items())
-            raise UsageError("E192", f"the columns of a batch have different lengths: {told}")
+            lengths = ", ".join(f"'{name}' {len(values)}" for name, values in arrays.items())
+            raise UsageError("E192", f"the columns of a batch have different lengths: {lengths}")
         return pa.table(arrays)
 
 

@@ -482,10 +482,10 @@ def never_sent(what: str) -> PeerError:
 
 def _given_up(failed: list[tuple[Address, Link]]) -> GaplessError:
     """Why no address succeeded: the refusal of the first node that answered, or that none did."""
-    told = [f"{address}: {link.error}" for address, link in failed]
+    reasons = [f"{address}: {link.error}" for address, link in failed]
     for at, (address, link) in enumerate(failed):
         if link.is_answered and link.error is not None:
-            others = "".join(f"; {each}" for each in told[:at] + told[at + 1 :])
+            others = "".join(f"; {each}" for each in reasons[:at] + reasons[at + 1 :])
             return error_of(link.error.code, f"{link.error.message} (at {address}{others})", retry=True)
     # Say only once that no node answers.
-    return LinkError("E401", f"no node answers: {'; '.join(told).replace(': E401 ', ': ')}", retry=True)
+    return LinkError("E401", f"no node answers: {'; '.join(reasons).replace(': E401 ', ': ')}", retry=True)

@@ -113,8 +113,8 @@ class Steering:
             if not isinstance(error, LinkError):
                 # That node answered: its refusal says more than a timeout.
                 raise error_of(error.code, error.message, retry=True)
-        told = "; ".join(str(error).removeprefix("E401 ") for error in errors)
-        raise LinkError("E401", f"no repository answers: {told}", retry=True)
+        reasons = "; ".join(str(error).removeprefix("E401 ") for error in errors)
+        raise LinkError("E401", f"no repository answers: {reasons}", retry=True)
 
     async def _keep(
         self, broker: BrokerId, session: ReconnectingSession, others: set[asyncio.Task[ReconnectingSession]]
@@ -149,13 +149,13 @@ class Steering:
 
     def _candidates(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> list[PubendId]:
         """The pubends that a publisher may use and whose places are known."""
-        told = self._topics_listed
+        listed = self._topics_listed
         found = sorted(
             each
-            for schema, pubends in told.topics
+            for schema, pubends in listed.topics
             if schema.topic == topic
             for each in pubends
-            if each in told.places
+            if each in listed.places
         )
         if pubend is not None:
             return [each for each in found if each == pubend]

@@ -118,26 +118,26 @@ def hung_up(reason: Exception | None, *, is_tls: bool) -> LinkError:
     >>> print(hung_up(None, is_tls=False))
     E403 the node closed the connection without an answer: if it speaks TLS, connect with gapless+tls://
     """
-    told = f" ({reason})" if reason is not None else ""
+    detail = f" ({reason})" if reason is not None else ""
     if is_tls:
-        text = f"the node closed the connection without an answer{told}: it may want a client certificate"
+        text = f"the node closed the connection without an answer{detail}: it may want a client certificate"
     else:
         text = (
-            f"the node closed the connection without an answer{told}: "
+            f"the node closed the connection without an answer{detail}: "
             "if it speaks TLS, connect with gapless+tls://"
         )
     return LinkError("E403", text, retry=True)
 
 
 def _verdict(error: ssl.SSLCertVerificationError) -> str:
-    told = error.verify_message
-    if "expired" in told:
-        return f"{told}: renew it"
-    if "ismatch" in told:
-        return f"{told.rstrip('.')}: connect to a name that it lists"
-    if "issuer" in told or "self-signed" in told or "self signed" in told:
+    problem = error.verify_message
+    if "expired" in problem:
+        return f"{problem}: renew it"
+    if "ismatch" in problem:
+        return f"{problem.rstrip('.')}: connect to a name that it lists"
+    if "issuer" in problem or "self-signed" in problem or "self signed" in problem:
         return "its CA is not trusted: pass the CA file as tls= or --ca"
-    return told
+    return problem
 
 
 def _words(reason: str) -> str:

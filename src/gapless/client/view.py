@@ -195,9 +195,9 @@ class View:
             for pubend in missing:
                 topic = topics.get(pubend)
                 if state.as_of and pubend not in state.horizons and topic not in state.as_of:
-                    told = ", ".join(sorted(state.as_of))
+                    bases = ", ".join(sorted(state.as_of))
                     raise UsageError(
-                        "E191", f"view '{self.name}' depends on {told}, not on '{topic or pubend}'"
+                        "E191", f"view '{self.name}' depends on {bases}, not on '{topic or pubend}'"
                     )
             if self._ended:
                 raise UsageError("E193", "the live table has been closed")
@@ -255,8 +255,8 @@ def wanted_horizons(as_of: Horizon) -> dict[PubendId, Tick]:
                 if len(ticks):
                     want(pubend, int(ticks[-1]) + 1)
         case Mapping():
-            for name, told in as_of.items():
-                for source, stop in told.items() if isinstance(told, Mapping) else ((name, told),):
+            for name, stops in as_of.items():
+                for source, stop in stops.items() if isinstance(stops, Mapping) else ((name, stops),):
                     want(source, int(stop))
         case _:
             for each in as_of:

@@ -215,8 +215,8 @@ def report(console: Console, outcome: DemoOutcome) -> None:
     say(console, f"before {VICTIM} was killed, while it was away, and after it was back.")
     console.print(latency_table(outcome.accounts))
     for edge, by_pubend in outcome.recovery_s.items():
-        told = ", ".join(f"{pubend} {duration(seconds)}" for pubend, seconds in sorted(by_pubend.items()))
-        say(console, f"First new event at {edge} after the kill: {told}.")
+        times = ", ".join(f"{pubend} {duration(seconds)}" for pubend, seconds in sorted(by_pubend.items()))
+        say(console, f"First new event at {edge} after the kill: {times}.")
     say(console, f"{SURVIVOR} took over {' and '.join(taken_over())}; it had carried the rest before.")
     if outcome.figure is not None:
         say(console, f"Every event as a dot: {outcome.figure}")

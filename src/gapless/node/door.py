@@ -101,7 +101,7 @@ class Door:
             )
         if not listen.is_loopback and (tls is None or config.tokens is None):
             missing = " and ".join(
-                name for name, told in (("tls", tls), ("tokens", config.tokens)) if told is None
+                name for name, configured in (("tls", tls), ("tokens", config.tokens)) if configured is None
             )
             log.warning(
                 "open_door",

@@ -219,8 +219,8 @@ class Folder:
         return int(database.meta(f"lost_before:{pubend}") or TICK_MIN)
 
     def _known(self, database: RecoveryDatabase, pubend: PubendId) -> LogFacts | None:
-        told = database.meta(f"log:{pubend}")
-        return None if told is None else _facts.decode(told)
+        stored = database.meta(f"log:{pubend}")
+        return None if stored is None else _facts.decode(stored)
 
     def _check_identity(self, database: RecoveryDatabase) -> None:
         broker = (database.meta("broker") or self._broker.encode()).decode()
@@ -346,8 +346,8 @@ def contradiction(disk: Log, facts: LogFacts | None, notes: Tick) -> tuple[str, 
 
 
 def _notes(database: RecoveryDatabase, pubend: PubendId) -> Tick:
-    told = database.meta(f"notes:{pubend}")
-    return int.from_bytes(told, "big") if told else 0
+    stored = database.meta(f"notes:{pubend}")
+    return int.from_bytes(stored, "big") if stored else 0
 
 
 def _has_segments(folder: Path) -> bool:

@@ -139,7 +139,7 @@ class Inquiry:
         found = None if asked.subscription is None else self._found(asked.subscription)
         if found is None:
             return None
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "subscription": found.name,
             "name": found.asked.name,
             "client": None if found.client is None else found.client.name,
@@ -151,12 +151,12 @@ class Inquiry:
             "pubends": list(found.pubends),
         }
         if found.reader is not None:
-            told["acknowledged"] = self._node.sessions.delivery.session.positions(found.reader)
+            report["acknowledged"] = self._node.sessions.delivery.session.positions(found.reader)
         if event is not None:
             here = stand(self._node.broker, found.name, *event)
-            told["stand"] = None
+            report["stand"] = None
             if here is not None:
-                told["stand"] = {
+                report["stand"] = {
                     "condition": here.condition,
                     "birth": here.birth,
                     "birth_text": epoch_text(here.birth),
@@ -168,7 +168,7 @@ class Inquiry:
                     "away": here.is_away,
                     "resolved": here.resolved,
                 }
-        return told
+        return report
 
     def _found(self, name: str) -> EdgeSubscription | None:
         """A subscription by the name that a client gave it, or by the one that the status lists."""

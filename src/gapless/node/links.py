@@ -82,7 +82,7 @@ class _Neighbour:
     #: The number and time of the last ping, and how long the last pong took.
     ping: tuple[int, float] = (0, 0.0)
     #: Knowledge that came with the frames that are being read, and was not handed over yet.
-    told: list[KnowledgeMessage] = field(default_factory=list)
+    knowledge: list[KnowledgeMessage] = field(default_factory=list)
     round_trip_ms: float | None = None
 
 
@@ -210,7 +210,7 @@ class BrokerConnections:
         if neighbour.connection is not None:
             # The other side came back before we saw that it was gone.
             old, neighbour.connection = neighbour.connection, None
-            neighbour.told.clear()
+            neighbour.knowledge.clear()
             old.abort("the neighbour connected again")
             self._feed(LinkDown(neighbour=neighbour.name))
         neighbour.connection = connection
@@ -223,7 +223,7 @@ class BrokerConnections:
         """A connection is gone."""
         if neighbour.connection is connection:
             neighbour.connection = None
-            neighbour.told.clear()
+            neighbour.knowledge.clear()
             neighbour.since, neighbour.round_trip_ms = self._loop.time(), None
             tell = log.info if self._stopping else log.warning
             tell("link_down", neighbour=neighbour.name, reason=reason)
@@ -243,34 +243,34 @@ class BrokerConnections:
             elif isinstance(message, Refuse):
                 raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return
-        told = self._decoded(neighbour, frame)
-        if isinstance(told, KnowledgeMessage):
-            neighbour.told.append(told)
-        elif told is not None:
+        decoded = self._decoded(neighbour, frame)
+        if isinstance(decoded, KnowledgeMessage):
+            neighbour.knowledge.append(decoded)
+        elif decoded is not None:
             self.settled(neighbour)
-            self._feed(MessageReceived(sender=neighbour.name, message=told))
+            self._feed(MessageReceived(sender=neighbour.name, message=decoded))
         # What is not known here yet cannot be understood: it will be asked for when it is.
 
     def _decoded(self, neighbour: _Neighbour, frame: Frame) -> Message | None:
         try:
-            told = self._decoder.decode(frame)
+            message = self._decoder.decode(frame)
         except PeerError:
             raise
         except Exception as error:
             # Reading changes nothing: this link is closed, and all others are served on.
             log.error("request_failed", neighbour=neighbour.name, code="E215", reason=repr(error))
             raise PeerError("E215", f"a {frame.kind.name} frame cannot be read here") from error
-        if isinstance(told, KnowledgeMessage) and told.batch is not None:
+        if isinstance(message, KnowledgeMessage) and message.batch is not None:
             # A neighbour of an earlier version may have events that are too large to be passed on.
-            batch = self._quarantine.without(told.pubend, told.batch)
-            return told if batch is told.batch else replace(told, batch=batch)
-        return told
+            batch = self._quarantine.without(message.pubend, message.batch)
+            return message if batch is message.batch else replace(message, batch=batch)
+        return message
 
     def settled(self, neighbour: _Neighbour) -> None:
         """Hand over all knowledge that came together, as one: a step for each message would cost more."""
-        if neighbour.told:
-            first, *also = neighbour.told
-            neighbour.told.clear()
+        if neighbour.knowledge:
+            first, *also = neighbour.knowledge
+            neighbour.knowledge.clear()
             self._feed(MessageReceived(sender=neighbour.name, message=first, also=tuple(also)))
 
     async def _dial(self, neighbour: _Neighbour) -> None:

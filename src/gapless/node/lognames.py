@@ -36,8 +36,8 @@ def log_name(
     database: RecoveryDatabase | None, pubend: PubendId, disk_id: str, *, has_events: bool, now: Tick
 ) -> LogName:
     """The name of a log; it gets one if it has none yet. Blocks."""
-    told = None if database is None else database.meta(_key(pubend))
-    found = None if told is None else _names.decode(told)
+    stored = None if database is None else database.meta(_key(pubend))
+    found = None if stored is None else _names.decode(stored)
     if found is not None and found.disk_id in ("", disk_id):
         return found
     # It is unknown when a log of an older version began.
@@ -60,8 +60,8 @@ def rename_log(database: RecoveryDatabase, pubend: PubendId, disk_id: str, began
 
 def renamed_after_loss(database: RecoveryDatabase, pubend: PubendId, began: Tick) -> None:
     """The same for a log that is open: its next life has another name. Raises StoreError."""
-    told = database.meta(_key(pubend))
-    rename_log(database, pubend, "" if told is None else _names.decode(told).disk_id, began)
+    stored = database.meta(_key(pubend))
+    rename_log(database, pubend, "" if stored is None else _names.decode(stored).disk_id, began)
     log.warning("log_is_older_copy", pubend=pubend, first_tick=began)
 
 

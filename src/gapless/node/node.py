@@ -47,9 +47,9 @@ from gapless.node.status import (
     clock_status,
     process_status,
     pubends_status,
+    report_json,
     roles,
     subscriptions_status,
-    told,
     upstream_missing,
 )
 from gapless.node.storage import Storage, on_disk
@@ -332,7 +332,7 @@ class Node:
 
     def status(self) -> str:
         """What the node tells of itself, as JSON; docs/operating.md describes it."""
-        return told(self.report())
+        return report_json(self.report())
 
     def report(self) -> dict[str, object]:
         """What the node tells of itself."""
@@ -418,7 +418,7 @@ class Node:
 
         return {
             "/metrics": lambda: Page(exposition(self), kind="text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Page(told(self._public_report()).encode(), kind="application/json"),
+            "/status": lambda: Page(report_json(self._public_report()).encode(), kind="application/json"),
             "/healthz": lambda: text_page("alive"),
             "/readyz": ready,
         }
@@ -582,9 +582,9 @@ class Node:
 
     def _retention(self, place: PubendPlace, network: Network) -> Retention:
         """How long events are kept: as the description says, else as requested when the topic was created."""
-        told = self.config.retention.get(place.topic)
+        configured = self.config.retention.get(place.topic)
         created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
-        return told or retention_of(created, network.topics[place.topic], self.config.retention_else)
+        return configured or retention_of(created, network.topics[place.topic], self.config.retention_else)
 
     def _add_logs(self, places: Sequence[PubendPlace], network: Network) -> dict[PubendId, Recovered]:
         """Pubends were created here: open their logs. Raises StoreError."""
@@ -638,8 +638,8 @@ class Node:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
         if self._database is None:
             return Publishers(pubend, self._identities)
-        told = self._database.meta(f"notes:{pubend}")
-        start = int.from_bytes(told, "big") if told else 0
+        stored = self._database.meta(f"notes:{pubend}")
+        start = int.from_bytes(stored, "big") if stored else 0
         found = Publishers.recover(pubend, log, self._database.publishers(pubend), start, self._identities)
         assert self._folder is not None
         is_lost = self._folder.database_accepted

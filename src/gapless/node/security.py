@@ -330,10 +330,10 @@ def _shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
 def trouble(error: Exception) -> str:
     """What is wrong with a connection or with files, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        told = error.verify_message
+        verdict = error.verify_message
         # The words of the library differ with what else the peer has sent.
-        foreign = any(word in told for word in ("issuer", "self-signed", "self signed"))
-        return "it is by another authority" if foreign else told
+        foreign = any(word in verdict for word in ("issuer", "self-signed", "self signed"))
+        return "it is by another authority" if foreign else verdict
     reason = getattr(error, "reason", None)
     text = str(reason).replace("_", " ").lower() if reason else getattr(error, "strerror", None) or str(error)
     return str(text)

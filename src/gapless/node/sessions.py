@@ -293,8 +293,8 @@ class Sessions:
                 return
             finally:
                 session.end_request()
-            told = self._catalog.topics_for(asked.request, session.rights.may_see)
-            session.send(replace(told, bulk=address))
+            topics = self._catalog.topics_for(asked.request, session.rights.may_see)
+            session.send(replace(topics, bulk=address))
 
         task = asyncio.get_running_loop().create_task(answer(), name="bulk address")
         self._answering.add(task)
@@ -340,8 +340,8 @@ class Sessions:
             while total > backlog_max:
                 unread, session = clients.pop()
                 total -= unread
-                told = f"{principal.name} has left more than {backlog_max:,} bytes unread: read faster"
-                session.connection.cut(UsageError("E107", told, retry=True))
+                reason = f"{principal.name} has left more than {backlog_max:,} bytes unread: read faster"
+                session.connection.cut(UsageError("E107", reason, retry=True))
 
 
 def _refusal(request: int, error: GaplessError) -> RequestRefused:

@@ -255,7 +255,7 @@ def _state(subscription: EdgeSubscription, lagging: Mapping[SubscriptionId, obje
     return "lagging" if subscription.name in lagging else "live"
 
 
-def told(report: Mapping[str, object]) -> str:
+def report_json(report: Mapping[str, object]) -> str:
     """A status as text."""
     return json.dumps(report, separators=(",", ":"))
 

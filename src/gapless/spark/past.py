@@ -81,7 +81,7 @@ def history(  # they are the options of the source, as arguments
 
     Raises UsageError for invalid arguments, StoreError (E306) for ticks that are no longer kept, LinkError.
     """
-    told = {
+    given = {
         "brokers": brokers,
         "topic": topic,
         "where": where,
@@ -94,7 +94,7 @@ def history(  # they are the options of the source, as arguments
         "key": key,
         "gone": "allow" if gone else None,
     }
-    named = {name: value for name, value in told.items() if value is not None}
+    named = {name: value for name, value in given.items() if value is not None}
     options = parse_options(named)
     register(spark)
     if files is None:

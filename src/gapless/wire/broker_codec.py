@@ -239,8 +239,8 @@ class BrokerEncoder:
         return pieces
 
     def _frame(self, message: Message, cell: CellId | None) -> list[Part]:
-        kind, told = _head(message)
-        head = encode_head(told)
+        kind, fields = _head(message)
+        head = encode_head(fields)
         parts: list[Part] = []
         if isinstance(message, KnowledgeMessage):
             if len(head) > HEAD_BYTES_MAX and len(message.runs) > 1:
@@ -265,10 +265,10 @@ def _head(message: Message) -> tuple[Kind, Head]:
     match message:
         case KnowledgeMessage(pubend=pubend, runs=runs):
             stamps, at = _numbered(stamp for _, _, stamp in runs)
-            told = tuple((run[0], run[1], index) for run, index in zip(runs, at, strict=True))
+            indexed = tuple((run[0], run[1], index) for run, index in zip(runs, at, strict=True))
             log = _log(message.log)
             first_time, final_before = message.first_time, message.final_before
-            return Kind.KNOWLEDGE, _Knowledge(pubend, first_time, final_before, stamps, told, log)
+            return Kind.KNOWLEDGE, _Knowledge(pubend, first_time, final_before, stamps, indexed, log)
         case AckMessage(pubend=pubend, runs=acked):
             stamps, at = _numbered(stamp for _, stamp in acked)
             stops = tuple((stop, index) for (stop, _), index in zip(acked, at, strict=True))
@@ -466,8 +466,8 @@ class BrokerDecoder:
             total=head.total,
         )
 
-    def _conditions(self, told: _Wanted) -> frozenset[Want]:
-        found = (self._condition(TopicId(name), packed) for name, packed in told)
+    def _conditions(self, wanted: _Wanted) -> frozenset[Want]:
+        found = (self._condition(TopicId(name), packed) for name, packed in wanted)
         return frozenset(each for each in found if each is not None)
 
     def _condition(self, topic: TopicId, packed: Packed) -> Want | None:

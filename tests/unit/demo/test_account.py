@@ -220,7 +220,7 @@ def test_a_broken_promise_is_said_in_one_line_and_is_exit_status_1(
         return record
 
     lose(record.arrivals["video"])
-    monkeypatch.setattr(demo, "_told", told)
+    monkeypatch.setattr(demo, "_narrated", told)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["demo", "--no-spark", *(["--json"] if as_object else [])])
     assert done.exit_code == demo.EXIT_BROKEN

@@ -379,7 +379,7 @@ def _progress(work: _Work, account: _Account) -> Iterator[Callable[[int], None]]
 
         def advance(size: int) -> None:
             rate = account.events / max(account.seconds, 1e-3)
-            told = f"published {account.events:,}, {rate:,.0f}/s"
-            bar.update(task, advance=size, description=told)
+            description = f"published {account.events:,}, {rate:,.0f}/s"
+            bar.update(task, advance=size, description=description)
 
         yield advance

@@ -90,13 +90,13 @@ class Past:
 
 async def is_known(client: Client, name: str) -> bool:
     """Whether there is a subscription of that name. Raises UsageError when the node has too many to tell."""
-    told: dict[str, Any] = (await client.status())["subscriptions"]
-    if any(each.get("name") == name for each in told["list"]):
+    listed: dict[str, Any] = (await client.status())["subscriptions"]
+    if any(each.get("name") == name for each in listed["list"]):
         return True
-    if len(told["list"]) < told["count"]:
+    if len(listed["list"]) < listed["count"]:
         raise UsageError(
             "E151",
-            f"--history: this node has {told['count']} subscriptions and does not list them all, so nobody "
+            f"--history: this node has {listed['count']} subscriptions and does not list them all, so nobody "
             f"knows whether '{name}' is new: leave --history out to go on where it was",
         )
     return False

@@ -87,8 +87,8 @@ def create(
 
     made, status, is_new = run(story())
     if as_json:
-        told = {"view": made.name, "sql": made.sql, "topic": made.topic, "created": is_new}
-        typer.echo(json.dumps({**told, "state": None if status is None else status.state}))
+        described = {"view": made.name, "sql": made.sql, "topic": made.topic, "created": is_new}
+        typer.echo(json.dumps({**described, "state": None if status is None else status.state}))
     else:
         there = "created" if is_new else "was there already:"
         typer.echo(tame(f"{there} {name}{'' if status is None else f', {_state(status)}'}"))
@@ -228,10 +228,10 @@ def explain(
         async with node.client() as client:
             return await explained(client, name, text)
 
-    told, graph = run(story())
+    explanation, graph = run(story())
     if svg is not None:
         write_drawing(graph, svg)
-    typer.echo(told, nl=False)
+    typer.echo(explanation, nl=False)
 
 
 @app.command("drop")

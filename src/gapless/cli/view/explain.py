@@ -29,8 +29,8 @@ async def explained(client: Client, name: str | None, sql: str | None) -> tuple[
     text = view_named(registry.definitions, name).sql if name is not None else sql or ""
     relation, _ = read_view(text, schemas, registry)
     called = name or UNNAMED
-    told = explain(called, relation, graph)
-    return told, graph if name is not None else graph.with_view(called, relation)
+    explanation = explain(called, relation, graph)
+    return explanation, graph if name is not None else graph.with_view(called, relation)
 
 
 def write_drawing(graph: TransformGraph, path: Path) -> None:

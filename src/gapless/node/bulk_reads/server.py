@@ -315,12 +315,12 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow ha
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
         """Refuse callers without a valid token, and calls that are not for us."""
-        told = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
+        token = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
         try:
             rights = EVERYTHING
             tokens = self.tokens
             if tokens is not None:
-                rights = tokens.rights(str(told).removeprefix("Bearer ") or None)
+                rights = tokens.rights(str(token).removeprefix("Bearer ") or None)
             if info.method not in _OFFERED:
                 raise UsageError(
                     "E181",

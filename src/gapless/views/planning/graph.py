@@ -63,11 +63,11 @@ class Planner:
         self, texts: Mapping[str, str], relations: Mapping[str, Relation]
     ) -> tuple[TransformGraph, dict[str, GaplessError]]:
         """The graph of all views, oldest first, and what is wrong with those that cannot be planned."""
-        told = list(texts.items())
+        listed = list(texts.items())
         # A view that could not be planned may be plannable now, and then later ones share its stages.
-        if told[: len(self._texts)] != self._texts or len(self._plans) < len(self._texts):
+        if listed[: len(self._texts)] != self._texts or len(self._plans) < len(self._texts):
             self._plans, self._stages = {}, set()
-        self._texts = told
+        self._texts = listed
         refused: dict[str, GaplessError] = {}
         for name in texts:
             if name in self._plans:
