@@ -298,7 +298,7 @@ def private_reaches(path: Path) -> list[str]:
     ]
 
 
-def test_nobody_touches_the_private_attributes_of_others() -> None:
+def test_private_attributes_are_used_only_in_their_own_file() -> None:
     wrong = [reach for path in python_files() for reach in private_reaches(path)]
     assert not wrong, "\n".join(wrong)
 

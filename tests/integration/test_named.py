@@ -429,7 +429,7 @@ def reach_and_position(cluster: Cluster, name: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("mode", ["guaranteed", "holding"])
-def test_nobody_resumes_or_acknowledges_beyond_what_can_have_been_read(tmp_path: Path, mode: str) -> None:
+def test_positions_beyond_what_can_have_been_read_are_refused(tmp_path: Path, mode: str) -> None:
     far = {PubendId("trades-1"): 2**60}
 
     async def story() -> None:

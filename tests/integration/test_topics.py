@@ -112,7 +112,7 @@ def created_apart(folder: Path, columns: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("order", ["publisher", "total"])
-def test_who_has_subscribed_gets_a_second_pubend_too(tmp_path: Path, order: str) -> None:
+def test_existing_subscriptions_get_the_events_of_a_second_pubend(tmp_path: Path, order: str) -> None:
     async def story() -> None:
         async with Cluster.running(TWO_REPOSITORIES, tmp_path) as cluster:
             await cluster.stop("q1")

@@ -224,7 +224,7 @@ def test_what_is_known_of_an_identity_survives_a_restart(is_written: bool) -> No
     assert again.disk.stored == [0, 1, 2, 3]
 
 
-def test_an_identity_belongs_to_whoever_used_it_first() -> None:
+def test_an_identity_belongs_to_its_first_user() -> None:
     """Clause 13.7."""
     owner, thief = Peer("owner"), Peer("thief")
     edge = Edge(Disk(), PublisherIdentities(publishers_max=1))

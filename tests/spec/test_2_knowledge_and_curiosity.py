@@ -72,7 +72,7 @@ def test_acked_is_above_curious_and_curious_above_neutral() -> None:
     assert Curiosity.ACKED.join(Curiosity.CURIOUS) is Curiosity.ACKED
 
 
-def test_one_curious_stream_is_enough_and_one_missing_ack_too() -> None:
+def test_one_curious_stream_or_one_missing_ack_is_enough() -> None:
     """Clause 2.7."""
     neutral, curious, acked = Curiosity.NEUTRAL, Curiosity.CURIOUS, Curiosity.ACKED
     assert acked.folded(acked) is acked

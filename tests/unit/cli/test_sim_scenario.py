@@ -79,7 +79,7 @@ def test_the_table_has_what_the_paper_speaks_of() -> None:
     assert "nack range of b1" not in measured
 
 
-def test_nobody_who_did_not_ask_is_consolidated() -> None:
+def test_a_run_without_nacks_has_no_consolidation_ratio() -> None:
     quiet = replace(RESULT, nacks={})
     assert consolidation(quiet, "b2") is None
     measured = {row.what: row.measured for row in rows(quiet)}

@@ -125,7 +125,7 @@ def test_what_was_acknowledged_was_got_and_what_was_handed_out_may_have_been(ans
         ({}, "no_event"),
     ],
 )
-def test_without_an_event_nobody_gets_one(
+def test_without_an_event_no_subscriber_gets_one(
     answers: dict[str, Any], tick_facts: dict[str, int], verdict: str
 ) -> None:
     answers["p"]["event"]["row"] = None
@@ -150,7 +150,7 @@ def test_a_pubend_that_does_not_answer_leaves_it_unclear(answers: dict[str, Any]
     assert ("p", "does not answer") in story.evidence
 
 
-def test_another_topic_and_a_missing_start_are_said(answers: dict[str, Any]) -> None:
+def test_the_report_names_another_topic_and_a_missing_start(answers: dict[str, Any]) -> None:
     other = copy.deepcopy(answers)
     other["s"]["subscription"]["topic"] = "news"
     assert why(other).sentence == "NO: 'audit' reads topic 'news', and the event is one of 'trades'."

@@ -376,7 +376,7 @@ def test_events_queued_before_their_topic_is_known_are_checked_when_it_is() -> N
     run(story())
 
 
-def test_flush_raises_a_refusal_that_nobody_awaited_and_leaving_does_too() -> None:
+def test_flushing_and_leaving_raise_a_refusal_that_was_not_awaited() -> None:
     async def story() -> None:
         async with connected() as (_, client):
             client.publish("trades", {"sym": "IBM", "price": "much"})
@@ -414,7 +414,7 @@ def test_more_than_may_be_outstanding_is_refused_and_ready_waits_for_room() -> N
     run(story())
 
 
-def test_bytes_are_bounded_too() -> None:
+def test_unacknowledged_bytes_are_bounded() -> None:
     async def story() -> None:
         options = Options(outstanding_bytes_max=100_000, backoff_min_s=0.001, backoff_max_s=0.01)
         async with connected(options) as (node, client):

@@ -213,7 +213,7 @@ def test_nothing_that_is_told_is_wider_than_a_terminal(record: Record) -> None:
 
 
 @pytest.mark.parametrize("as_object", [False, True])
-def test_a_broken_promise_is_said_in_one_line_and_is_exit_status_1(
+def test_a_broken_promise_prints_one_line_and_exits_with_status_1(
     as_object: bool, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def told(*_: object) -> Record:

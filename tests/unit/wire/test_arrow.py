@@ -99,7 +99,7 @@ def test_an_impossible_null_count_is_refused(nulls: int) -> None:
     refused(message(PLAIN._replace(nodes=[(2, 0), (2, nulls)])), "null")
 
 
-def test_a_negative_null_count_is_refused_beside_a_bitmap_too() -> None:
+def test_a_negative_null_count_is_refused_even_with_a_bitmap() -> None:
     """For Arrow -1 means that nobody has counted."""
     plain = laid_out(2, [[b"", longs(7, 8)], [b"\3", ints(0, 2, 3), b"abc"]], nulls=[0, -1])
     refused(message(plain), "null")
