@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: One event as it was published: a value for each column.
 Row = Mapping[str, Any]
 
-#: `publisher` and `number` are there for the account: they name an event by what its publisher said.
+#: `publisher` and `number` are there for the verification: they name an event as its publisher does.
 DESCRIPTION = """\
 cells = {p = ["p1"], b = ["b1", "b2"], s = ["s1"], t = ["s2"]}
 links = ["p--b", "b--s", "b--t"]

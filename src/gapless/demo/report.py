@@ -123,6 +123,14 @@ def wanted_text(plan: SubscriberPlan) -> str:
     return f"{plan.where or '(everything)'}{order}"
 
 
+def say_event(console: Console, time_s: float, text: str, style: str) -> None:
+    """Print what has happened, after the time of it."""
+    first, *rest = text.splitlines()
+    say(console, f"{time_s:>5.1f} s  {first}", style)
+    for line in rest:
+        say(console, f"         {line}", style)
+
+
 class Narrator:
     """Tells the demo while it runs: a row every second, and a sentence whenever something happens."""
 
@@ -187,10 +195,7 @@ class Narrator:
         self._published, self._row_s = published, now_s
 
     def _event(self, time_s: float, text: str, style: str) -> None:
-        first, *rest = text.splitlines()
-        say(self._console, f"{time_s:>5.1f} s  {first}", style)
-        for line in rest:
-            say(self._console, f"         {line}", style)
+        say_event(self._console, time_s, text, style)
 
     def show(self, record: Record, now_s: float) -> None:
         """Bring the lines at the bottom of a terminal up to date."""
@@ -207,8 +212,8 @@ class Narrator:
 
 
 def report(console: Console, outcome: DemoOutcome) -> None:
-    """Print the account, the latencies, the recovery and the verdict."""
-    say(console, "\nThe account. What matches was decided anew over all that was published, by")
+    """Print the deliveries, the latencies, the recovery and the verdict."""
+    say(console, "\nDelivery report. What should match was recomputed from all published events, by")
     say(console, "Python functions for SQL and by lxml for XPath; no broker was asked.")
     console.print(accounts_table(outcome.accounts))
     say(console, "Latency from publishing to arrival in milliseconds, with the disk in between:")

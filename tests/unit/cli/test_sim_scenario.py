@@ -200,7 +200,7 @@ def test_the_demonstration_tells_its_story_without_a_terminal(monkeypatch: pytes
             "b1 crashes",
             "b2 is asked twice",
             "b1 is back",
-            "The account",
+            "Delivery report",
             "Nothing lost, nothing twice, nothing out of order.",
             "2 seeds: 0 violations",
             "Try next",

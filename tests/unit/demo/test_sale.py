@@ -1,4 +1,4 @@
-"""The account of the ticket sale notices whatever goes wrong, and nothing else."""
+"""The verification of the ticket sale finds every kind of fault, and no false ones."""
 
 import io
 import json
