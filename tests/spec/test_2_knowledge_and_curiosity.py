@@ -6,11 +6,11 @@ import pytest
 
 from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ids import BrokerId
-from gapless.model.knowledge import Curiosity, Knowledge
 from gapless.model.stream import KnowledgeStream
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.istream import Istream
 from gapless.protocol.parameters import Parameters
+from tests.properties.lattices import Curiosity, Knowledge
 from tests.spec.hand import PUBEND, batch
 
 OLD = Epochs({BrokerId("s"): 1})

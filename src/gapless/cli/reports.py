@@ -1,4 +1,4 @@
-"""What do the nodes of a network say of themselves? All of them are asked at once; who is silent is down.
+"""What do the nodes of a network say of themselves? All are asked at once; one that does not answer is down.
 
 Where a network is comes from its description (each broker has an address there), or from addresses that a
 person names one by one.

@@ -1,4 +1,4 @@
-"""What does Gapless do? A minute that shows it: the network of the paper loses a router, and nobody notices.
+"""What does Gapless do? In a minute: the network of the paper loses a router, and no subscriber notices.
 
 On a terminal the picture of the network stays below the timeline and changes colour with its brokers;
 elsewhere the same lines are printed one after the other.

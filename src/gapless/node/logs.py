@@ -1,4 +1,4 @@
-"""How does a node tell what happens to it? Events with names and fields, as lines of JSON or for people.
+"""How does a node log what happens? Events with names and fields, as lines of JSON or for people.
 
 ```python
 log = event_log("gapless.links")

@@ -1,4 +1,4 @@
-"""How does a node start and stop? Logs first, then the broker, then the door.
+"""How does a node start and stop? Logs first, then the broker, then the listening socket.
 
 A node that starts recovers its logs, raises its incarnation, and only then listens. A node that stops
 closes the door, refuses what is new, lets what is on its way to the disk finish, sends its clients elsewhere,

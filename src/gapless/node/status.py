@@ -1,4 +1,4 @@
-"""What does a node tell of itself? One JSON object, for `gapless status`, `gapless top` and `/status`.
+"""What does a node report about itself? One JSON object, for `gapless status`, `gapless top` and `/status`.
 
 docs/operating.md describes every field. Lists are bounded: of many clients and subscriptions those are
 shown that need attention first.

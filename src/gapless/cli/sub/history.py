@@ -96,7 +96,7 @@ async def is_known(client: Client, name: str) -> bool:
     if len(listed["list"]) < listed["count"]:
         raise UsageError(
             "E151",
-            f"--history: this node has {listed['count']} subscriptions and does not list them all, so nobody "
-            f"knows whether '{name}' is new: leave --history out to go on where it was",
+            f"--history: this node has {listed['count']} subscriptions and does not list them all, so it is "
+            f"unknown whether '{name}' is new: leave --history out to resume it",
         )
     return False

@@ -199,7 +199,7 @@ def watch(
 @app.command("explain")
 @dials
 def explain(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A view that there is.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="An existing view.")] = None,
     *,
     sql: Annotated[
         str | None, typer.Option("--sql", metavar="SQL", help="Explain this text, without creating a view.")
