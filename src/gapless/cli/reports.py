@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Credentials, NodesOptions
+from gapless.cli.readers import file_text
 from gapless.errors import GaplessError, UsageError
 
 if TYPE_CHECKING:
@@ -61,12 +62,7 @@ def places_of(network: Path | None, nodes: NodesOptions) -> list[Place]:
         raise UsageError("E151", "the network description and --to both say where to ask: choose one")
     from gapless.node.config import load_network  # noqa: PLC0415  # no command that needs none pays for it
 
-    try:
-        text = network.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text"
-        raise UsageError("E156", f"{network} cannot be read: {reason}") from error
-    found = load_network(text, network.name, network.parent)
+    found = load_network(file_text(network), network.name, network.parent)
     scheme = "gapless+tls" if nodes.context() is not None else "gapless"
     listed = sorted({**found.addresses, **found.client_addresses}.items())[:NODES_MAX]
     return [Place(f"{scheme}://{address}", broker) for broker, address in listed]

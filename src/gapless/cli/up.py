@@ -23,7 +23,8 @@ import typer
 from gapless import __version__
 from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.loop import loop_factory
-from gapless.errors import GaplessError, ParameterError, SupersededError, UsageError
+from gapless.cli.readers import file_text
+from gapless.errors import GaplessError, ParameterError, SupersededError
 from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId
 from gapless.node.config import (
@@ -183,12 +184,7 @@ def configured(
             raise ParameterError("E151", "--topic is for a node without a description: add it to the file")
         if retention is not None:
             raise ParameterError("E151", "--retention is for a node without a file: write it there")
-        try:
-            text = network.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not a text"
-            raise UsageError("E156", f"{network} cannot be read: {reason}") from error
-        file = load_network(text, network.name, network.parent)
+        file = load_network(file_text(network), network.name, network.parent)
         name = _chosen(file.network, broker)
         config = file.node(name, data / name, SOFTWARE)
     if listen is not None:

@@ -11,7 +11,7 @@ import typer
 
 from gapless.cli.nodes import Json, NodeOptions, dials, notice, run
 from gapless.cli.output.terminal import print_table, tame
-from gapless.cli.readers import seconds, whole_number
+from gapless.cli.readers import file_text, seconds, whole_number
 from gapless.errors import GaplessError, PipelineError, UsageError
 
 if TYPE_CHECKING:
@@ -260,14 +260,12 @@ def _sql(sql: str | None, file: Path | None) -> str:
     if file is None:
         assert sql is not None
         return sql
+    if str(file) != "-":
+        return file_text(file)
     try:
-        if str(file) == "-":
-            return typer.get_text_stream("stdin").read()
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            "E156", f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
-        ) from error
+        return typer.get_text_stream("stdin").read()
+    except UnicodeDecodeError as error:
+        raise UsageError("E156", "standard input is not a text") from error
 
 
 async def _running(client: Client, made: Definition, wait_s: float) -> Status:
