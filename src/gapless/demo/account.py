@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gapless.demo.network import EDGES, PUBLISHERS, Row, SubscriberPlan
 
-#: An event: who published it, and as which of theirs.
+#: An event: its publisher, and the number that it has there.
 Name = tuple[str, int]
 Seconds = npt.NDArray[np.float64]
 

@@ -59,7 +59,7 @@ MEDIA = ("image", "video", "audio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherPlan:
-    """Somebody who publishes."""
+    """A publisher."""
 
     name: str
     topic: str
@@ -70,7 +70,7 @@ class PublisherPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberPlan:
-    """Somebody who wants something, and how to tell what without asking a broker."""
+    """A subscriber, and how to compute what it should get without asking a broker."""
 
     name: str
     edge: str

@@ -51,7 +51,7 @@ class Bound(Protocol):
 
 
 class Arrival:
-    """A connection that was accepted and has not said who it is."""
+    """An accepted connection that has not identified itself yet."""
 
     __slots__ = ("connection", "host", "taking")
 
@@ -64,7 +64,7 @@ class Arrival:
 
 
 class Arrivals:
-    """Those who have connected at an address and not said who they are."""
+    """Accepted connections of one address that have not identified themselves yet."""
 
     def __init__(
         self, made: Callable[[Arrivals], Connection], bound: Bound, handshake_s: float, guard: Guard
@@ -74,7 +74,7 @@ class Arrivals:
         self._made = made
         self._bound = bound
         self._handshake_s = handshake_s
-        #: For those who come from now on; None without TLS.
+        #: For new connections; None without TLS.
         self.tls: ssl.SSLContext | None = None
         self._sockets: list[socket.socket] = []
         self._loop = asyncio.get_running_loop()
@@ -123,7 +123,7 @@ class Arrivals:
             self._hang_up(arrival, "node shutting down")
 
     def settled(self, connection: Connection) -> None:
-        """It is a stranger no more: it has said who it is, or is gone."""
+        """The connection has identified itself, or is gone."""
         arrival = self._strangers.pop(connection, None)
         if arrival is not None and arrival.host:
             near = self._of_host[arrival.host]

@@ -79,7 +79,7 @@ class Spark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a node takes at most, and what it leaves free. Every field is a key of `[limits]`.
+    """The limits of a node, and what it leaves free. Every field is a key of `[limits]`.
 
     A field whose name has `bytes` in it is a size, the others count things.
     """

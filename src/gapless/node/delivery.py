@@ -81,11 +81,11 @@ class Delivery:
         self.perform(self.session.deliver(effect))
 
     def tell_horizon(self, effect: TellHorizon) -> None:
-        """Tell those who roam how far they are."""
+        """Send roaming subscribers their horizon."""
         self.perform(self.session.horizon(effect.pubend, effect.before, effect.lagging))
 
     def drained(self, connection: Connection) -> None:
-        """What was sent has left, or is lost with the connection."""
+        """What was sent has been written, or is lost with the connection."""
         self.perform(self.session.drained(connection))
 
     def perform(self, effects: Iterable[DeliveryEffect]) -> None:

@@ -20,7 +20,7 @@ OWN = 96
 PER_LOG, PER_LINK = 2, 2
 #: For the HTTP endpoint, and for bulk reads.
 FOR_HTTP, FOR_BULK = 40, 32
-#: How many may be connected without having said who they are, at most, and of what is left a quarter.
+#: Maximum number of connections that have not identified themselves, and a quarter of what is left.
 STRANGERS_MAX = 1_024
 STRANGERS_SHARE = 4
 #: A node with room for fewer connections does not start.
@@ -60,7 +60,7 @@ class Descriptors:
 
     @property
     def strangers_max(self) -> int:
-        """How many may be connected without having said who they are."""
+        """Maximum number of connections that have not identified themselves."""
         return max(1, min(STRANGERS_MAX, self.free // STRANGERS_SHARE))
 
     def clients_max(self, wanted: int) -> int:

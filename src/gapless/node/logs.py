@@ -94,7 +94,7 @@ class EventLog:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """What only a person who looks for something wants to see."""
+        """Log a detail that is shown only with --verbose."""
         _emit(self._logger, logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:

@@ -118,7 +118,7 @@ class Node:
 
     @property
     def scheme(self) -> str:
-        """What the address of this node begins with."""
+        """The scheme of this node's address."""
         return "gapless://" if self.config.tls is None else "gapless+tls://"
 
     @property
@@ -305,7 +305,7 @@ class Node:
         self.sessions.renew(tokens)
 
     def _check_security(self, config: NodeConfig) -> None:
-        """See that brokers and clients can prove who they are. Raises NetworkDescriptionError."""
+        """Check that brokers and clients can prove their identity. Raises NetworkDescriptionError."""
         check_links(config.network, config.tls, config.secret, config.tokens)
         if config.tls is not None:
             self.certificate_expires = check_files(config.tls, config.broker)
@@ -331,11 +331,11 @@ class Node:
         )
 
     def status(self) -> str:
-        """What the node tells of itself, as JSON; docs/operating.md describes it."""
+        """The status of the node, as JSON; docs/operating.md describes it."""
         return report_json(self.report())
 
     def report(self) -> dict[str, object]:
-        """What the node tells of itself."""
+        """The status of the node."""
         config, counters = self.config, self.counters
         waiting_for = self.waiting_for()
         now = self._host.now()
@@ -597,7 +597,7 @@ class Node:
         return recovered
 
     def _recovered_logs(self) -> dict[PubendId, Recovered]:
-        """What the logs say to a broker that starts, and what its operator knows to be lost of them."""
+        """What a starting broker recovers from the logs, and what its operator has declared lost."""
         logs = self.storage.logs
         return {
             pubend: self._named_log(pubend, logs[pubend], each)
@@ -605,7 +605,7 @@ class Node:
         }
 
     def _named_log(self, pubend: PubendId, log: RecordLog, found: Recovered) -> Recovered:
-        """What a log says, with its name, and what the operator knows to be lost of it."""
+        """What is recovered from a log, with its name, and what the operator has declared lost."""
         disk, database = on_disk(log), self._database
         name = log_name(
             database,

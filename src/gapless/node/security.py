@@ -41,7 +41,7 @@ NOBODY = "nobody"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What a client may do. Patterns are those of a shell: `trades`, `trades.*`, `*`."""
+    """The rights of a client. Patterns are those of a shell: `trades`, `trades.*`, `*`."""
 
     #: The name of its token; None where no tokens are asked for.
     name: str | None = None
@@ -161,7 +161,7 @@ class TokenStanding(Enum):
 
 
 def standing(tokens: Tokens | None, rights: Rights) -> TokenStanding:
-    """What these tokens say to a client that came in with those rights."""
+    """Whether a connected client keeps its rights under these tokens."""
     if tokens is None:
         return TokenStanding.SAME if rights.name is None else TokenStanding.CHANGED
     for known, now in tokens.by_prefix.get(rights.sha256[:_PREFIX_CHARACTERS], ()):
@@ -171,7 +171,7 @@ def standing(tokens: Tokens | None, rights: Rights) -> TokenStanding:
 
 
 def is_gone(principal: str, tokens: Tokens | None, tls: Tls | None) -> bool:
-    """Whether nobody can be this principal any more, as the network is described now."""
+    """Whether no token or certificate of the network, as it is described now, names this principal."""
     if tokens is not None:
         return principal not in tokens.principals
     if principal == ANONYMOUS:
@@ -239,7 +239,7 @@ class Tls:
 
 
 def check_files(tls: Tls, broker: BrokerId) -> float:
-    """See that a broker can be who it is with its files; gives when its certificate expires, in Unix time.
+    """Check the files of a broker; returns when its certificate expires, in Unix time.
 
     The broker shakes hands with itself, in memory: whatever its neighbours would find wrong is found here.
 

@@ -404,7 +404,7 @@ class Session:
         self._sessions.received(self, frame)
 
     def settled(self) -> None:
-        """What clients say is answered at once."""
+        """Requests of clients are answered at once."""
 
     def drained(self) -> None:
         """The client reads: there may be more for it."""

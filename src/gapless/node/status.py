@@ -81,7 +81,7 @@ def upstream_missing(network: Network, broker: BrokerId, up: Iterable[BrokerId])
 
 
 def process_status() -> dict[str, int]:
-    """What the system says of this process."""
+    """What the operating system reports about this process."""
     pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     return {"id": os.getpid(), "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
 

@@ -75,7 +75,7 @@ class BulkReads:
         try:
             return await asyncio.shield(self._opening)
         except UsageError:
-            # The next one who asks may have better luck.
+            # The next request tries again.
             self._opening = None
             raise
 

@@ -156,7 +156,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
             return iter([encode(self._answered(context, action.type, action.body.to_pybytes()))])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002  # as Flight calls it
-        """What may be asked for."""
+        """The supported actions."""
         return [
             ("horizons", "the progress of each pubend of a topic"),
             ("describe", "what is kept of a topic"),
@@ -264,7 +264,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
     def _bounded(
         self, context: Any, batches: Iterator[pa.RecordBatch], read: Read
     ) -> Iterator[pa.RecordBatch]:
-        """The same rows; few are computed at once, none that nobody takes, and none after the end."""
+        """The same rows, computed only as they are taken, a few reads at a time, and none after the end."""
         with _telling(context):
             try:
                 for piece in self._worked(each for batch in batches for each in pieces(batch)):
@@ -347,7 +347,7 @@ def _rights(context: Any) -> Rights:
 
 @contextlib.contextmanager
 def _telling(context: Any) -> Iterator[None]:
-    """What goes wrong in here is told to the caller in one line, and in the log where it is our trouble."""
+    """Report errors to the caller in one line; log those that are not the caller's fault."""
     try:
         yield
     except GaplessError as error:

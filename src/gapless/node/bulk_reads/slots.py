@@ -127,7 +127,7 @@ class Reads:
                 self.end(self._abandoned.get_nowait())
 
     def look(self, now: float) -> None:
-        """Cut off who is idle, and hang up on who still is after as long again."""
+        """Stop idle reads, and close their connections if they stay idle for as long again."""
         self._end_abandoned()
         gone: set[str] = set()
         with self._lock:

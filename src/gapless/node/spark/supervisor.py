@@ -139,7 +139,7 @@ class _Demand:
             self._wait_for_missing(self._views.definitions)
 
     def statuses(self) -> list[Status]:
-        """What those who wait for a view are to hear; said once."""
+        """The failures to report to those waiting for a view; each once."""
         waiting, self.waiting = self.waiting, set()
         self.is_waiting.clear()
         message = f"{NOT_INSTALLED} {self._missing}"
