@@ -28,9 +28,7 @@ from benchmarks.machine import raise_limits
 from benchmarks.report import percentile
 from gapless.client.options import DEFAULTS
 from gapless.model.ids import PubendId, TopicId
-from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, FIRST_ACK_SHARE_MIN
-from gapless.wire.client_codec import NodeDecoder, encode_client
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     ColumnsDelivery,
     Confirmed,
@@ -39,6 +37,8 @@ from gapless.wire.client_messages import (
     RequestRefused,
     Subscribe,
 )
+from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, FIRST_ACK_SHARE_MIN
+from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.frames import FROM_DIALED_NODE, HEADER_BYTES, FrameReader, Kind
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, Refuse, Role, decode_link, encode_link
 

@@ -55,7 +55,8 @@ CORE_THIRD_PARTY: dict[str, frozenset[str]] = {
     # Rows that travel as bytes are read where they are kept.
     "model": frozenset({"msgspec", "numpy", "pyarrow"}),
     "content": frozenset({"lxml", "numpy", "pyarrow", "sqlglot"}),
-    "protocol": frozenset({"numpy", "pyarrow"}),
+    # Messages of client sessions are defined once, as they travel.
+    "protocol": frozenset({"msgspec", "numpy", "pyarrow"}),
     "views": frozenset({"numpy", "pyarrow", "sqlglot"}),
     "wire": frozenset({"msgspec", "numpy", "pyarrow"}),
 }
@@ -87,31 +88,6 @@ IMPURE = frozenset(
 
 CLOCK_METHODS = frozenset({"now", "today", "utcnow"})
 
-#: Public classes that still share their name. Rename one of them, and take the name out; never add one.
-#: Those of `client/sync.py` are twins on purpose: the same API without an event loop.
-NAMES_SHARED: dict[str, frozenset[str]] = {
-    "Batch": frozenset({"client/events.py", "client/sync.py"}),
-    "Client": frozenset({"client/connection.py", "client/sync.py", "sim/workload.py"}),
-    "Desk": frozenset({"node/worker.py", "sim/subscribers.py"}),
-    "Event": frozenset({"client/events.py", "client/sync.py", "protocol/sessions/messages.py"}),
-    "Flushed": frozenset({"sim/disk.py", "store/contract.py"}),
-    "Hold": frozenset({"client/hold.py", "client/sync.py"}),
-    "Link": frozenset({"client/link.py", "sim/network.py"}),
-    "Links": frozenset({"node/links.py", "protocol/links.py"}),
-    "Log": frozenset({"sim/disk.py", "store/log.py"}),
-    "Node": frozenset({"node/node.py", "sim/nodes.py"}),
-    "Publication": frozenset({"client/receipts.py", "client/sync.py"}),
-    "Publisher": frozenset({"client/publisher.py", "client/sync.py", "sim/workload.py"}),
-    "Publishing": frozenset({"client/session.py", "node/publishing.py"}),
-    "Receipt": frozenset({"client/receipts.py", "protocol/sessions/messages.py"}),
-    "Session": frozenset({"client/session.py", "node/sessions.py"}),
-    "Subscription": frozenset({"client/subscription.py", "client/sync.py"}),
-    "Telling": frozenset({"node/telling.py", "protocol/ostream.py"}),
-    "View": frozenset({"client/sync_view.py", "client/view.py"}),
-}
-
-#: Files that still touch the private attributes of an object of another file. Never add one.
-REACHES_INTO_OTHERS = frozenset({"node/inquiry.py", "protocol/figures.py", "protocol/inquiry.py"})
 #: Names of libraries that look private and are their only way.
 LIBRARY_NAMES = frozenset(
     {"_1", "_Element", "_exit", "_get_j_spark_session_class", "_jdf", "_jsparkSession", "_jvm"}
@@ -288,14 +264,8 @@ def test_a_class_name_is_used_once() -> None:
     wrong = [
         f"class {name} is in {', '.join(sorted(files))}: rename all but one"
         for name, files in sorted(shared_class_names().items())
-        if not files <= NAMES_SHARED.get(name, frozenset())
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_shared_class_names_are_listed_only_while_they_are_shared() -> None:
-    gone = sorted(NAMES_SHARED.keys() - shared_class_names().keys())
-    assert not gone, f"no longer shared, so take them out of NAMES_SHARED: {', '.join(gone)}"
 
 
 def names_of_its_own(tree: ast.Module) -> set[str]:
@@ -328,23 +298,9 @@ def private_reaches(path: Path) -> list[str]:
     ]
 
 
-def test_nobody_touches_the_private_attributes_of_others() -> None:
-    wrong = [
-        reach
-        for path in python_files()
-        if path.relative_to(SOURCE).as_posix() not in REACHES_INTO_OTHERS
-        for reach in private_reaches(path)
-    ]
+def test_private_attributes_are_used_only_in_their_own_file() -> None:
+    wrong = [reach for path in python_files() for reach in private_reaches(path)]
     assert not wrong, "\n".join(wrong)
-
-
-def test_files_that_reach_into_others_are_listed_only_while_they_do() -> None:
-    clean = [
-        name
-        for name in sorted(REACHES_INTO_OTHERS)
-        if not (SOURCE / name).is_file() or not private_reaches(SOURCE / name)
-    ]
-    assert not clean, f"clean by now, so take them out of REACHES_INTO_OTHERS: {', '.join(clean)}"
 
 
 def test_files_are_short() -> None:

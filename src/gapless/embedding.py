@@ -7,7 +7,7 @@ async with gapless.embedded("data") as client:
 ```
 
 It is the very node that `gapless up` starts, in all roles, on the event loop of the program. The client
-speaks with it over the loopback interface, at a port that nobody knows, with a token that nobody else has:
+speaks with it over the loopback interface, at a random port, with a token that no other program has:
 whatever works here works with a network of many nodes. The folder is that of `gapless up --data`, so the
 same data may be served to others later. One process at a time can have it open. Spark is started when the
 first view is created, as `gapless up` does.
@@ -44,7 +44,7 @@ def embedded(
 ) -> EmbeddedClient:
     """A client of a node inside this process that keeps its data in `path`; use it with `async with`.
 
-    Without a path everything is kept in memory, and is gone in the end. Spark is started, as a process of its
+    Without a path everything is kept in memory, and is lost at the end. Spark is started, as a process of its
     own, while there are views; with `spark=False` somebody else has to compute them.
 
     >>> async def story() -> str:
@@ -102,7 +102,7 @@ class EmbeddedClient(Client):
             await super().__aexit__(kind, error, trace)
 
     async def _watched(self, node: Node) -> None:
-        """A node that cannot trust its disk any more stops; whoever waits for it must hear of it."""
+        """A node that can no longer trust its disk stops; those waiting for it must be told."""
         try:
             await node.run()
         except StoreError as error:

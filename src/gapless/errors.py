@@ -142,7 +142,7 @@ class SupersededError(StoreError):
     """Others have seen more of this broker than its folder has: that is empty, or an older copy.
 
     The host starts the broker again, in a life above `incarnation`. If `older_copy` names a pubend, others
-    have seen more of its log than there is: the log begins anew, at the tick `began`, under another id.
+    have seen more of its log than there is: a new log begins, at the tick `began`, under another id.
     """
 
     def __init__(
@@ -180,3 +180,10 @@ def no_topic(topic: str, known: Iterable[str]) -> UsageError:
     "E141 there is no topic 'trade': there is quotes, trades"
     """
     return UsageError("E141", f"there is no topic '{topic}': there is {', '.join(sorted(known)) or 'none'}")
+
+
+def no_pubend(pubend: str, topic: str, known: Iterable[str]) -> UsageError:
+    """The error for a pubend that the topic does not have."""
+    return UsageError(
+        "E143", f"topic '{topic}' has no pubend '{pubend}': it has {', '.join(sorted(known)) or 'none'}"
+    )

@@ -104,7 +104,7 @@ class Fleet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After a failure, or Ctrl-C, nobody waits for disks.
+        # After a failure, or Ctrl-C, do not wait for disks.
         await self._end(signal.SIGTERM if kind is None else signal.SIGKILL)
 
     async def start(self, name: str) -> None:
@@ -132,8 +132,8 @@ class Fleet:
             line = await asyncio.wait_for(node.stdout.readline(), START_SECONDS_MAX)
         if not line:
             await self.kill(name)
-            told = self.log(name).read_text(encoding="utf-8", errors="replace").strip()
-            reason = told.splitlines()[-1] if told else f"see {self.log(name)}"
+            output = self.log(name).read_text(encoding="utf-8", errors="replace").strip()
+            reason = output.splitlines()[-1] if output else f"see {self.log(name)}"
             raise UsageError("E186", f"the node {name} did not start: {reason}", retry=True)
         assert json.loads(line)["broker"] == name, f"{name} said {line!r}"
 
@@ -224,7 +224,7 @@ def _main(parent: int, arguments: Sequence[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It died before it was asked for; nobody would ever end this process.
+        # The parent died before that: nothing would ever end this process.
         os._exit(1)
     from gapless.cli.main import program  # noqa: PLC0415  # the commands themselves import this module
 

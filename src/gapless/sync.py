@@ -14,7 +14,14 @@ from __future__ import annotations
 from os import PathLike
 
 from gapless.client.options import DEFAULTS, Options
-from gapless.client.sync import Batch, Client, Event, Publication, Publisher, Subscription, View, connect
+from gapless.client.sync import SyncBatch as Batch
+from gapless.client.sync import SyncClient as Client
+from gapless.client.sync import SyncEvent as Event
+from gapless.client.sync import SyncPublication as Publication
+from gapless.client.sync import SyncPublisher as Publisher
+from gapless.client.sync import SyncSubscription as Subscription
+from gapless.client.sync import connect
+from gapless.client.sync_view import SyncView as View
 from gapless.embedding import embedded as _embedded
 
 __all__ = [

@@ -33,7 +33,7 @@ from tests.chaos.wishes import decode, some_row, text_of
 OPTIONS = Options(
     connect_timeout_s=60.0, dial_timeout_s=1.0, backoff_max_s=0.25, ping_s=1.0, close_timeout_s=20.0
 )
-#: A publisher waits when so many of its events have no receipt.
+#: A publisher waits when this many of its events have no receipt.
 OUTSTANDING_MAX = 400
 
 

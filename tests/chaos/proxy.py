@@ -1,7 +1,7 @@
 """What can go wrong on a cable? A TCP proxy between two brokers, or between a client and a broker.
 
 A gate forwards what comes to it until it is told to do worse: cut every connection, refuse new ones, swallow
-everything without closing anything (a pulled cable), delay, or let only so many bytes through per second.
+everything without closing anything (a pulled cable), delay, or limit the bytes per second.
 Everything else (loss, repetition, reordering inside a connection) cannot happen to TCP.
 """
 

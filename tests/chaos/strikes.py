@@ -14,7 +14,7 @@ from tests.chaos.proxy import Gate
 from tests.chaos.stage import EDGES, KILLED, REPOSITORIES, ROUTERS, SMALL, Stage
 from tests.chaos.wishes import encode, some_condition
 
-#: After every so many faults, a subscriber wants something else.
+#: After this many faults, a subscriber changes its filter.
 CHANGE_EVERY = 3
 
 

@@ -139,7 +139,7 @@ def test_total_order_is_more_than_the_order_of_each_pubend(tmp_path: Path) -> No
     assert {subject for _, subject in found(judged(lines, tmp_path))} == {"total"}
 
 
-def test_what_nobody_wanted_is_found(tmp_path: Path) -> None:
+def test_unwanted_deliveries_are_reported(tmp_path: Path) -> None:
     lines = recorded()
     at = next(
         at

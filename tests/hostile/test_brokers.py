@@ -109,7 +109,7 @@ def link_ups(victim: Victim) -> int:
     return int(link["ups"])
 
 
-def test_nobody_displaces_a_link_without_the_proof(edge: Victim) -> None:
+def test_a_link_cannot_be_displaced_without_the_proof(edge: Victim) -> None:
     link, overheard = linked(edge)
     with link:
         # No part in the challenge; a guess; what the real one showed; what the node itself showed.

@@ -47,7 +47,7 @@ def open_files(victim: Victim) -> int:
     return len(list(Path(f"/proc/{victim.process.pid}/fd").iterdir()))
 
 
-def test_more_silent_connections_than_descriptors_hurt_nobody(tmp_path: Path) -> None:
+def test_more_silent_connections_than_descriptors_do_not_stop_service(tmp_path: Path) -> None:
     with Victim(tmp_path, prefix=LIMITED) as victim, victim.dial("r") as reader, victim.dial("w") as writer:
         reader.send(frame("SUBSCRIBE", [1, "mine", "", None, "publisher", "now", "guaranteed", 2**40]))
         reader.hear_kind("CONFIRMED")
@@ -69,7 +69,7 @@ def test_more_silent_connections_than_descriptors_hurt_nobody(tmp_path: Path) ->
         assert victim.stop() == 0
 
 
-def test_silent_bulk_read_connections_are_closed_too(tmp_path: Path) -> None:
+def test_silent_bulk_read_connections_are_closed(tmp_path: Path) -> None:
     with Victim(tmp_path, prefix=LIMITED) as victim, victim.dial("w") as writer:
         writer.send(frame("LIST_TOPICS", [1, True]))
         port = int(writer.hear_kind("TOPICS").head[5].rpartition(":")[2])
@@ -116,7 +116,7 @@ def _fingerprint(victim: Victim) -> str:
     return network_fingerprint(load_network(victim.file.read_text(), "network.toml").network)
 
 
-def test_connections_that_never_finish_tls_are_closed_too(tmp_path: Path) -> None:
+def test_connections_that_never_finish_tls_are_closed(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("n1")
     tls = '[tls]\ncertificate = "{broker}.pem"\nkey = "{broker}.key"\nauthority = "ca.pem"\n'

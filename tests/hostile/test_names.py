@@ -164,7 +164,7 @@ def test_a_hold_cannot_release_the_future(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["publisher", "total"])
-def test_invalid_starts_harm_nobody_else(order: str, tmp_path: Path) -> None:
+def test_invalid_starts_do_not_affect_other_clients(order: str, tmp_path: Path) -> None:
     with Victim(tmp_path) as victim, victim.dial("reader") as reader, victim.dial() as mallory:
         reader.send(subscribe(1, "mine", "", None, order, "now", "guaranteed", None))
         confirmed(reader)

@@ -72,7 +72,7 @@ def test_a_previous_number_that_is_not_lower_ends_the_connection(tmp_path: Path)
         assert ann.hear_kind("REFUSE").head["code"] == "E215"
 
 
-def test_publishing_under_somebody_elses_identity_changes_nothing(tmp_path: Path) -> None:
+def test_publishing_under_a_foreign_identity_changes_nothing(tmp_path: Path) -> None:
     with Victim(tmp_path, TWO_TOPICS + FOREVER + TOKENS) as victim:
         for start in (0, 1):
             with victim.dial(token="owner's") as owner, victim.dial(token="thief's") as thief:

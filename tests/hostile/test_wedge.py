@@ -14,7 +14,7 @@ import pytest
 from gapless.errors import UsageError
 from gapless.node.guard import Guard
 from gapless.node.node import Node
-from gapless.node.worker import Desk, Worker
+from gapless.node.worker import Worker, WorkThread
 from gapless.wire import client_codec
 from tests.hostile.raw import PATIENCE_SECONDS, publish_rows
 from tests.hostile.victim import COLUMNS, TWO_TOPICS, Victim
@@ -86,8 +86,9 @@ def test_a_flush_that_fails_in_an_unknown_way_stops_the_node(error: str, tmp_pat
     "rig",
     [
         (
-            "from gapless.node.links import Links\nasync def watch(self): raise ValueError('rigged')\n"
-            "Links._watch = watch"
+            "from gapless.node.links import BrokerConnections\n"
+            "async def watch(self): raise ValueError('rigged')\n"
+            "BrokerConnections._watch = watch"
         ),
         (
             "from gapless.node.storage import Storage\nticks = []\n"
@@ -146,7 +147,7 @@ def test_a_stuck_thread_is_reported_until_it_recovers() -> None:
     async def story() -> None:
         go, began = threading.Event(), threading.Event()
         done = asyncio.Event()
-        worker, desk = Worker("one", patience_s=0), Desk("two", patience_s=0)
+        worker, desk = Worker("one", patience_s=0), WorkThread("two", patience_s=0)
 
         def work() -> None:
             began.set()

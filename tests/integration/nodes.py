@@ -16,19 +16,19 @@ from gapless.node.config import NodeConfig
 from gapless.node.connection import Connection
 from gapless.node.node import Node
 from gapless.protocol.network import Network
-from gapless.wire.address import Address
-from gapless.wire.client_codec import NodeDecoder, encode_client
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     ClientMessage,
     ColumnsDelivery,
     Confirmed,
     NodeMessage,
     Publish,
-    Receipt,
+    PublishReceipt,
     RowsDelivery,
     Subscribe,
 )
+from gapless.wire.address import Address
+from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.codec import schema_fingerprint
 from gapless.wire.frames import FROM_DIALED_NODE, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, LinkMessage, Role, Welcome, decode_link, encode_link
@@ -179,9 +179,9 @@ class WireClient:
             )
         )
 
-    async def receipt(self) -> Receipt:
+    async def receipt(self) -> PublishReceipt:
         heard = await self.hear()
-        assert isinstance(heard, Receipt), heard
+        assert isinstance(heard, PublishReceipt), heard
         return heard
 
     async def prices(self, count: int, *, acknowledge: bool = True) -> list[float]:

@@ -12,7 +12,7 @@ from gapless.errors import ContentError
 from gapless.fleet import Fleet
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
-from gapless.wire.client_messages import ChangeFilter, Confirmed, RequestRefused, RowsDelivery
+from gapless.protocol.sessions.messages import ChangeFilter, Confirmed, RequestRefused, RowsDelivery
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
 from tests.integration.test_named import TWO_PUBENDS, client_of
 
@@ -182,7 +182,7 @@ def test_too_many_changes_at_once_are_refused_for_the_time_being(tmp_path: Path)
         async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as wire:
             confirmed = await wire.subscribe("price < 5")
             wire.publish([1.0])
-            assert {type(await wire.hear()).__name__ for _ in range(2)} == {"Receipt", "RowsDelivery"}
+            assert {type(await wire.hear()).__name__ for _ in range(2)} == {"PublishReceipt", "RowsDelivery"}
             for at in range(7):
                 where = f"price = {at}"
                 wire.say(ChangeFilter(request=10 + at, subscription=confirmed.subscription, where=where))

@@ -11,9 +11,9 @@ from gapless.client import Client, Options, connect
 from gapless.client.publisher import Publisher
 from gapless.client.rows import PIECE_ROWS_MAX
 from gapless.errors import ContentError, LinkError, SchemaError, UsageError
+from gapless.model.bounds import ROWS_MAX
 from gapless.protocol.sessions.edge_publishing import TOGETHER_ROWS_MAX
-from gapless.wire.client_messages import Receipt
-from gapless.wire.codec import ROWS_MAX
+from gapless.protocol.sessions.messages import PublishReceipt
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, Cluster
 
 #: More than a node stores together, and more than the client sends in a frame.
@@ -78,7 +78,7 @@ def test_a_batch_with_several_receipts_is_in_order_and_one_result_for_its_publis
     heard: list[tuple[int, int]] = []
     settle = Publisher.receipt
 
-    def receipt(publisher: Publisher, message: Receipt) -> None:
+    def receipt(publisher: Publisher, message: PublishReceipt) -> None:
         heard.append((message.first_catenation, message.last_catenation))
         settle(publisher, message)
 

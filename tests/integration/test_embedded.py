@@ -75,7 +75,7 @@ def test_a_folder_is_open_in_one_process_at_a_time(tmp_path: Path) -> None:
     run(story())
 
 
-def test_nobody_else_gets_in() -> None:
+def test_other_programs_cannot_connect_to_an_embedded_node() -> None:
     async def story() -> None:
         async with gapless.embedded() as client:
             address = (await client.status())["listens"]
@@ -87,7 +87,7 @@ def test_nobody_else_gets_in() -> None:
     run(story())
 
 
-def test_a_synchronous_program_has_a_node_too(tmp_path: Path) -> None:
+def test_a_synchronous_program_can_embed_a_node(tmp_path: Path) -> None:
     with gapless.sync.embedded(tmp_path) as client:
         client.create_topic("trades", TRADES)
         with client.subscribe("trades") as trades:

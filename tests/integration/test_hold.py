@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gapless.client import Client, connect
-from gapless.client.sync import Hold
+from gapless.client.sync import SyncHold
 from gapless.client.sync import connect as connect_sync
 from gapless.errors import UsageError
 from gapless.node.node import Node
@@ -119,7 +119,7 @@ def test_a_hold_survives_its_client_and_a_restart(tmp_path: Path) -> None:
 
 def test_a_name_is_held_by_one_client(tmp_path: Path) -> None:
     def hold_twice(address: str) -> None:
-        def acknowledge_until_refused(hold: Hold) -> None:
+        def acknowledge_until_refused(hold: SyncHold) -> None:
             while True:
                 hold.acknowledge({"trades-1": 1})
 

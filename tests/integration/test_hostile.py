@@ -89,7 +89,7 @@ async def answer(node: Node, *parts: bytes, pause: float = 0.0) -> list[str]:
         ((), "E218"),
     ],
 )
-def test_a_hostile_peer_is_cut_off_and_nobody_else_notices(
+def test_a_hostile_peer_is_cut_off_and_others_are_served(
     parts: tuple[bytes, ...], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door_module, "HELLO_SECONDS_MAX", 0.3)

@@ -154,7 +154,9 @@ def test_anything_but_a_short_get_is_refused(request_text: str, status: int, tmp
     run(story())
 
 
-def test_who_asks_too_slowly_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_its_request_too_slowly_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_module, "REQUEST_SECONDS_MAX", 0.2)
 
     async def story() -> None:

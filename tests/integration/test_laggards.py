@@ -6,7 +6,7 @@ import pytest
 
 from gapless.client import Event, connect
 from gapless.model.ids import BrokerId
-from gapless.wire.client_messages import Done, Unsubscribe
+from gapless.protocol.sessions.messages import Done, Unsubscribe
 from tests.integration.files import LOOPS, Loop, run, running
 from tests.integration.nodes import ONE_NODE, Cluster
 

@@ -15,7 +15,7 @@ from gapless.node.config import NodeConfig
 from gapless.node.node import Node
 from gapless.protocol.network import Network
 from gapless.protocol.sessions import subscribing
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     ChangeFilter,
     Confirmed,
@@ -27,7 +27,7 @@ from gapless.wire.client_messages import (
     Topics,
     Unsubscribe,
 )
-from gapless.wire.client_messages import Subscribe as SubscribeMessage
+from gapless.protocol.sessions.messages import Subscribe as SubscribeMessage
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, TOPIC, Cluster, WireClient
 
 TWO_PUBENDS = """
@@ -429,7 +429,7 @@ def reach_and_position(cluster: Cluster, name: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("mode", ["guaranteed", "holding"])
-def test_nobody_resumes_or_acknowledges_beyond_what_can_have_been_read(tmp_path: Path, mode: str) -> None:
+def test_positions_beyond_what_can_have_been_read_are_refused(tmp_path: Path, mode: str) -> None:
     far = {PubendId("trades-1"): 2**60}
 
     async def story() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gapless.wire.client_messages import RequestRefused, Subscribe
+from gapless.protocol.sessions.messages import RequestRefused, Subscribe
 from gapless.wire.frames import MAGIC
 from gapless.wire.handshake import Refuse
 from tests.integration.nodes import FIVE_NODES, ONE_NODE, PATIENCE_SECONDS, TOPIC, Cluster
@@ -75,7 +75,7 @@ def test_a_router_may_stop_and_come_back_while_events_flow(tmp_path: Path) -> No
     run(story())
 
 
-def test_a_subscriber_that_acknowledges_nothing_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_subscriber_that_acknowledges_nothing_delays_no_other(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             Cluster.running(ONE_NODE, tmp_path) as cluster,
@@ -103,7 +103,7 @@ def test_a_subscriber_that_acknowledges_nothing_holds_nobody_up(tmp_path: Path) 
         MAGIC + b"\x01\x01" + b"\xff\xff\xff\xff" * 3,
     ],
 )
-def test_garbage_is_cut_off_and_nobody_else_notices(garbage: bytes, tmp_path: Path) -> None:
+def test_a_peer_that_sends_garbage_is_cut_off_and_others_are_served(garbage: bytes, tmp_path: Path) -> None:
     async def story() -> None:
         async with Cluster.running(ONE_NODE, tmp_path) as cluster, cluster.client("n1") as client:
             await client.subscribe()
@@ -169,7 +169,7 @@ def test_a_broker_of_another_network_is_refused(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_port_that_is_taken_is_said_to_be_taken(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     from gapless.errors import UsageError
 
     async def story() -> None:

@@ -8,7 +8,7 @@ import pytest
 from gapless.client import connect
 from gapless.errors import UsageError
 from gapless.node.connection import ANSWERS_BYTES_MAX
-from gapless.wire.client_messages import Receipt, RequestRefused, Unsubscribe
+from gapless.protocol.sessions.messages import PublishReceipt, RequestRefused, Unsubscribe
 from gapless.wire.handshake import Ping, Pong, encode_link
 from tests.hostile.raw import frame, hello
 from tests.integration.authority import Authority
@@ -69,7 +69,7 @@ def test_pongs_receipts_and_refusals_count_as_answers_and_deliveries_do_not(tmp_
             pong = await answered()
             assert pong > 0
             client.publish([1.0])
-            assert isinstance(await client.hear(), Receipt)
+            assert isinstance(await client.hear(), PublishReceipt)
             receipt = connection._answers_after - pong
             assert receipt > 0
             await client.subscribe(start="earliest")

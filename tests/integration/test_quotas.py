@@ -13,7 +13,7 @@ from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.node import principals, sessions
 from gapless.node.security import token_hash
-from gapless.wire.client_messages import ListTopics, RequestRefused, Topics
+from gapless.protocol.sessions.messages import ListTopics, RequestRefused, Topics
 from tests.integration.files import run, running, until
 from tests.integration.nodes import ONE_NODE, Cluster
 
@@ -151,7 +151,7 @@ def test_a_name_that_comes_back_with_a_longer_condition_stays_within_the_quota(t
     run(story())
 
 
-def test_a_name_is_adopted_only_within_the_quotas_of_whoever_adopts_it(tmp_path: Path) -> None:
+def test_an_adopted_name_counts_against_the_quotas_of_its_new_owner(tmp_path: Path) -> None:
     tokens = f"""
 principal_names_max = 1
 [tokens]

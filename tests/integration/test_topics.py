@@ -12,9 +12,9 @@ from gapless.client import Client, connect
 from gapless.errors import GaplessError, SchemaError, StoreError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node.catalog import META_KEY
+from gapless.protocol.sessions.messages import PublishRefused
 from gapless.store.log import Log
 from gapless.store.recovery import RecoveryDatabase
-from gapless.wire.client_messages import PublishRefused
 from tests.integration.nodes import FIVE_NODES, PATIENCE_SECONDS, Cluster
 
 EMPTY_NODE = """
@@ -171,7 +171,7 @@ def created_apart(folder: Path, columns: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("order", ["publisher", "total"])
-def test_who_has_subscribed_gets_a_second_pubend_too(tmp_path: Path, order: str) -> None:
+def test_existing_subscriptions_get_the_events_of_a_second_pubend(tmp_path: Path, order: str) -> None:
     async def story() -> None:
         async with Cluster.running(TWO_REPOSITORIES, tmp_path) as cluster:
             await cluster.stop("q1")

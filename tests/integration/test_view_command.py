@@ -123,7 +123,7 @@ def test_an_error_is_one_line_and_status_2(
     assert "Traceback" not in done.err
 
 
-def test_a_view_that_nobody_computes_is_not_waited_for_without_end(
+def test_waiting_for_a_view_without_a_pipeline_times_out(
     gapless_view: Callable[..., Said], address: str
 ) -> None:
     done = gapless_view("create", "idle", STOCK, "--wait", "0.5", "--to", address)

@@ -8,8 +8,8 @@ import pytest
 
 from gapless.cli.nodes import Credentials
 from gapless.cli.reports import Place, Watch
-from gapless.cli.why.command import _asked, _everybody, parse_question
-from gapless.cli.why.story import Story, told
+from gapless.cli.why.command import _answers_of_all, _everybody, parse_question
+from gapless.cli.why.story import Story, explain_event
 from gapless.client import Client, Options, connect
 from gapless.errors import UsageError
 from gapless.model.ids import BrokerId
@@ -35,10 +35,10 @@ class Asker:
         async with Watch([Place(self.at("s1"))], Credentials()) as watch:
             places = await _everybody(watch, Credentials())
             assert sorted(places) == ["b1", "b2", "p1", "s1", "s2"], "every broker is found from one of them"
-            answers = await _asked(watch, places, question)
+            answers = await _answers_of_all(watch, places, question)
             edge = next(name for name, each in answers.items() if each is not None and each["subscription"])
             topics = await (await watch.client(places[edge])).topics()
-            return told(question, answers, topics["trades"].schema, edge)
+            return explain_event(question, answers, topics["trades"].schema, edge)
 
     async def until(self, verdict: str, *question: Any) -> Story:
         """The story once it has that verdict: acknowledgements are on their way for a while."""
@@ -114,9 +114,9 @@ def test_an_event_that_cannot_come_is_followed_to_where_it_waits(tmp_path: Path)
                 question = parse_question(f"{PUBEND}:{receipt.tick}", "client reader#1")
                 places = [Place(asker.at(each), each) for each in cluster.addresses]
                 async with Watch(places, Credentials()) as watch:
-                    answers = await _asked(watch, await _everybody(watch, Credentials()), question)
+                    answers = await _answers_of_all(watch, await _everybody(watch, Credentials()), question)
                     topics = await reader.topics()
-                found = told(question, answers, topics["trades"].schema, "s1")
+                found = explain_event(question, answers, topics["trades"].schema, "s1")
                 assert found.verdict == "waiting"
                 assert "no link from cell p to cell b" in found.sentence, found
                 assert ("b1", "does not answer") in found.evidence

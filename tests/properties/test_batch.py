@@ -115,7 +115,7 @@ def test_ticks_at_the_ends_of_time_are_cut_exactly() -> None:
     assert batch.last + 1 == TICK_MAX
 
 
-def test_nobody_can_write_into_a_column() -> None:
+def test_columns_are_read_only() -> None:
     batch = batch_of([(1, (None, "a")), (2, (4, None))])
     for name in ("n", "text"):
         with pytest.raises(ValueError, match="read-only"):

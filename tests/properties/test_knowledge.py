@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from gapless.model.knowledge import Curiosity, Knowledge
+from tests.properties.lattices import Curiosity, Knowledge
 
 Q, D, F = Knowledge.UNKNOWN, Knowledge.DATA, Knowledge.FINAL
 DELIVERED, S, E = Knowledge.DELIVERED, Knowledge.SILENCE, Knowledge.ERROR

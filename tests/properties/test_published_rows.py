@@ -15,8 +15,8 @@ from gapless.errors import PeerError, UsageError
 from gapless.model.ids import TopicId
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows
 from gapless.model.schema import Schema
+from gapless.protocol.sessions.messages import Publish
 from gapless.wire.client_codec import ClientDecoder
-from gapless.wire.client_messages import Publish
 from gapless.wire.codec import schema_fingerprint
 from gapless.wire.frames import Frame, Kind
 from gapless.wire.rows import RowFormat

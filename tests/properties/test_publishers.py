@@ -20,8 +20,8 @@ from gapless.node.security import EVERYTHING, Rights
 from gapless.protocol.effects import AcceptPublish, RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.sessions.identities import PublisherIdentities
+from gapless.protocol.sessions.messages import NodeMessage, Publish, PublishReceipt, PublishRefused
 from gapless.protocol.sessions.publishers import HOLES_MAX, Publishers
-from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused, Receipt
 
 TOPIC, PUBEND = TopicId("t"), PubendId("t")
 NETWORK = sole_network({TOPIC: {"publisher": "string", "number": "int"}})
@@ -122,7 +122,7 @@ class Bench:
         stored = set(self.disk.rows)
         for teller, message in self.asked:
             for heard in teller.heard:
-                if isinstance(heard, Receipt):
+                if isinstance(heard, PublishReceipt):
                     for number in range(heard.first_catenation, heard.last_catenation + 1):
                         assert (message.publisher, number) in stored, f"{heard} is false"
         twice = [row for row, times in Counter(self.disk.rows).items() if times > 1]
@@ -136,7 +136,7 @@ class Bench:
             answered = {
                 number
                 for heard in teller.heard
-                if isinstance(heard, Receipt | PublishRefused)
+                if isinstance(heard, PublishReceipt | PublishRefused)
                 for number in range(heard.first_catenation, heard.last_catenation + 1)
             }
             assert answered == set(range(first, first + message.rows.num_rows)), (message, teller.heard)

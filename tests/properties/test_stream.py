@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import ALWAYS, Epochs
-from gapless.model.knowledge import Knowledge
 from gapless.model.stream import KnowledgeStream, Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN
+from tests.properties.lattices import Knowledge
 from tests.properties.strategies import DOMAIN, EDGES, inside, spans, stamps, ticks
 
 Rows = dict[int, str]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gapless.errors import PeerError
 from gapless.model.ids import PubendId
+from gapless.protocol.sessions.messages import ColumnsDelivery, Confirmed, Publish, RowsDelivery
 from gapless.wire.broker_codec import BrokerEncoder
 from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
-from gapless.wire.client_messages import ColumnsDelivery, Confirmed, Publish, RowsDelivery
 from gapless.wire.codec import schema_fingerprint
 from gapless.wire.delivery import SharedColumns, SharedRows
 from gapless.wire.frames import Frame, FrameReader, Kind, Part, encode_frame

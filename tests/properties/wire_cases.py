@@ -15,7 +15,7 @@ from gapless.model.epochs import EPOCH_ALL, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.schema import Schema
-from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange
+from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray, TickRange
 from gapless.protocol.creations import Creation
 from gapless.protocol.events import Order
 from gapless.protocol.messages import (
@@ -32,8 +32,7 @@ from gapless.protocol.messages import (
     StartRequestMessage,
     TopicsMessage,
 )
-from gapless.wire.broker_codec import BrokerDecoder
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     AskStatus,
     ChangeFilter,
@@ -44,16 +43,16 @@ from gapless.wire.client_messages import (
     Horizon,
     ListTopics,
     Publish,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     ReleasePublisher,
     RequestRefused,
     StatusReport,
     Subscribe,
     Topics,
     Unsubscribe,
-    tick_runs,
 )
+from gapless.wire.broker_codec import BrokerDecoder
 from gapless.wire.codec import schema_fingerprint
 from gapless.wire.handshake import (
     NONCE_BYTES,
@@ -95,6 +94,17 @@ CONDITIONS = [
     "sent >= TIMESTAMP '2026-01-31 12:00:00' AND cost < 1.5 AND raw = X'0aff'",
     "FALSE",
 ]
+
+
+def tick_runs(ticks: TickArray) -> tuple[tuple[int, int], ...]:
+    """Ticks as the runs of a receipt."""
+    if not len(ticks):
+        return ()
+    cuts = np.flatnonzero(np.diff(ticks) != 1) + 1
+    starts = np.concatenate([[0], cuts])
+    counts = np.diff(np.concatenate([starts, [len(ticks)]]))
+    return tuple(zip(ticks[starts].tolist(), counts.tolist(), strict=True))
+
 
 decoder = BrokerDecoder(TOPICS, PUBENDS)
 
@@ -282,11 +292,11 @@ client_messages = st.one_of(
 
 
 @st.composite
-def receipts(draw: st.DrawFn) -> Receipt:
+def receipts(draw: st.DrawFn) -> PublishReceipt:
     named = sorted(draw(st.sets(ticks, min_size=1, max_size=9)))
     first = draw(st.integers(0, 2**61))
     runs = tick_runs(np.array(named, dtype=np.int64))
-    return Receipt(
+    return PublishReceipt(
         publisher=draw(names),
         first_catenation=first,
         last_catenation=first + len(named) - 1,

@@ -18,7 +18,7 @@ import pyarrow as pa
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICKS_PER_MS, Tick, TickRange
-from gapless.protocol.broker import Broker, Recovered
+from gapless.protocol.broker import Broker
 from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
@@ -57,6 +57,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.messages import Message, SidewaysMessage
 from gapless.protocol.network import Network
+from gapless.protocol.pubend import Recovered
 from gapless.protocol.trace import Entry, describe
 from tests.scenarios.ledger import Account, Ledger, Row
 

@@ -11,7 +11,6 @@ from gapless.content.evaluate import mask
 from gapless.content.rows import Rows
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId
-from gapless.protocol.broker import Memory, Recovered
 from gapless.protocol.effects import (
     AcceptPublish,
     AppendRecord,
@@ -34,6 +33,8 @@ from gapless.protocol.events import (
     UnsubscribeRequested,
 )
 from gapless.protocol.network import Network
+from gapless.protocol.pubend import Recovered
+from gapless.protocol.step import Memory
 
 
 @dataclass

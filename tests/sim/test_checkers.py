@@ -498,7 +498,7 @@ def test_a_change_decides_from_its_tick_on() -> None:
     assert checks.unfinished() is None
 
 
-def test_a_lost_log_that_everybody_was_told_of_is_owed_to_nobody() -> None:
+def test_a_lost_log_is_forgotten_once_all_subscribers_know_of_it() -> None:
     checks = good_history()
     log(checks, "x", (20, 1), (21, 1))
     take(checks, "plain", "x", 20)

@@ -6,15 +6,15 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId
 from gapless.model.ticks import TickRange
 from gapless.protocol.effects import BatchRecord, ReleaseRecord, ReserveRecord, StartRecord
-from gapless.sim.disk import Log
+from gapless.sim.disk import SimulatedLog
 
 
 def batch(*ticks: int) -> EventBatch:
     return EventBatch.of(ticks, {"id": list(ticks)})
 
 
-def flushed_log(*batches: EventBatch) -> Log:
-    log = Log()
+def flushed_log(*batches: EventBatch) -> SimulatedLog:
+    log = SimulatedLog()
     for token, each in enumerate(batches):
         log.append(token, BatchRecord(batch=each))
     assert log.begin_flush()
@@ -23,7 +23,7 @@ def flushed_log(*batches: EventBatch) -> Log:
 
 
 def test_a_flush_covers_what_was_appended_before_it_began() -> None:
-    log = Log()
+    log = SimulatedLog()
     log.append(1, BatchRecord(batch=batch(10)))
     assert log.begin_flush()
     log.append(2, BatchRecord(batch=batch(20)))
@@ -36,7 +36,7 @@ def test_a_flush_covers_what_was_appended_before_it_began() -> None:
 def test_a_full_disk_fails_the_end_of_a_group() -> None:
     written = set()
     for seed in range(20):
-        log = Log()
+        log = SimulatedLog()
         for token in (1, 2, 3):
             log.append(token, BatchRecord(batch=batch(10 * token)))
         log.begin_flush()
@@ -50,7 +50,7 @@ def test_a_full_disk_fails_the_end_of_a_group() -> None:
 
 
 def test_a_disk_that_refuses_a_kind_of_record_writes_what_comes_before_it() -> None:
-    log = Log()
+    log = SimulatedLog()
     records = [BatchRecord(batch=batch(10)), ReserveRecord(before=90), BatchRecord(batch=batch(20))]
     for token, record in enumerate(records, 1):
         log.append(token, record)

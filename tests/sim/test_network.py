@@ -4,13 +4,13 @@ from collections import Counter
 from random import Random
 
 from gapless.model.ids import BrokerId
-from gapless.sim.network import Link, Weather, ends
+from gapless.sim.network import SimulatedLink, Weather, ends
 
 A, B = BrokerId("a"), BrokerId("b")
 
 
 def arrivals(weather: Weather, count: int) -> tuple[list[int], Counter[str]]:
-    link, random, counts = Link(ends(B, A)), Random(7), Counter[str]()
+    link, random, counts = SimulatedLink(ends(B, A)), Random(7), Counter[str]()
     link.connect()
     return [at for now in range(count) for at in link.arrivals(B, now, weather, random, counts)], counts
 
@@ -30,7 +30,7 @@ def test_bad_weather_is_counted_by_its_name() -> None:
 
 
 def test_a_lost_connection_takes_what_it_held_with_it() -> None:
-    link = Link(ends(A, B))
+    link = SimulatedLink(ends(A, B))
     link.connect()
     generation = link.generation
     link.stalled = True

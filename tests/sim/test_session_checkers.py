@@ -110,7 +110,7 @@ def test_of_a_lost_log_a_subscriber_is_owed_nothing_but_the_gap() -> None:
     assert checks.unfinished() is None
 
 
-def test_a_name_that_is_lost_with_its_folder_begins_anew() -> None:
+def test_a_name_lost_with_its_folder_starts_over() -> None:
     checks = watched()
     checks.held("a", "s/1/1", is_named=True)
     checks.name_lost("a", is_gone=True)

@@ -23,12 +23,14 @@ Made = TypeVar("Made")
 class NodeThread:
     """One broker of a network file, which may be stopped and started."""
 
+    #: The node that was started last. It is made inside its event loop.
+    node: Node
+
     def __init__(self, text: str, folder: Path, name: str = "n1") -> None:
         address = free_addresses([BrokerId(name)])[BrokerId(name)]
         file = load_network(f'addresses = {{{name} = "{address}"}}\n{text}', "network.toml", folder)
         self.config = file.node(BrokerId(name), folder / "data" / name, "gapless test")
         self.address = f"gapless://{address}"
-        self.node = Node(self.config)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="node", daemon=True)
         self._thread.start()

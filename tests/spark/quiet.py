@@ -60,7 +60,7 @@ def quiet_pipeline(address: str, folder: Path) -> Iterator[Pipeline]:
         yield running
 
 
-def book_when(client: sync.Client, is_so: Callable[[HoldBook], bool]) -> HoldBook:
+def book_when(client: sync.SyncClient, is_so: Callable[[HoldBook], bool]) -> HoldBook:
     """What is written down of holds, as soon as it is so."""
     book = HoldBook()
     with client.subscribe(HOLDS_TOPIC, start="earliest") as rows:
@@ -74,7 +74,7 @@ def book_when(client: sync.Client, is_so: Callable[[HoldBook], bool]) -> HoldBoo
     return book
 
 
-def status_when(client: sync.Client, name: str, state: str) -> Status:
+def status_when(client: sync.SyncClient, name: str, state: str) -> Status:
     """What is said of a view as soon as it is in that state."""
     with client.subscribe(STATUS_TOPIC, start="earliest") as rows:
         for batch in rows.batches():

@@ -70,12 +70,12 @@ def pipeline(spark: SparkSession, address: str, folder: Path, **options: int) ->
         yield running
 
 
-def state_at(client: sync.Client, topic: str, as_of: AsOf) -> set[Row]:
+def state_at(client: sync.SyncClient, topic: str, as_of: AsOf) -> set[Row]:
     """What a view shows when it includes a horizon, as a set of rows; waits for it."""
     return next(states(client, topic, as_of))
 
 
-def states(client: sync.Client, topic: str, as_of: AsOf) -> Iterator[set[Row]]:
+def states(client: sync.SyncClient, topic: str, as_of: AsOf) -> Iterator[set[Row]]:
     """What a view shows at each marker from one that includes the horizon on."""
     shown: dict[str, Row] = {}
     with client.subscribe(topic, start="earliest") as rows:
@@ -91,7 +91,7 @@ def states(client: sync.Client, topic: str, as_of: AsOf) -> Iterator[set[Row]]:
                 shown[values[KEY]] = tuple(v for name, v in values.items() if name not in OWN_COLUMNS)
 
 
-def published(client: sync.Client, topic: str, rows: dict[str, list[Any]]) -> AsOf:
+def published(client: sync.SyncClient, topic: str, rows: dict[str, list[Any]]) -> AsOf:
     """Publish events; the horizon that includes them."""
     receipt = client.publish_batch(topic, rows)
     return {TopicId(topic): {pubend: int(ticks[-1]) + 1 for pubend, ticks in receipt.parts}}

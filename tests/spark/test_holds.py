@@ -43,7 +43,7 @@ def node(tmp_path: Path) -> Iterator[NodeThread]:
 
 
 @pytest.fixture
-def client(node: NodeThread) -> Iterator[sync.Client]:
+def client(node: NodeThread) -> Iterator[sync.SyncClient]:
     with sync.connect(node.address) as made:
         made.create_topic(HOLDS_TOPIC, HOLDS_COLUMNS, retention=HOLDS_RETENTION)
         yield made
@@ -63,13 +63,13 @@ def has_none(book: HoldBook) -> bool:
     return not book.at("n1")
 
 
-def begun(client: sync.Client, name: str = "stock") -> set[str]:
+def begun(client: sync.SyncClient, name: str = "stock") -> set[str]:
     """Wait until a view runs; what is written down by then."""
     status_when(client, name, RUNNING)
     return set(book_when(client, has_some).at("n1"))
 
 
-def test_a_dropped_view_holds_nothing(node: NodeThread, client: sync.Client, tmp_path: Path) -> None:
+def test_a_dropped_view_holds_nothing(node: NodeThread, client: sync.SyncClient, tmp_path: Path) -> None:
     client.create_view("stock", TOTAL)
     with quiet_pipeline(node.address, tmp_path / "checkpoints"):
         names = begun(client)
@@ -81,7 +81,7 @@ def test_a_dropped_view_holds_nothing(node: NodeThread, client: sync.Client, tmp
 
 
 def test_one_that_was_dropped_while_the_pipeline_was_away_holds_nothing_once_it_is_back(
-    node: NodeThread, client: sync.Client, tmp_path: Path
+    node: NodeThread, client: sync.SyncClient, tmp_path: Path
 ) -> None:
     client.create_view("stock", TOTAL)
     with quiet_pipeline(node.address, tmp_path / "checkpoints"):
@@ -98,7 +98,7 @@ def test_one_that_was_dropped_while_the_pipeline_was_away_holds_nothing_once_it_
 
 @pytest.mark.parametrize("code", ["E501", "E502"])
 def test_a_view_that_fails_keeps_its_hold_until_it_is_dropped(
-    node: NodeThread, client: sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+    node: NodeThread, client: sync.SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     monkeypatch.setattr(module, "PAUSE_SECONDS_MIN", 1_000)
     client.create_view("stock", TOTAL)
@@ -119,18 +119,18 @@ def test_a_view_that_fails_keeps_its_hold_until_it_is_dropped(
 
 
 def test_an_error_while_forgetting_is_not_the_end_of_it(
-    node: NodeThread, client: sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NodeThread, client: sync.SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FORGET_AGAIN_SECONDS", 0.0)
     errors: list[Exception] = [TimeoutError("no answer"), LinkError("E401", "the node is away")]
-    forget = sync.Client.forget_hold
+    forget = sync.SyncClient.forget_hold
 
-    def forget_later(self: sync.Client, topic: str, name: str, *, timeout_s: float) -> None:
+    def forget_later(self: sync.SyncClient, topic: str, name: str, *, timeout_s: float) -> None:
         if errors:
             raise errors.pop()
         forget(self, topic, name, timeout_s=timeout_s)
 
-    monkeypatch.setattr(sync.Client, "forget_hold", forget_later)
+    monkeypatch.setattr(sync.SyncClient, "forget_hold", forget_later)
     client.create_view("stock", TOTAL)
     with quiet_pipeline(node.address, tmp_path / "checkpoints"):
         begun(client)
@@ -146,7 +146,7 @@ def test_an_error_while_forgetting_is_not_the_end_of_it(
     ids=["died before it was made, or before it was crossed out", "died later", "of an earlier version"],
 )
 def test_what_a_process_has_left_is_found_by_the_next(
-    node: NodeThread, client: sync.Client, tmp_path: Path, *, is_written: bool, is_made: bool
+    node: NodeThread, client: sync.SyncClient, tmp_path: Path, *, is_written: bool, is_made: bool
 ) -> None:
     if is_written:
         client.publish_batch(HOLDS_TOPIC, hold_rows("n1", {STRAY: TopicId("sales")}, held=True))
@@ -165,7 +165,7 @@ def test_what_a_process_has_left_is_found_by_the_next(
 
 
 def test_names_at_other_edges_and_of_others_are_left_alone(
-    node: NodeThread, client: sync.Client, tmp_path: Path
+    node: NodeThread, client: sync.SyncClient, tmp_path: Path
 ) -> None:
     client.publish_batch(HOLDS_TOPIC, hold_rows("n2", {STRAY: TopicId("sales")}, held=True))
     client.publish_batch(HOLDS_TOPIC, hold_rows("n1", {"desk-3": TopicId("sales")}, held=True))
@@ -181,7 +181,7 @@ def test_names_at_other_edges_and_of_others_are_left_alone(
 
 
 def test_a_view_that_cannot_be_planned_keeps_whatever_may_be_its_own(
-    node: NodeThread, client: sync.Client, tmp_path: Path
+    node: NodeThread, client: sync.SyncClient, tmp_path: Path
 ) -> None:
     client.publish_batch(HOLDS_TOPIC, hold_rows("n1", {STRAY: TopicId("sales")}, held=True))
     client.create_view("stock", TOTAL)

@@ -56,7 +56,7 @@ def horizons(address: str, topic: str) -> int:
     return count
 
 
-def running_again(client: sync.Client, name: str, made: Pipeline) -> str:
+def running_again(client: sync.SyncClient, name: str, made: Pipeline) -> str:
     """Wait until a view has failed and runs again; what it said."""
     message = None
     with client.subscribe(STATUS_TOPIC, start="earliest") as rows:

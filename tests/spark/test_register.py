@@ -19,9 +19,7 @@ pubends.trades-1 = {topic = "trades", broker = "n1"}
 """
 
 
-def test_a_new_session_beside_one_that_knows_the_format_learns_it_too(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_every_new_session_learns_the_format(spark: SparkSession, tmp_path: Path) -> None:
     active = type(spark).getActiveSession()
     with NodeThread.running(NODE, tmp_path) as node:
         with sync.connect(node.address) as client:

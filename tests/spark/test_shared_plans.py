@@ -29,7 +29,7 @@ def plans(pipeline: Pipeline) -> dict[str, ViewPlan]:
     return {name: view.plan for name, view in pipeline.runner.graph.views.items()}
 
 
-def all_run(client: sync.Client, names: set[str], since: datetime) -> None:
+def all_run(client: sync.SyncClient, names: set[str], since: datetime) -> None:
     """Wait until it was said of these views since then that they run."""
     running: set[str] = set()
     with client.subscribe(STATUS_TOPIC, start="earliest") as rows:

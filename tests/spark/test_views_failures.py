@@ -11,7 +11,7 @@ from tests.spark.failures import kill_driver, kill_repository, kill_router, surv
 
 
 @pytest.mark.long
-def test_whoever_is_killed_the_views_are_right_and_nothing_is_published_twice(tmp_path: Path) -> None:
+def test_views_are_right_and_nothing_is_published_twice_after_any_kill(tmp_path: Path) -> None:
     told = asyncio.run(survive(tmp_path, [kill_router, kill_driver, kill_repository]))
     assert told["starts"] >= 2, "the driver was killed, and started again"
     assert told["states"] >= 20

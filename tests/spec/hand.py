@@ -18,7 +18,7 @@ from gapless.content.condition import EVERYTHING, Condition
 from gapless.model.batch import EventBatch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick, TickRange
-from gapless.protocol.broker import Broker, Recovered
+from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AppendRecord,
@@ -54,7 +54,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.messages import Message, Want
 from gapless.protocol.network import Network
-from gapless.protocol.pubend import Pubend
+from gapless.protocol.pubend import Pubend, Recovered
 
 M = TypeVar("M", bound=Message)
 E = TypeVar("E", bound=Effect)

@@ -50,7 +50,7 @@ def test_a_creation_is_written_down_before_it_is_used_or_told() -> None:
     assert not [e for e in hand.step("b", told) if isinstance(e, RememberTopics)]
 
 
-def test_news_reaches_everybody_and_survives_a_restart() -> None:
+def test_created_topics_reach_every_broker_and_survive_a_restart() -> None:
     """Clauses 12.2 and 12.4."""
     hand = Hand.started(network())
     hand.subscribe("alice")
@@ -170,7 +170,7 @@ def test_equal_creations_are_one_topic_with_two_pubends() -> None:
     assert sorted(pubend for pubend, _ in hand.events("late")) == ["bonds-b", "bonds-p"]
 
 
-def test_of_two_that_contradict_each_other_the_older_counts_in_the_end() -> None:
+def test_of_two_contradicting_creations_the_older_wins() -> None:
     """Clause 12.7."""
     hand = Hand.started(network())
     apart = lambda sender, to, message: isinstance(message, TopicsMessage) and {sender, to} == {"p", "b"}  # noqa: E731

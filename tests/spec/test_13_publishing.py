@@ -27,7 +27,7 @@ from gapless.protocol.sessions.client_publishing import (
 )
 from gapless.protocol.sessions.edge_publishing import EdgePublishing, PublishAnswer
 from gapless.protocol.sessions.identities import TEMPORARY_KEPT, PublisherIdentities
-from gapless.protocol.sessions.messages import Publish, PublishRefused, Receipt
+from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.protocol.sessions.publishers import HOLES_MAX, Publishers
 
 P, TOPIC = PubendId("p"), TopicId("t")
@@ -126,7 +126,7 @@ def short(answers: list[PublishAnswer[Peer]]) -> list[tuple[object, ...]]:
     """Each answer as its first and last number, and its ticks or its code."""
     return [
         (each.message.first_catenation, each.message.last_catenation)
-        + ((each.message.runs,) if isinstance(each.message, Receipt) else (each.message.code,))
+        + ((each.message.runs,) if isinstance(each.message, PublishReceipt) else (each.message.code,))
         for each in answers
     ]
 
@@ -224,7 +224,7 @@ def test_what_is_known_of_an_identity_survives_a_restart(is_written: bool) -> No
     assert again.disk.stored == [0, 1, 2, 3]
 
 
-def test_an_identity_belongs_to_whoever_used_it_first() -> None:
+def test_an_identity_belongs_to_its_first_user() -> None:
     """Clause 13.7."""
     owner, thief = Peer("owner"), Peer("thief")
     edge = Edge(Disk(), PublisherIdentities(publishers_max=1))
@@ -255,8 +255,8 @@ def numbers(transmission: Transmission[Outgoing]) -> tuple[int, int, int]:
     return outgoing.first + start, outgoing.first + stop - 1, before
 
 
-def receipt(first: int, last: int) -> Receipt:
-    return Receipt(publisher="me", first_catenation=first, last_catenation=last, pubend=P, runs=())
+def receipt(first: int, last: int) -> PublishReceipt:
+    return PublishReceipt(publisher="me", first_catenation=first, last_catenation=last, pubend=P, runs=())
 
 
 def refusal(first: int, last: int, *, code: str = "E182", retry: bool = True) -> PublishRefused:

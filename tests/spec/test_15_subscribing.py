@@ -388,7 +388,7 @@ def test_an_edge_keeps_what_a_lost_client_has_not_acknowledged(mode: str) -> Non
     assert gone in told(desk.session.end(bob))
 
 
-def test_a_name_is_confirmed_when_the_disk_has_it_and_resumed_by_whoever_asks() -> None:
+def test_a_name_is_confirmed_when_it_is_on_disk_and_can_be_resumed() -> None:
     """Clause 15.7."""
     desk, first, second = EdgeDesk(), Line("first"), Line("second")
     bob = desk.subscribe(first, name="desk")
@@ -422,7 +422,7 @@ def test_where_a_name_begins_at_a_pubend_that_was_away_is_written_when_it_is_kno
     assert desk.session.moved() == {"desk": {P: 10, Q: 20}}
 
 
-def test_whoever_asks_for_a_name_is_told_of_a_lost_log_until_it_has_acknowledged_more() -> None:
+def test_a_named_subscription_reports_a_lost_log_until_it_acknowledges_beyond_it() -> None:
     """Clause 15.7."""
     desk, line = EdgeDesk(), Line("first")
     bob = desk.subscribe(line, name="desk")

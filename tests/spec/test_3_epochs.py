@@ -45,7 +45,7 @@ def test_every_change_and_every_life_has_a_higher_epoch() -> None:
     assert epoch_text(first_epoch(2) + 5) == "2.5"
 
 
-def test_where_nothing_was_published_silence_is_true_for_everybody() -> None:
+def test_silence_without_publishing_is_true_for_all_epochs() -> None:
     """Clause 3.4."""
     hand = Hand.started(network())
     hand.subscribe("alice", where("price = 7"))

@@ -420,7 +420,7 @@ def test_upstream_goes_to_the_last_sender_and_else_to_all(
     assert receivers(both.send_up(PUBEND, CELL_B, B2, message)) == ["b1"]
 
 
-def test_the_last_sender_is_whoever_sent_knowledge_last() -> None:
+def test_the_last_sender_is_the_broker_that_sent_knowledge_last() -> None:
     """Clause 5.14."""
     hand = Hand.started(two_routers())
     hand.subscribe("alice")
@@ -526,7 +526,7 @@ def test_a_new_link_forgets_what_the_neighbour_had_said() -> None:
     assert [m.base for _, m in messages(effects, AdvertisementMessage)] == [None]
 
 
-def test_a_pubend_that_nobody_wants_rests_until_somebody_does() -> None:
+def test_a_pubend_without_subscribers_rests_until_one_comes() -> None:
     """Clause 5.9."""
     hand = Hand.started(network({"idle_silence_ms": 100, "reserve_ms": 100}))
 

@@ -104,7 +104,7 @@ def test_the_old_condition_goes_when_all_before_the_change_is_taken() -> None:
     assert told.epochs.get(S) == first_epoch(1) + 3
 
 
-def test_a_laggard_that_has_nothing_to_take_lets_the_old_condition_go_too() -> None:
+def test_a_laggard_with_nothing_to_take_releases_its_old_condition() -> None:
     """Clause 9.21."""
     hand = Hand.started(two_pubends())
     hand.publish(1, 1, 1, pubend="nyse")

@@ -304,7 +304,7 @@ def test_the_start_is_the_next_tick_or_the_wanted_one_that_is_left() -> None:
         assert granted(source, effects) == [(wanted, start)]
 
 
-def test_a_start_that_is_no_tick_is_refused() -> None:
+def test_a_start_that_is_not_a_tick_is_refused() -> None:
     """Clause 9.11."""
     hand = Hand.started(network())
     for start in (TICK_MIN - 1, TICK_MAX):

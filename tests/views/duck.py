@@ -21,9 +21,8 @@ from gapless.views.relation import (
     TopK,
     Where,
     columns,
-    place_of,
 )
-from tests.views.evaluate import Event
+from tests.views.evaluate import Event, place_of
 
 TYPES = {
     "int": "BIGINT",

@@ -19,6 +19,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from gapless.views.expressions import Value
 from gapless.views.relation import (
@@ -26,18 +27,23 @@ from gapless.views.relation import (
     GroupBy,
     Join,
     Merge,
-    Place,
     Project,
     Relation,
     Scan,
     TopK,
     Where,
     columns,
-    place_of,
 )
 from gapless.views.scalars import fitted, is_same, order_key, value_of
 
 Row: TypeAlias = dict[str, Value]
+#: The position of an event among those of a group.
+Place: TypeAlias = tuple[int, int]
+
+
+def place_of(tick: int, pubend: str) -> Place:
+    """The position of an event: by its tick, and at the same tick by a number of its pubend."""
+    return tick, crc32(pubend.encode())
 
 
 @dataclass(frozen=True, slots=True)

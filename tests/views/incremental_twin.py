@@ -13,9 +13,9 @@ from typing import Any
 from gapless.model.schema import Schema
 from gapless.views.expressions import Value
 from gapless.views.planning.stages import Branch, Events, Keyed, Paired, Reduced, Shown, Stage, ViewPlan
-from gapless.views.relation import Aggregate, Place, TopK, place_of
+from gapless.views.relation import Aggregate, TopK
 from gapless.views.scalars import fitted, is_same, order_key, value_of
-from tests.views.evaluate import Event, Row, evaluate
+from tests.views.evaluate import Event, Place, Row, evaluate, place_of
 from tests.views.interpret import Interpreter, numbered, table
 
 Batch = Mapping[str, Sequence[Event]]

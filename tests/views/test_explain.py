@@ -26,7 +26,7 @@ VIEWS = {
 def graph_of(views: dict[str, str]) -> TransformGraph:
     graph = TransformGraph()
     for name, sql in views.items():
-        graph, _ = graph.with_view(name, parsed(sql))
+        graph = graph.with_view(name, parsed(sql))
     return graph
 
 

@@ -89,7 +89,9 @@ def called(function: str, *values: Value) -> Any:
         ("xml_number", (b"<a p='x'/>", "/a/@p"), None),
     ],
 )
-def test_a_function_gives(function: str, values: tuple[Value, ...], expected: Value) -> None:
+def test_functions_evaluate_to_the_listed_values(
+    function: str, values: tuple[Value, ...], expected: Value
+) -> None:
     found = called(function, *values)
     assert found == expected
     assert type(found) is type(expected)
@@ -119,7 +121,7 @@ def test_a_function_gives(function: str, values: tuple[Value, ...], expected: Va
         (2, "bool", True),
     ],
 )
-def test_a_cast_gives(value: Value, kind: str, expected: Value) -> None:
+def test_casts_evaluate_to_the_listed_values(value: Value, kind: str, expected: Value) -> None:
     found = value_of(cast_to(literal(value), kind), {})
     assert found == expected
     assert type(found) is type(expected)

@@ -1,8 +1,6 @@
-"""`gapless demo`: see a network of real processes lose a router and Spark, and nobody lose an event.
+"""`gapless demo`: kill a router and Spark in a network of real processes, without losing an event.
 
-The first act is about events: the network and its people are in `demo_network`, what happens in `demo_run`,
-the account in `demo_account`, and how it is told in `demo_report` and `demo_figure`. The second is about a
-live view: the same in `demo_sale` and its neighbours. `demo_spark` runs Spark.
+The first act, about events, is in `gapless.demo`; the second, about a live view, in `gapless.demo.sale`.
 """
 
 from __future__ import annotations
@@ -66,19 +64,19 @@ def demo(
     keep: Annotated[
         Path | None,
         typer.Option(
-            "--keep", metavar="FOLDER", help="Keep logs, data, the account and the figures in a new folder."
+            "--keep", metavar="FOLDER", help="Keep logs, data, the report and the figures in a new folder."
         ),
     ] = None,
     as_object: Annotated[
-        bool, typer.Option("--json", help="Print the account as one JSON object, and nothing else.")
+        bool, typer.Option("--json", help="Print the report as one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Watch a network of real processes lose a router, and nobody lose an event.
+    """Watch a network of real processes lose a router, and no subscriber lose an event.
 
     gapless demo --seconds 60 --keep demo-1
 
     Starts five brokers, publishers and subscribers on this machine, kills a router with -9 while events flow,
-    starts it again, and settles the account: published, matched, delivered, lost, duplicated, out of order.
+    starts it again, and verifies exactly-once delivery: published, matched, delivered, lost, duplicated, ...
 
     The second act is a ticket sale, where the table of what is left is a live view on Spark. A router and the
     Spark application are killed; every table that was shown is compared with one computed from all events. It
@@ -94,16 +92,16 @@ def demo(
         outcome = _first_act(Path(folder), keep, seconds, rate, console)
         skipped = "--no-spark" if no_spark else missing()
         sale = None if skipped else _second_act(Path(folder), keep, seconds, rate, console)
-        told = {
+        report_json = {
             **as_json(outcome),
             "kept": outcome.kept and (sale is None or sale.kept),
             "sale": None if sale is None else demo_sale_report.as_json(sale),
             "sale_skipped": skipped,
         }
         if keep is not None:
-            (keep / "account.json").write_text(json.dumps(told, indent=2), encoding="utf-8")
+            (keep / "account.json").write_text(json.dumps(report_json, indent=2), encoding="utf-8")
     if console is None:
-        say_json(told)
+        say_json(report_json)
     else:
         _end(console, skipped)
     faults = [] if outcome.kept else [broken(outcome)]
@@ -144,7 +142,7 @@ def _folder(keep: Path | None) -> AbstractContextManager[str | Path]:
 def _first_act(
     folder: Path, keep: Path | None, seconds: float, rate: float, console: Console | None
 ) -> DemoOutcome:
-    record = run(_told(folder, seconds, rate, console))
+    record = run(_narrated(folder, seconds, rate, console))
     from gapless.demo.figure import draw  # noqa: PLC0415  # what draws takes half a second to load
 
     path = FIGURES / "demo.png" if keep is None else keep / "latency.png"
@@ -161,7 +159,7 @@ def _first_act(
 
 
 def _drawn(draw: Callable[[], None], path: Path) -> Path | None:
-    """The figure; None where it cannot be written, as the account matters more."""
+    """The figure; None where it cannot be written, as the report matters more."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         draw()
@@ -169,7 +167,7 @@ def _drawn(draw: Callable[[], None], path: Path) -> Path | None:
     return None
 
 
-async def _told(folder: Path, seconds: float, rate: float, console: Console | None) -> Record:
+async def _narrated(folder: Path, seconds: float, rate: float, console: Console | None) -> Record:
     if console is None:
         return await Demo(folder, seconds=seconds, rate=rate, tell=_silence).run()
     introduce(console, seconds, rate, folder)

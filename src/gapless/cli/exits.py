@@ -6,5 +6,5 @@ from typing import Final
 
 #: A run that was refused. A bug ends in a traceback and status 1.
 EXIT_REFUSED: Final = 2
-#: Ctrl-C has ended the command, whichever it is: what shells report, too.
+#: The exit code of every command that Ctrl-C has ended: the one that shells report.
 EXIT_INTERRUPTED: Final = 130

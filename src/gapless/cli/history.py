@@ -96,21 +96,23 @@ def history(
     files = door.files()
     if parquet is not None and not parquet.absolute().parent.is_dir():
         raise UsageError("E156", f"{parquet}: cannot be written: there is no such folder")
-    told = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
+    options = {"brokers": node, "topic": topic, "where": where, "from": begin, "to": end}
     optional = {"columns": columns, "token": door.token}
     if files is not None:
         optional |= {"ca": files.authority, "certificate": files.certificate, "key": files.key}
-    wish = _Wish({**told, **{name: each for name, each in optional.items() if each is not None}}, gone, sql)
+    query = _Query(
+        {**options, **{name: each for name, each in optional.items() if each is not None}}, gone, sql
+    )
     is_table = not as_json and not as_csv and parquet is None
     most = TABLE_ROWS if limit is None and is_table else limit
     with progress() as tell:
         tell("asking the node")
         forget_no_pandas()
-        _check(wish)
+        _check(query)
         _hush()
         with _spark(master, tell) as spark:
             tell(f"reading {topic}")
-            frame = _asked(spark, wish)
+            frame = _answer_frame(spark, query)
             if parquet is not None:
                 _write(frame if limit is None else frame.limit(limit), parquet)
                 return
@@ -127,7 +129,7 @@ def _hush() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Query:
     """What is asked for."""
 
     options: dict[str, str]
@@ -135,14 +137,14 @@ class _Wish:
     sql: str | None
 
 
-def _check(wish: _Wish) -> None:
+def _check(query: _Query) -> None:
     """Check everything before Spark takes its time to start. Raises GaplessError."""
     from gapless.client.bulk import open_bulk  # noqa: PLC0415
     from gapless.content.language import parse_condition  # noqa: PLC0415
     from gapless.spark.options import parse_options  # noqa: PLC0415
     from gapless.spark.session import check_installed  # noqa: PLC0415
 
-    options = parse_options(wish.options)
+    options = parse_options(query.options)
     check_installed()
     with open_bulk(options.brokers, options.topic, token=options.token, tls=options.tls) as bulk:
         bulk.arrow(options.columns)
@@ -194,30 +196,30 @@ def _spark(master: str, tell: Callable[[str], None]) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _asked(spark: SparkSession, wish: _Wish) -> DataFrame:
+def _answer_frame(spark: SparkSession, query: _Query) -> DataFrame:
     from gapless.spark.past import history as table  # noqa: PLC0415
     from gapless.spark.queries import answer  # noqa: PLC0415
 
-    told = wish.options
-    names = told.get("columns")
+    options = query.options
+    names = options.get("columns")
     frame = table(
         spark,
-        told["brokers"],
-        told["topic"],
-        where=told["where"],
-        from_=told["from"],
-        to=told["to"],
+        options["brokers"],
+        options["topic"],
+        where=options["where"],
+        from_=options["from"],
+        to=options["to"],
         columns=None if names is None else names.split(","),
-        token=told.get("token"),
-        ca=told.get("ca"),
-        certificate=told.get("certificate"),
-        key=told.get("key"),
-        gone=wish.gone,
+        token=options.get("token"),
+        ca=options.get("ca"),
+        certificate=options.get("certificate"),
+        key=options.get("key"),
+        gone=query.gone,
     )
-    if wish.sql is None:
+    if query.sql is None:
         return frame.orderBy("tick", "pubend")
     frame.createOrReplaceTempView(TABLE)
-    return answer(spark, wish.sql, TABLE)
+    return answer(spark, query.sql, TABLE)
 
 
 def _rows(frame: DataFrame) -> pa.Table:

@@ -44,7 +44,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        # The names alone: enough to list them, and to suggest one to somebody who mistyped it.
+        # The names alone: enough to list them, and to suggest one for a misspelt command.
         self.commands = dict.fromkeys(entry.name for entry in self.entries)  # type: ignore[assignment]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # the base class has it

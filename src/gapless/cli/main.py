@@ -60,7 +60,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry(
         "demo",
         "gapless.cli.demo:demo",
-        "Watch a network of real processes lose a router, and nobody lose an event.",
+        "Watch a network of real processes lose a router, and no subscriber lose an event.",
     ),
     Entry(
         "bench",

@@ -237,12 +237,12 @@ def _print(found: _Found) -> None:
 
 def _explain(condition: Condition, found: _Found, tally: _Tally, *, json: bool) -> None:
     for at in found.wanted:
-        told = explain(condition, found.rows, at)
+        explanation = explain(condition, found.rows, at)
         place = found.chunk.place(at)
         if json:
-            tally.explanations.append({"place": place, **asdict(told)})
+            tally.explanations.append({"place": place, **asdict(explanation)})
         else:
-            typer.echo(f"{place} {told}")
+            typer.echo(f"{place} {explanation}")
 
 
 def _sum_up(

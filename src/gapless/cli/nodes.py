@@ -191,8 +191,8 @@ def dials(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def dialling(**values: Any) -> None:
-        told = {option.name: values.pop(option.name) for option in options}
-        command(**values, **{name: asked(**told)})
+        chosen = {option.name: values.pop(option.name) for option in options}
+        command(**values, **{name: asked(**chosen)})
 
     # What typer reads. The names are those of this module and of the command's, so they are types by now.
     vars(dialling)["__signature__"] = signature.replace(parameters=parameters)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from gapless.errors import ParameterError
+from gapless.errors import ParameterError, UsageError
 from gapless.model.ticks import TICK_MAX
 
 WHOLE_MAX = 2**64 - 1
@@ -79,3 +80,12 @@ def one_of(option: str, *allowed: str) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def file_text(path: Path) -> str:
+    """The contents of a text file. Raises UsageError E156."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text"
+        raise UsageError("E156", f"{path}: cannot be read: {reason}") from error

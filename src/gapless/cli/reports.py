@@ -1,4 +1,4 @@
-"""What do the nodes of a network say of themselves? All of them are asked at once; who is silent is down.
+"""What do the nodes of a network say of themselves? All are asked at once; one that does not answer is down.
 
 Where a network is comes from its description (each broker has an address there), or from addresses that a
 person names one by one.
@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gapless.cli.nodes import ADDRESS, ADDRESS_VARIABLE, Credentials, NodesOptions
+from gapless.cli.readers import file_text
 from gapless.errors import GaplessError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 #: A node that has not answered after so long is shown as down.
 ANSWER_SECONDS_MAX = 2.0
-#: So many nodes are asked at most.
+#: Maximum number of nodes that are asked.
 NODES_MAX = 1_000
 
 
@@ -47,8 +48,8 @@ class Answer:
     @property
     def name(self) -> str:
         """What to call the node."""
-        told = self.report["broker"] if self.report is not None else self.place.broker
-        return str(told or self.place.address)
+        name = self.report["broker"] if self.report is not None else self.place.broker
+        return str(name or self.place.address)
 
 
 def places_of(network: Path | None, nodes: NodesOptions) -> list[Place]:
@@ -61,12 +62,7 @@ def places_of(network: Path | None, nodes: NodesOptions) -> list[Place]:
         raise UsageError("E151", "the network description and --to both say where to ask: choose one")
     from gapless.node.config import load_network  # noqa: PLC0415  # no command that needs none pays for it
 
-    try:
-        text = network.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text"
-        raise UsageError("E156", f"{network} cannot be read: {reason}") from error
-    found = load_network(text, network.name, network.parent)
+    found = load_network(file_text(network), network.name, network.parent)
     scheme = "gapless+tls" if nodes.context() is not None else "gapless"
     listed = sorted({**found.addresses, **found.client_addresses}.items())[:NODES_MAX]
     return [Place(f"{scheme}://{address}", broker) for broker, address in listed]

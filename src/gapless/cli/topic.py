@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gapless.cli.nodes import Json, NodeOptions, dials, run
-from gapless.cli.output.terminal import tame
+from gapless.cli.output.terminal import print_table, tame
 from gapless.errors import GaplessError, ParameterError, no_topic
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def create(
 
     topic, is_new = run(story())
     if as_json:
-        typer.echo(json.dumps({**told(topic), "created": is_new}))
+        typer.echo(json.dumps({**topic_json(topic), "created": is_new}))
     else:
         there = "created" if is_new else "was there already:"
         brokers = ", ".join(sorted(set(topic.brokers.values())))
@@ -113,7 +112,7 @@ def list_topics(
 
     topics = run(story())
     if as_json:
-        typer.echo(json.dumps([told(topic) for _, topic in sorted(topics.items())]))
+        typer.echo(json.dumps([topic_json(topic) for _, topic in sorted(topics.items())]))
         return
     if not topics:
         typer.echo("no topics: make one with gapless topic create", err=True)
@@ -121,7 +120,7 @@ def list_topics(
         (name, ", ".join(sorted(set(topic.brokers.values()))), _columns(topic))
         for name, topic in sorted(topics.items())
     ]
-    _print_table(("TOPIC", "AT", "COLUMNS"), lines)
+    print_table(("TOPIC", "AT", "COLUMNS"), lines)
 
 
 @app.command("show")
@@ -140,13 +139,13 @@ def show(
     if as_json:
         typer.echo(json.dumps(shown))
         return
-    _print_table(("COLUMN", "TYPE"), list(shown["columns"].items()))
+    print_table(("COLUMN", "TYPE"), list(shown["columns"].items()))
     typer.echo()
     lines = [
         (each["pubend"], each["broker"], str(each["last_tick"] or ""), each["last_time"] or "")
         for each in shown["pubends"]
     ]
-    _print_table(("PUBEND", "AT", "KNOWN UP TO TICK", "WHICH IS"), lines)
+    print_table(("PUBEND", "AT", "KNOWN UP TO TICK", "WHICH IS"), lines)
 
 
 async def _shown(node: NodeOptions, name: str) -> dict[str, Any]:
@@ -154,7 +153,7 @@ async def _shown(node: NodeOptions, name: str) -> dict[str, Any]:
         topics = await client.topics()
         if name not in topics:
             raise no_topic(name, topics)
-        shown = told(topics[name])
+        shown = topic_json(topics[name])
         try:
             status = await client.status()
         except GaplessError as error:
@@ -171,7 +170,7 @@ async def _shown(node: NodeOptions, name: str) -> dict[str, Any]:
     return shown
 
 
-def told(topic: Topic) -> dict[str, Any]:
+def topic_json(topic: Topic) -> dict[str, Any]:
     """A topic for programs."""
     return {
         "topic": topic.schema.topic,
@@ -204,10 +203,3 @@ def _columns(topic: Topic) -> str:
 def _time(tick: int) -> str:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=tick)
     return moment.isoformat(sep=" ", timespec="milliseconds")
-
-
-def _print_table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(line[at]) for line in [head, *lines]) for at in range(len(head) - 1)]
-    for line in [head, *lines] if lines else []:
-        cells = [f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)]
-        typer.echo(tame("  ".join(cells).rstrip()))

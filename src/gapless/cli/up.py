@@ -23,7 +23,8 @@ import typer
 from gapless import __version__
 from gapless.cli.exits import EXIT_INTERRUPTED
 from gapless.cli.loop import loop_factory
-from gapless.errors import GaplessError, ParameterError, SupersededError, UsageError
+from gapless.cli.readers import file_text
+from gapless.errors import GaplessError, ParameterError, SupersededError
 from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId
 from gapless.node.config import (
@@ -45,7 +46,7 @@ from gapless.wire.address import DEFAULT_PORT, Address
 
 log = event_log("gapless.up")
 
-#: Modules that would otherwise be loaded on first use, with everybody waiting, or fail to load with too many
+#: Modules that would otherwise be loaded on first use, while all clients wait, or fail to load with too many
 #: open files: the parser of conditions, what pyarrow needs of numpy, the resolver of host names.
 LOADED_FIRST = ("gapless.content.sql.parse", "numpy.ma", "encodings.idna")
 
@@ -133,25 +134,25 @@ def up(
     # SIGHUP, from a closed terminal or after the tokens changed, must not end a node, not even now.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def told() -> NodeConfig:
+    def read_config() -> NodeConfig:
         return configured(network, broker, topic or [], data, listen, retention=retention)
 
-    config = replace(told(), accept_loss=frozenset(accept_loss or ()))
+    config = replace(read_config(), accept_loss=frozenset(accept_loss or ()))
     if in_memory:
         config = replace(config, folder=None)
     if http is not None:
         config = replace(config, http=Address.parse(http, "--http", port=None))
     configure(config.broker, form=logs, verbose=verbose)  # type: ignore[arg-type]  # checked above
-    _run(config, None if network is None else told)
+    _run(config, None if network is None else read_config)
 
 
-def _run(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> None:
+def _run(config: NodeConfig, read_config: Callable[[], NodeConfig] | None) -> None:
     """Serve until it is stopped; `told` reads the network file again, if there is one."""
     raise_limit()
     for name in LOADED_FIRST:
         import_module(name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        if runner.run(_serve(config, told)) == signal.SIGINT:
+        if runner.run(_serve(config, read_config)) == signal.SIGINT:
             raise typer.Exit(EXIT_INTERRUPTED)
 
 
@@ -183,17 +184,12 @@ def configured(
             raise ParameterError("E151", "--topic is for a node without a description: add it to the file")
         if retention is not None:
             raise ParameterError("E151", "--retention is for a node without a file: write it there")
-        try:
-            text = network.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not a text"
-            raise UsageError("E156", f"{network} cannot be read: {reason}") from error
-        file = load_network(text, network.name, network.parent)
+        file = load_network(file_text(network), network.name, network.parent)
         name = _chosen(file.network, broker)
         config = file.node(name, data / name, SOFTWARE)
     if listen is not None:
-        told = Address.parse(listen, "--listen")
-        config = replace(config, addresses={**config.addresses, config.broker: told})
+        address = Address.parse(listen, "--listen")
+        config = replace(config, addresses={**config.addresses, config.broker: address})
     return config
 
 
@@ -236,13 +232,13 @@ def _chosen(network: Network, broker: str | None) -> BrokerId:
     return BrokerId(broker)
 
 
-def _reload(node: Node, told: Callable[[], NodeConfig] | None) -> None:
+def _reload(node: Node, read_config: Callable[[], NodeConfig] | None) -> None:
     """Take the tokens, certificates and secret as the network file has them now."""
-    if told is None:
+    if read_config is None:
         log.info("not_reloaded", reason="there is no network file")
         return
     try:
-        config = told()
+        config = read_config()
         node.renew(config.tls, config.secret, config.tokens)
     except GaplessError as error:
         log.error("reload_failed", code=error.code, reason=error.message)
@@ -250,20 +246,22 @@ def _reload(node: Node, told: Callable[[], NodeConfig] | None) -> None:
     log.info("reloaded", what="tokens, certificates and the network's secret")
 
 
-async def _serve(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> signal.Signals | None:
+async def _serve(config: NodeConfig, read_config: Callable[[], NodeConfig] | None) -> signal.Signals | None:
     """Serve until stopped; the signal that stopped it.
 
     A node that has fallen behind what others have seen of it starts again, in a life above that.
     """
     while True:
         try:
-            return await _serve_once(config, told)
+            return await _serve_once(config, read_config)
         except SupersededError as behind:
             log.warning("starting_again", code=behind.code, reason=behind.message)
             config = replace(config, incarnation_min=behind.incarnation + LIFE_STEP)
 
 
-async def _serve_once(config: NodeConfig, told: Callable[[], NodeConfig] | None) -> signal.Signals | None:
+async def _serve_once(
+    config: NodeConfig, read_config: Callable[[], NodeConfig] | None
+) -> signal.Signals | None:
     stopped_by: signal.Signals | None = None
     loop = asyncio.get_running_loop()
     node = Node(config)
@@ -284,7 +282,7 @@ async def _serve_once(config: NodeConfig, told: Callable[[], NodeConfig] | None)
 
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, stop, each)
-        loop.add_signal_handler(signal.SIGHUP, _reload, node, told)
+        loop.add_signal_handler(signal.SIGHUP, _reload, node, read_config)
         line = {"broker": config.broker, "listens": f"{node.scheme}{node.address}"}
         if node.http_address is not None:
             line["http"] = f"http://{node.http_address}"

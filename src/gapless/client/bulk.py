@@ -30,7 +30,7 @@ from pyarrow import flight
 
 from gapless.client.refusals import error_of
 from gapless.client.tls import TlsFiles
-from gapless.errors import GaplessError, LinkError, ParameterError, UsageError
+from gapless.errors import GaplessError, LinkError, ParameterError, no_pubend
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import Tick
@@ -93,8 +93,8 @@ def open_bulk(
         raise ParameterError(
             "E191", "for bulk reads, tls must be a CA file, TlsFiles or True, not an SSL context"
         )
-    wish = str(tls) if isinstance(tls, PathLike) else tls
-    place = BulkPlace(brokers=brokers, topic=topic, token=token, tls=wish)
+    option = str(tls) if isinstance(tls, PathLike) else tls
+    place = BulkPlace(brokers=brokers, topic=topic, token=token, tls=option)
     bulk = Bulk(place, patience_s=patience_s)
     bulk.find()
     return bulk
@@ -173,14 +173,14 @@ class Bulk:
 
     def horizons(self) -> dict[str, ReadHorizon]:
         """Per pubend, one past its last event, and the tick below which everything is known."""
-        told = self._retried(lambda: self._asked_all("horizons"))
-        found = [each for part in told for each in msgspec.json.decode(part, type=list[ReadHorizon])]
+        answers = self._retried(lambda: self._asked_all("horizons"))
+        found = [each for part in answers for each in msgspec.json.decode(part, type=list[ReadHorizon])]
         return {each.pubend: each for each in found}
 
     def describe(self) -> dict[str, PubendPast]:
         """What is kept of each pubend, and where it is."""
-        told = self._retried(lambda: self._asked_all("describe"))
-        found = [each for part in told for each in msgspec.json.decode(part, type=Described).pubends]
+        answers = self._retried(lambda: self._asked_all("describe"))
+        found = [each for part in answers for each in msgspec.json.decode(part, type=Described).pubends]
         return {each.pubend: each for each in found}
 
     def plan(
@@ -192,8 +192,8 @@ class Bulk:
                 topic=self.place.topic, pubend=pubend, start=start, stop=stop, rows=rows, rows_max=rows_max
             )
         )
-        told = self._retried(lambda: self._act(self._door(pubend), "plan", asked))
-        return list(msgspec.json.decode(told, type=ReadPlan).parts)
+        answer = self._retried(lambda: self._act(self._address_of(pubend), "plan", asked))
+        return list(msgspec.json.decode(answer, type=ReadPlan).parts)
 
     # Reading.
 
@@ -232,7 +232,7 @@ class Bulk:
                 gone=gone,
             )
             try:
-                for batch in self._stream(self._door(pubend), ticket):
+                for batch in self._stream(self._address_of(pubend), ticket):
                     yield _with_pubend(batch, pubend, schema)
                     at = batch.column(0)[-1].as_py() + 1
                     since, pause_s = time.monotonic(), _PAUSE_SECONDS
@@ -279,24 +279,27 @@ class Bulk:
         try:
             self.find()
         except GaplessError as missed:
-            # Perhaps nobody answers or admits us yet: the next retry will show.
+            # Perhaps no node answers or admits us yet: the next retry will show.
             if not missed.retry and not isinstance(missed, LinkError):
                 raise
         self.close()
         return min(2 * pause_s, _PAUSE_SECONDS_MAX)
 
-    def _door(self, pubend: str) -> str:
+    def _address_of(self, pubend: str) -> str:
         door = self.place.doors.get(pubend)
         if door is None:
-            known = ", ".join(self.pubends)
-            raise UsageError("E143", f"topic '{self.place.topic}' has no pubend '{pubend}': it has {known}")
+            raise no_pubend(pubend, self.place.topic, self.pubends)
         return door
 
     def _client(self, door: str) -> Any:
         client = self._clients.get(door)
         if client is None:
-            wish = self.place.tls
-            files = wish if isinstance(wish, TlsFiles) else TlsFiles(wish if isinstance(wish, str) else None)
+            option = self.place.tls
+            files = (
+                option
+                if isinstance(option, TlsFiles)
+                else TlsFiles(option if isinstance(option, str) else None)
+            )
             client = self._clients[door] = flight.FlightClient(door, **files.for_flight())
         return client
 
@@ -321,9 +324,9 @@ def _with_pubend(batch: pa.RecordBatch, pubend: str, schema: pa.Schema) -> pa.Re
 
 def _understood(error: Exception, door: str) -> GaplessError:
     """The error a node reported, or a LinkError if it cannot be reached."""
-    told = getattr(error, "extra_info", b"")
-    if told:
-        refusal = msgspec.json.decode(told, type=Refusal)
+    detail = getattr(error, "extra_info", b"")
+    if detail:
+        refusal = msgspec.json.decode(detail, type=Refusal)
         return error_of(refusal.code, refusal.message, retry=refusal.retry)
     reason = str(error).splitlines()[0].split(". Detail:")[0]
     return LinkError("E411", f"bulk reads at {door} failed: {reason}", retry=True)

@@ -36,23 +36,20 @@ from gapless.client.options import (
 )
 from gapless.client.publisher import Publisher
 from gapless.client.receipts import BatchReceipt, Publication
-from gapless.client.session import Session
+from gapless.client.session import ReconnectingSession
 from gapless.client.steering import Steering
 from gapless.client.subscription import Subscription
-from gapless.client.tls import TlsWish, tls_context
+from gapless.client.tls import TlsOption, tls_context
 from gapless.client.view import View
 from gapless.client.views import ViewInfo
 from gapless.content.language import TEXT_CHARACTERS_MAX
-from gapless.errors import LinkError, ParameterError, UsageError
+from gapless.errors import LinkError, ParameterError, UsageError, no_topic
+from gapless.model.bounds import CREDIT_ROWS_MAX, NAME_CHARACTERS_MAX, TEXT_MAX
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.events import Order
-from gapless.protocol.sessions.subscriber import Interest
-from gapless.views.registry import Definition
-from gapless.wire.address import is_tls, parse_addresses
-from gapless.wire.client_codec import CREDIT_ROWS_MAX
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     AskStatus,
     CreateTopic,
     ListTopics,
@@ -61,7 +58,10 @@ from gapless.wire.client_messages import (
     StatusReport,
     Topics,
 )
-from gapless.wire.codec import NAME_CHARACTERS_MAX, TEXT_MAX, column_texts
+from gapless.protocol.sessions.subscriber import Interest
+from gapless.views.registry import Definition
+from gapless.wire.address import is_tls, parse_addresses
+from gapless.wire.codec import column_texts
 from gapless.wire.handshake import Hello, Role
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def connect(
     address: str,
     *,
     token: str | None = None,
-    tls: TlsWish = None,
+    tls: TlsOption = None,
     name: str | None = None,
     options: Options = DEFAULTS,
 ) -> Client:
@@ -117,7 +117,7 @@ class Client:
         address: str,
         *,
         token: str | None = None,
-        tls: TlsWish = None,
+        tls: TlsOption = None,
         name: str | None = None,
         options: Options = DEFAULTS,
     ) -> None:
@@ -131,7 +131,7 @@ class Client:
         )
         self._tls = tls_context(tls, wanted=is_tls(address))
         self._options = options
-        self._session: Session | None = None
+        self._session: ReconnectingSession | None = None
         self._steering: Steering | None = None
         self._ended = False
         self._publishers: dict[str, Publisher] = {}
@@ -140,7 +140,7 @@ class Client:
     async def __aenter__(self) -> Self:
         if self._session is not None or self._ended:
             raise UsageError("E193", "a client can be entered only once: connect again")
-        session = Session(self._addresses, self._hello, tls=self._tls, options=self._options)
+        session = ReconnectingSession(self._addresses, self._hello, tls=self._tls, options=self._options)
         self._session, self._steering = session, Steering(session)
         try:
             await session.start()
@@ -206,8 +206,8 @@ class Client:
         except UsageError as refused:
             if refused.code != NO_REPOSITORY:
                 raise
-            told = await home.learn_topics()
-            _, session = await steering.nearest(told.repositories)
+            topics = await home.learn_topics()
+            _, session = await steering.nearest(topics.repositories)
             await session.request(asked)
         await self._known_at_home(schema.topic)
 
@@ -231,13 +231,10 @@ class Client:
 
         Nodes start their bulk server on the first such request. Raises UsageError or LinkError.
         """
-        home, steering = self._entered(), self._steered()
-        found = (await self.topics()).get(topic)
-        if found is None:
-            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
+        found = await self._topic(topic)
         doors: dict[BrokerId, str] = {}
         for broker in set(found.brokers.values()):
-            session = home if broker == home.node else (await steering.nearest([broker]))[1]
+            session = await self._session_at(broker)
             answer = await session.request(lambda number: ListTopics(request=number, bulk=True))
             assert isinstance(answer, Topics)
             if not answer.bulk:
@@ -250,28 +247,34 @@ class Client:
 
         Raises UsageError or LinkError.
         """
-        home, steering = self._entered(), self._steered()
-        found = (await self.topics()).get(topic)
-        if found is None:
-            raise UsageError("E141", f"there is no topic '{topic}' that this client may see")
+        found = await self._topic(topic)
         ends: dict[PubendId, Tick] = {}
         for broker in set(found.brokers.values()):
-            session = home if broker == home.node else (await steering.nearest([broker]))[1]
-            ends |= (await session.learn_topics()).ends
+            ends |= (await (await self._session_at(broker)).learn_topics()).ends
         return {pubend: ends[pubend] for pubend in found.pubends if pubend in ends}
+
+    async def _topic(self, name: str) -> Topic:
+        topics = await self.topics()
+        if name not in topics:
+            raise no_topic(name, topics)
+        return topics[name]
+
+    async def _session_at(self, broker: BrokerId) -> ReconnectingSession:
+        home = self._entered()
+        return home if broker == home.node else (await self._steered().nearest([broker]))[1]
 
     async def status(self) -> dict[str, Any]:
         """The status of the node."""
-        return await self._told()
+        return await self._status_report()
 
     async def inquire(
         self, event: tuple[str, int] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
         """What the node knows about one event, by pubend and tick, and about one subscription."""
         named = None if event is None else (PubendId(_checked_name(event[0])), _checked_tick(event[1]))
-        return await self._told(named, None if subscription is None else _checked_text(subscription))
+        return await self._status_report(named, None if subscription is None else _checked_text(subscription))
 
-    async def _told(
+    async def _status_report(
         self, event: tuple[PubendId, Tick] | None = None, subscription: str | None = None
     ) -> dict[str, Any]:
         answer = await self._entered().request(
@@ -314,7 +317,7 @@ class Client:
         )
 
     async def release_publisher(self, identity: str) -> None:
-        """Release an identity at this node: it will belong to whoever publishes under it next.
+        """Release an identity at this node: it will belong to the next principal that publishes under it.
 
         For operators, when the principal that owned it is gone. Raises UsageError without the right `admin`,
         or if the node does not know the identity.
@@ -457,7 +460,7 @@ class Client:
         assert self._steering is not None
         return self._steering
 
-    def _entered(self) -> Session:
+    def _entered(self) -> ReconnectingSession:
         if self._session is None or self._ended:
             why = "it has been left" if self._ended else "use it with `async with`"
             raise UsageError("E193", f"the client is not connected: {why}")
@@ -467,8 +470,8 @@ class Client:
 def _reachable(door: str, host: str) -> str:
     """The bulk-read address as we reach it: a node that listens on all interfaces is where we found it."""
     scheme, _, place = door.partition("://")
-    told, _, port = place.rpartition(":")
-    return f"{scheme}://{host if told in _EVERYWHERE else told}:{port}"
+    named, _, port = place.rpartition(":")
+    return f"{scheme}://{host if named in _EVERYWHERE else named}:{port}"
 
 
 def _checked_name(name: Any) -> str:

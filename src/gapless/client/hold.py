@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from gapless.client.enrolled import Enrolled
 from gapless.client.refusals import refusal_error
-from gapless.client.session import Session, never_sent
-from gapless.errors import GaplessError, UsageError
+from gapless.client.session import ReconnectingSession, never_sent
+from gapless.errors import UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.protocol.sessions.enrolment import (
@@ -28,35 +29,32 @@ from gapless.protocol.sessions.enrolment import (
 )
 from gapless.protocol.sessions.messages import (
     ColumnsDelivery,
-    Confirmed,
     Horizon,
-    RequestRefused,
     RowsDelivery,
-    Subscribe,
     Unsubscribe,
 )
 from gapless.wire.client_codec import encode_client
-from gapless.wire.frames import Part
 
 
-class Hold:
+class Hold(Enrolled[ClientHold]):
     """A durable subscription without deliveries. Made by `Client.hold`."""
 
     def __init__(
-        self, session: Session, *, topic: TopicId, name: str, start: Mapping[PubendId, Tick], where: str
+        self,
+        session: ReconnectingSession,
+        *,
+        topic: TopicId,
+        name: str,
+        start: Mapping[PubendId, Tick],
+        where: str,
     ) -> None:
-        self._session = session
-        self._machine = ClientHold(topic, name, start, where, session.options.retries_max)
-        self._live: asyncio.Future[None] | None = None
+        super().__init__(session, ClientHold(topic, name, start, where, session.options.retries_max))
 
     async def __aenter__(self) -> Self:
         if self._live is not None:
             raise UsageError("E193", "a hold can be entered only once: make another one")
-        self._live = asyncio.get_running_loop().create_future()
-        self._session.subscriptions[self] = None
-        self._session.wake(self)
         try:
-            await self._live
+            await self._go_live()
         except BaseException:
             self._end()
             raise
@@ -108,12 +106,8 @@ class Hold:
                 case StartRetryTimer(attempts=attempts):
                     pause = self._session.backoff_s(attempts)
                     asyncio.get_running_loop().call_later(pause, self._try_again)
-                case GoLive():
-                    if self._live is not None and not self._live.done():
-                        self._live.set_result(None)
-                case Fail(error=error):
-                    if self._live is not None and not self._live.done():
-                        self._live.set_exception(refusal_error(error))
+                case GoLive() | Fail():
+                    self._settle(effect)
                 case Unregister(request=request):
                     self._session.confirming.pop(request, None)
                 case _:
@@ -122,51 +116,14 @@ class Hold:
     def _try_again(self) -> None:
         self._perform(self._machine.retry())
 
-    # What the session calls.
-
-    def frames(self) -> tuple[list[Part], bool]:
-        """The frames to send: the subscription itself, then acknowledgements."""
-        said, effects = self._machine.say(self._session.node, self._session.numbers)
-        self._perform(effects)
-        parts: list[Part] = []
-        for message in said:
-            if isinstance(message, Subscribe):
-                self._session.confirming[message.request] = self
-            parts += encode_client(message)
-        return parts, False
-
-    def linked(self) -> None:
-        """A new connection: subscribe again."""
-        self._perform(self._machine.linked())
-
-    def unlinked(self) -> None:
-        """The connection is lost."""
-        self._perform(self._machine.unlinked())
-
-    def failed(self, error: GaplessError) -> None:
-        """The client has given up connecting."""
-        self._perform(self._machine.fail(error))
-
-    def confirmed(self, confirmed: Confirmed) -> None:
-        """One pubend has confirmed the hold."""
-        self._perform(self._machine.confirmed(confirmed))
-
-    def refused(self, refused: RequestRefused) -> None:
-        """The node refuses the hold, or another client has taken its name."""
-        self._perform(self._machine.refused(refused))
-
-    def rows(self, delivery: RowsDelivery, places: list[int]) -> None:  # noqa: ARG002  # nobody reads it
+    def rows(self, delivery: RowsDelivery, places: list[int]) -> None:  # noqa: ARG002  # never called
         """Never sent for a hold."""
         raise never_sent("rows for a hold")
 
-    def columns(self, delivery: ColumnsDelivery) -> None:  # noqa: ARG002  # nobody reads it
+    def columns(self, delivery: ColumnsDelivery) -> None:  # noqa: ARG002  # never called
         """Never sent for a hold."""
         raise never_sent("rows for a hold")
 
-    def horizon(self, horizon: Horizon) -> None:  # noqa: ARG002  # nobody reads it
+    def horizon(self, horizon: Horizon) -> None:  # noqa: ARG002  # never called
         """Never sent for a hold."""
         raise never_sent("a horizon for a hold")
-
-    def is_of(self, request: int) -> bool:
-        """Whether this is its request on this connection."""
-        return self._machine.is_of(request)

@@ -13,9 +13,9 @@ from typing import Protocol, cast
 from gapless.client.refusals import error_of
 from gapless.client.tls import ALERT, hung_up, needs_tls, tls_error
 from gapless.errors import GaplessError, LinkError, PeerError
+from gapless.protocol.sessions.messages import NodeMessage
 from gapless.wire.address import Address
 from gapless.wire.client_codec import NodeDecoder
-from gapless.wire.client_messages import NodeMessage
 from gapless.wire.frames import FROM_DIALED_NODE, Frame, FrameReader, Kind, Part
 from gapless.wire.handshake import (
     LINK_KINDS,

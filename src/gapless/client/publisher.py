@@ -23,7 +23,7 @@ from gapless.client.refusals import error_of
 from gapless.client.rows import Shape
 from gapless.client.steering import Steering
 from gapless.client.waiting import Signal
-from gapless.errors import GaplessError, LinkError, UsageError
+from gapless.errors import GaplessError, LinkError, UsageError, no_topic
 from gapless.model.ids import PubendId, TopicId
 from gapless.protocol.sessions.client_publishing import (
     ClientPublishing,
@@ -34,7 +34,7 @@ from gapless.protocol.sessions.client_publishing import (
     StartPause,
     Transmission,
 )
-from gapless.protocol.sessions.messages import Publish, PublishRefused, Receipt
+from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.wire.client_codec import encode_client
 from gapless.wire.frames import Part
 
@@ -336,7 +336,7 @@ class Publisher:
         if not self._machine.is_chosen and self._session is not self._steering.home:
             self._perform(self._machine.search())
 
-    def receipt(self, receipt: Receipt) -> None:
+    def receipt(self, receipt: PublishReceipt) -> None:
         """Events are durable."""
         self._perform(self._machine.receipt(receipt, uptime_ms()))
 
@@ -447,8 +447,7 @@ class Publisher:
             self._learning = None
         schema = self._steering.home.schemas.get(self.topic)
         if schema is None:
-            known = ", ".join(sorted(self._steering.home.schemas)) or "none"
-            self._give_up(UsageError("E141", f"there is no topic '{self.topic}': there is {known}"))
+            self._give_up(no_topic(self.topic, self._steering.home.schemas))
             return
         shape = Shape(schema)
         self._reshape(shape)
@@ -500,6 +499,5 @@ class Publisher:
         if self._session.error is not None:
             raise self._session.error
         if self._shape is None:
-            known = ", ".join(sorted(self._steering.home.schemas)) or "none"
-            raise UsageError("E141", f"there is no topic '{self.topic}': there is {known}")
+            raise no_topic(self.topic, self._steering.home.schemas)
         return self._shape

@@ -1,6 +1,6 @@
 """What happened to a published event? One object tracks all events that are sent together.
 
-A receipt costs nothing until somebody asks for it. Events sent together share a `Send`; `publish` returns a
+A receipt costs nothing until it is asked for. Events sent together share a `Send`; `publish` returns a
 `Publication`, which is a reference to the send and a position in it. A future is made only when a task has to
 wait.
 """
@@ -21,7 +21,7 @@ from gapless.model.ids import PubendId
 from gapless.model.packed import PackedRows
 from gapless.model.ticks import Tick, TickArray
 from gapless.protocol.sessions.client_publishing import Outgoing
-from gapless.protocol.sessions.messages import Receipt as WireReceipt
+from gapless.protocol.sessions.messages import PublishReceipt
 
 #: The values of one event, in the order of the topic's columns.
 Row = tuple[object, ...]
@@ -64,7 +64,12 @@ class Outcome:
     __slots__ = ("_first", "_ticks", "error", "pubend", "seen", "start", "stop")
 
     def __init__(
-        self, start: int, stop: int, *, receipt: WireReceipt | None = None, error: GaplessError | None = None
+        self,
+        start: int,
+        stop: int,
+        *,
+        receipt: PublishReceipt | None = None,
+        error: GaplessError | None = None,
     ) -> None:
         self.start = start
         self.stop = stop
@@ -75,7 +80,7 @@ class Outcome:
         self._first: Tick | None = None
         self._ticks: TickArray | None = None
 
-    def set_ticks(self, receipt: WireReceipt, skipped: int) -> None:
+    def set_ticks(self, receipt: PublishReceipt, skipped: int) -> None:
         """Take the ticks of the receipt, except the first `skipped`."""
         if len(receipt.runs) == 1:
             self._first = receipt.runs[0][0] + skipped
@@ -141,7 +146,9 @@ class Send(Outgoing):
         self.rows = []
         self._wake()
 
-    def settle(self, start: int, stop: int, receipt: WireReceipt | None, error: GaplessError | None) -> None:
+    def settle(
+        self, start: int, stop: int, receipt: PublishReceipt | None, error: GaplessError | None
+    ) -> None:
         """Record the outcome of the places `start..stop`, which had none."""
         outcome = Outcome(start, stop, receipt=receipt, error=error)
         if receipt is not None:

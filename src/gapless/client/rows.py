@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from gapless.client.receipts import Piece, Row
 from gapless.errors import GaplessError, SchemaError, UsageError
+from gapless.model.bounds import ROWS_MAX
 from gapless.model.budget import CLIENT_FRAME_BYTES_MAX, EVENT_BYTES_MAX, event_sizes
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows, is_packable
 from gapless.model.python_values import times_of
 from gapless.model.schema import COLUMN_TYPES, Column, Schema
-from gapless.wire.codec import ROWS_MAX, schema_fingerprint
+from gapless.wire.codec import schema_fingerprint
 
 #: Batches with more bytes or rows are cut into several frames.
 PIECE_BYTES_MAX = CLIENT_FRAME_BYTES_MAX // 4
@@ -154,8 +155,8 @@ class Shape:
             else:
                 arrays[name] = self._array(column, list(values))
         if len({len(values) for values in arrays.values()}) > 1:
-            told = ", ".join(f"'{name}' {len(values)}" for name, values in arrays.items())
-            raise UsageError("E192", f"the columns of a batch have different lengths: {told}")
+            lengths = ", ".join(f"'{name}' {len(values)}" for name, values in arrays.items())
+            raise UsageError("E192", f"the columns of a batch have different lengths: {lengths}")
         return pa.table(arrays)
 
 

@@ -23,9 +23,7 @@ from gapless.client.refusals import error_of
 from gapless.errors import GaplessError, LinkError, PeerError
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
-from gapless.wire.address import Address
-from gapless.wire.client_codec import encode_client
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     ClientMessage,
     ColumnsDelivery,
     Confirmed,
@@ -33,13 +31,15 @@ from gapless.wire.client_messages import (
     Horizon,
     ListTopics,
     NodeMessage,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     RequestRefused,
     RowsDelivery,
     StatusReport,
     Topics,
 )
+from gapless.wire.address import Address
+from gapless.wire.client_codec import encode_client
 from gapless.wire.frames import Part
 from gapless.wire.handshake import Hello
 
@@ -65,10 +65,10 @@ class Sender(Protocol):
         """The client has given up connecting."""
 
 
-class Publishing(Sender, Protocol):
+class PublishingSender(Sender, Protocol):
     """A sender of published events."""
 
-    def receipt(self, receipt: Receipt) -> None:
+    def receipt(self, receipt: PublishReceipt) -> None:
         """Events are durable."""
 
     def refusal(self, refused: PublishRefused) -> None:
@@ -112,7 +112,7 @@ class _Request:
         self.attempts = 0
 
 
-class Session:
+class ReconnectingSession:
     """A connection to a network that is re-established whenever it is lost."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Session:
         self.node = ""
         #: Why the client has given up connecting; None if it has not.
         self.error: GaplessError | None = None
-        self.publishers: dict[str, Publishing] = {}
+        self.publishers: dict[str, PublishingSender] = {}
         self.subscriptions: dict[Subscribing, None] = {}
         #: The subscriptions of this connection, by the node's number for them.
         self.numbered: dict[int, Subscribing] = {}
@@ -147,9 +147,9 @@ class Session:
         #: Unused request numbers.
         self.numbers = count(1)
 
-    def beside(self, addresses: Sequence[Address]) -> Session:
+    def beside(self, addresses: Sequence[Address]) -> ReconnectingSession:
         """Another session of the same client, to other nodes."""
-        return Session(addresses, self._hello, tls=self._tls, options=self.options)
+        return ReconnectingSession(addresses, self._hello, tls=self._tls, options=self.options)
 
     # Connecting.
 
@@ -161,7 +161,7 @@ class Session:
 
     def _ended(self, keeper: asyncio.Task[None]) -> None:
         if not keeper.cancelled() and keeper.exception() is not None:
-            # Our bug. Nobody may wait for ever because of it; the loop reports the traceback.
+            # Our bug. No caller may wait for ever because of it; the loop reports the traceback.
             self._fail(LinkError("E402", f"the client failed: {keeper.exception()!r}"))
 
     async def stop(self) -> None:
@@ -390,7 +390,7 @@ class Session:
     def received(self, message: NodeMessage) -> None:
         """Dispatch a message of the node. Drop it if its recipient is gone."""
         match message:
-            case Receipt() | PublishRefused():
+            case PublishReceipt() | PublishRefused():
                 self._published(message)
             case ColumnsDelivery(to=to):
                 for subscription in [self.numbered[number] for number in to if number in self.numbered]:
@@ -409,11 +409,11 @@ class Session:
             case _:
                 assert_never(message)
 
-    def _published(self, answer: Receipt | PublishRefused) -> None:
+    def _published(self, answer: PublishReceipt | PublishRefused) -> None:
         publisher = self.publishers.get(answer.publisher)
         if publisher is None:
             return
-        if isinstance(answer, Receipt):
+        if isinstance(answer, PublishReceipt):
             publisher.receipt(answer)
         else:
             publisher.refusal(answer)
@@ -482,10 +482,10 @@ def never_sent(what: str) -> PeerError:
 
 def _given_up(failed: list[tuple[Address, Link]]) -> GaplessError:
     """Why no address succeeded: the refusal of the first node that answered, or that none did."""
-    told = [f"{address}: {link.error}" for address, link in failed]
+    reasons = [f"{address}: {link.error}" for address, link in failed]
     for at, (address, link) in enumerate(failed):
         if link.is_answered and link.error is not None:
-            others = "".join(f"; {each}" for each in told[:at] + told[at + 1 :])
+            others = "".join(f"; {each}" for each in reasons[:at] + reasons[at + 1 :])
             return error_of(link.error.code, f"{link.error.message} (at {address}{others})", retry=True)
-    # Say only once that nobody answers.
-    return LinkError("E401", f"no node answers: {'; '.join(told).replace(': E401 ', ': ')}", retry=True)
+    # Say only once that no node answers.
+    return LinkError("E401", f"no node answers: {'; '.join(reasons).replace(': E401 ', ': ')}", retry=True)

@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gapless.client.refusals import error_of
-from gapless.client.session import Session
+from gapless.client.session import ReconnectingSession
 from gapless.errors import GaplessError, LinkError, UsageError
 from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.protocol.sessions.messages import Topics
 from gapless.wire.address import Address
-from gapless.wire.client_messages import Topics
 
 if TYPE_CHECKING:
     from gapless.client.publisher import Publisher
@@ -34,11 +34,11 @@ ASKED_MAX = 8
 class Steering:
     """The connections of one client: to its home, and to the repositories it publishes to."""
 
-    def __init__(self, home: Session) -> None:
+    def __init__(self, home: ReconnectingSession) -> None:
         self.home = home
         #: All publishers of the client, by identity.
         self.publishers: dict[str, Publisher] = {}
-        self._away: dict[BrokerId, Session] = {}
+        self._away: dict[BrokerId, ReconnectingSession] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
 
     async def stop(self) -> None:
@@ -60,7 +60,7 @@ class Steering:
 
     async def session(
         self, topic: TopicId, pubend: PubendId | None, *, first: bool
-    ) -> tuple[Session, PubendId | None]:
+    ) -> tuple[ReconnectingSession, PubendId | None]:
         """A connection to the nearest node with a pubend of the topic, and that pubend.
 
         Raises GaplessError if none can be reached.
@@ -71,14 +71,14 @@ class Steering:
         candidates = self._candidates(topic, pubend, first=first)
         if here is not None or not candidates:
             return self.home, here or pubend
-        places = self._told.places
+        places = self._topics_listed.places
         broker, session = await self.nearest({places[each] for each in candidates})
         return session, next(each for each in candidates if places[each] == broker)
 
-    async def nearest(self, brokers: Iterable[BrokerId]) -> tuple[BrokerId, Session]:
+    async def nearest(self, brokers: Iterable[BrokerId]) -> tuple[BrokerId, ReconnectingSession]:
         """A connection to whichever of these nodes answers first. Raises GaplessError if none does."""
         named = sorted(set(brokers))
-        known = [broker for broker in named if broker in self._told.addresses]
+        known = [broker for broker in named if broker in self._topics_listed.addresses]
         if not known:
             raise UsageError("E143", f"the node does not say where {' or '.join(named) or 'any broker'} is")
         async with self._opening:
@@ -88,7 +88,7 @@ class Steering:
                     return broker, session
             return await self._raced(known[:ASKED_MAX])
 
-    async def _raced(self, brokers: list[BrokerId]) -> tuple[BrokerId, Session]:
+    async def _raced(self, brokers: list[BrokerId]) -> tuple[BrokerId, ReconnectingSession]:
         asked = {asyncio.create_task(self._opened(broker)): broker for broker in brokers}
         errors: list[GaplessError] = []
         waiting = set(asked)
@@ -111,12 +111,14 @@ class Steering:
                     await (await task).stop()
         for error in errors:
             if not isinstance(error, LinkError):
-                # That node answered: its refusal says more than that nobody did.
+                # That node answered: its refusal says more than a timeout.
                 raise error_of(error.code, error.message, retry=True)
-        told = "; ".join(str(error).removeprefix("E401 ") for error in errors)
-        raise LinkError("E401", f"no repository answers: {told}", retry=True)
+        reasons = "; ".join(str(error).removeprefix("E401 ") for error in errors)
+        raise LinkError("E401", f"no repository answers: {reasons}", retry=True)
 
-    async def _keep(self, broker: BrokerId, session: Session, others: set[asyncio.Task[Session]]) -> None:
+    async def _keep(
+        self, broker: BrokerId, session: ReconnectingSession, others: set[asyncio.Task[ReconnectingSession]]
+    ) -> None:
         """Keep this session, and close those that answered at the same moment."""
         old = self._away.get(broker)
         if old is not None and old.error is None:
@@ -128,8 +130,8 @@ class Steering:
             if task.exception() is None:
                 await task.result().stop()
 
-    async def _opened(self, broker: BrokerId) -> Session:
-        address = Address.parse(self._told.addresses[broker], f"the address of {broker}")
+    async def _opened(self, broker: BrokerId) -> ReconnectingSession:
+        address = Address.parse(self._topics_listed.addresses[broker], f"the address of {broker}")
         session = self.home.beside([address])
         try:
             await session.start()
@@ -139,21 +141,21 @@ class Steering:
         return session
 
     @property
-    def _told(self) -> Topics:
+    def _topics_listed(self) -> Topics:
         return self.home.topics or Topics(request=0, topics=())
 
     def _is_home(self, pubend: PubendId) -> bool:
-        return self._told.places.get(pubend) == self.home.node
+        return self._topics_listed.places.get(pubend) == self.home.node
 
     def _candidates(self, topic: TopicId, pubend: PubendId | None, *, first: bool) -> list[PubendId]:
         """The pubends that a publisher may use and whose places are known."""
-        told = self._told
+        listed = self._topics_listed
         found = sorted(
             each
-            for schema, pubends in told.topics
+            for schema, pubends in listed.topics
             if schema.topic == topic
             for each in pubends
-            if each in told.places
+            if each in listed.places
         )
         if pubend is not None:
             return [each for each in found if each == pubend]

@@ -15,9 +15,10 @@ from typing import Self, assert_never
 
 import numpy as np
 
+from gapless.client.enrolled import Enrolled
 from gapless.client.events import Batch, Chunk, Event, Names
 from gapless.client.refusals import refusal_error
-from gapless.client.session import Session
+from gapless.client.session import ReconnectingSession
 from gapless.client.waiting import Signal
 from gapless.content.language import parse_condition
 from gapless.errors import GaplessError, LinkError, UsageError
@@ -41,18 +42,14 @@ from gapless.protocol.sessions.enrolment import (
 )
 from gapless.protocol.sessions.gaps import Gap
 from gapless.protocol.sessions.messages import (
-    ChangeFilter,
     ColumnsDelivery,
     Confirmed,
     Horizon,
-    RequestRefused,
     RowsDelivery,
-    Subscribe,
     Unsubscribe,
 )
 from gapless.protocol.sessions.subscriber import ClientSubscription, Interest
 from gapless.wire.client_codec import encode_client
-from gapless.wire.frames import Part
 
 log = logging.getLogger("gapless.client")
 
@@ -60,18 +57,16 @@ log = logging.getLogger("gapless.client")
 AWAITED_SECONDS = 1.0
 
 
-class Subscription:
+class Subscription(Enrolled[ClientSubscription[Chunk]]):
     """An async iterator over events. Made by `Client.subscribe`; starts with `async with`."""
 
-    def __init__(self, session: Session, interest: Interest) -> None:
-        self._session = session
-        self._machine: ClientSubscription[Chunk] = ClientSubscription(
-            interest, session.options.retries_max, roams=session.roams
+    def __init__(self, session: ReconnectingSession, interest: Interest) -> None:
+        super().__init__(
+            session, ClientSubscription(interest, session.options.retries_max, roams=session.roams)
         )
         self._names: Names | None = None
         self._is_manual = interest.ack == "manual"
         self._retry: asyncio.TimerHandle | None = None
-        self._live: asyncio.Future[None] | None = None
         #: The change of the filter that is under way, and who may begin one.
         self._changed: asyncio.Future[Mapping[PubendId, Tick]] | None = None
         self._changing = asyncio.Lock()
@@ -83,11 +78,8 @@ class Subscription:
             raise UsageError("E193", "a subscription can be entered only once: subscribe again")
         if self._session.error is not None:
             raise self._session.error
-        self._live = asyncio.get_running_loop().create_future()
-        self._session.subscriptions[self] = None
-        self._session.wake(self)
         try:
-            await self._live
+            await self._go_live()
         except BaseException:
             await self._end(forget=False)
             raise
@@ -251,15 +243,6 @@ class Subscription:
                 case _:
                     assert_never(effect)
 
-    def _settle(self, effect: GoLive | Fail) -> None:
-        """Whoever waits for it to begin hears what became of it."""
-        if self._live is None or self._live.done():
-            return
-        if isinstance(effect, Fail):
-            self._live.set_exception(refusal_error(effect.error))
-        else:
-            self._live.set_result(None)
-
     def _finish_change(self, effect: FinishChange) -> None:
         changed = self._changed
         if changed is None or changed.done():
@@ -293,31 +276,6 @@ class Subscription:
 
     # What the session asks and tells.
 
-    def frames(self) -> tuple[list[Part], bool]:
-        """The frames to send: the subscription itself, then acknowledgements, credit and changes."""
-        if self._live is None:
-            return [], False
-        said, effects = self._machine.say(self._session.node, self._session.numbers)
-        parts: list[Part] = []
-        for message in said:
-            if isinstance(message, Subscribe | ChangeFilter):
-                self._session.confirming[message.request] = self
-            parts += encode_client(message)
-        self._perform(effects)
-        return parts, False
-
-    def linked(self) -> None:
-        """A new connection: subscribe again, at the exact position."""
-        self._perform(self._machine.linked())
-
-    def unlinked(self) -> None:
-        """The connection is lost."""
-        self._perform(self._machine.unlinked())
-
-    def failed(self, error: GaplessError) -> None:
-        """The client has given up connecting."""
-        self._perform(self._machine.fail(error))
-
     def confirmed(self, confirmed: Confirmed) -> None:
         """One pubend has confirmed the subscription or a filter change."""
         if self._machine.is_ended:
@@ -326,15 +284,7 @@ class Subscription:
             return
         if self._names is None or self._names.schema != confirmed.schema:
             self._names = Names(confirmed.schema)
-        self._perform(self._machine.confirmed(confirmed))
-
-    def is_of(self, request: int) -> bool:
-        """Whether this is its request on this connection."""
-        return self._machine.is_of(request)
-
-    def refused(self, refused: RequestRefused) -> None:
-        """The node refuses the subscription or a filter change."""
-        self._perform(self._machine.refused(refused))
+        super().confirmed(confirmed)
 
     def horizon(self, horizon: Horizon) -> None:
         """The node has sent everything below some ticks."""

@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gapless.client import connection
 from gapless.client.connection import Topic
-from gapless.client.events import Batch as AsyncBatch
-from gapless.client.events import Event as AsyncEvent
-from gapless.client.hold import Hold as AsyncHold
+from gapless.client.events import Batch, Event
+from gapless.client.hold import Hold
 from gapless.client.options import (
     DEFAULTS,
     AckMode,
@@ -42,13 +41,12 @@ from gapless.client.options import (
     Options,
     StartAt,
 )
-from gapless.client.publisher import Publisher as AsyncPublisher
-from gapless.client.receipts import BatchReceipt, Receipt
-from gapless.client.receipts import Publication as AsyncPublication
-from gapless.client.subscription import Subscription as AsyncSubscription
-from gapless.client.sync_view import View
-from gapless.client.tls import TlsWish
-from gapless.client.view import View as AsyncView
+from gapless.client.publisher import Publisher
+from gapless.client.receipts import BatchReceipt, Publication, Receipt
+from gapless.client.subscription import Subscription
+from gapless.client.sync_view import SyncView
+from gapless.client.tls import TlsOption
+from gapless.client.view import View
 from gapless.client.views import ViewInfo
 from gapless.errors import UsageError
 from gapless.model.ids import PubendId
@@ -135,7 +133,7 @@ def _closed() -> UsageError:
     return UsageError("E193", "the client was closed: connect again")
 
 
-class Publication:
+class SyncPublication:
     """A queued event. Made by `enqueue`."""
 
     __slots__ = ("_loop", "_made")
@@ -143,7 +141,7 @@ class Publication:
     def __init__(self, loop: _Loop) -> None:
         self._loop = loop
         #: What the loop's thread made of it; an error if it could not even be queued there.
-        self._made: AsyncPublication | Exception | None = None
+        self._made: Publication | Exception | None = None
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait for the receipt: then the event is durable.
@@ -165,13 +163,13 @@ class _Queue:
 
     def __init__(self, loop: _Loop) -> None:
         self._loop = loop
-        self._queue: deque[tuple[Publication, Callable[[], AsyncPublisher], Mapping[str, object]]] = deque()
+        self._queue: deque[tuple[SyncPublication, Callable[[], Publisher], Mapping[str, object]]] = deque()
         self._scheduled = False
         self._lock = threading.Lock()
 
-    def put(self, publisher: Callable[[], AsyncPublisher], event: Mapping[str, object]) -> Publication:
+    def put(self, publisher: Callable[[], Publisher], event: Mapping[str, object]) -> SyncPublication:
         """Queue one event. Blocks while the queue is full."""
-        publication = Publication(self._loop)
+        publication = SyncPublication(self._loop)
         with self._lock:
             self._queue.append((publication, publisher, dict(event)))
             is_full = len(self._queue) >= QUEUE_ROWS_MAX
@@ -190,22 +188,22 @@ class _Queue:
         for publication, publisher, event in queue:
             try:
                 publication._made = publisher().publish(event)
-            except Exception as error:  # noqa: BLE001  # it belongs to whoever queued this event
+            except Exception as error:  # noqa: BLE001  # `result` raises it
                 publication._made = error
 
 
-async def _ready(publisher: Callable[[], AsyncPublisher]) -> None:
+async def _ready(publisher: Callable[[], Publisher]) -> None:
     await publisher().ready()
 
 
-class Client:
+class SyncClient:
     """A connection to a network, re-established whenever it is lost. Made by `connect`."""
 
     def __init__(self, client: connection.Client) -> None:
         self._client = client
         self._loop: _Loop | None = None
         self._queue: _Queue | None = None
-        self._publishers: dict[str, Publisher] = {}
+        self._publishers: dict[str, SyncPublisher] = {}
 
     def __enter__(self) -> Self:
         if self._loop is not None:
@@ -262,7 +260,7 @@ class Client:
         return self._running().run(self._client.inquire(event, subscription))
 
     def release_publisher(self, identity: str) -> None:
-        """Release an identity at this node: it will belong to whoever publishes under it next."""
+        """Release an identity at this node: it will belong to the next principal that publishes under it."""
         self._running().run(self._client.release_publisher(identity))
 
     def publisher(
@@ -272,10 +270,10 @@ class Client:
         pubend: str | None = None,
         identity: str | None = None,
         first_catenation: int = 0,
-    ) -> Publisher:
+    ) -> SyncPublisher:
         """A separate publisher to a topic. Its events keep their order."""
 
-        async def make() -> AsyncPublisher:
+        async def make() -> Publisher:
             return self._client.publisher(
                 topic, pubend=pubend, identity=identity, first_catenation=first_catenation
             )
@@ -287,25 +285,25 @@ class Client:
         """Publish one event. It is durable when this returns; raises the refusal if it was refused."""
         return self._publisher_of(topic).publish(event)
 
-    def enqueue(self, topic: str, event: Mapping[str, object]) -> Publication:
+    def enqueue(self, topic: str, event: Mapping[str, object]) -> SyncPublication:
         """Queue one event without waiting for its receipt: faster, and not durable yet.
 
-        `Publication.result` waits for the receipt, `flush` for those of all events. Blocks while the network
-        is behind.
+        `SyncPublication.result` waits for the receipt, `flush` for those of all events. Blocks while the
+        network is behind.
         """
         return self._publisher_of(topic).enqueue(event)
 
-    def _publisher_of(self, topic: str) -> Publisher:
+    def _publisher_of(self, topic: str) -> SyncPublisher:
         publisher = self._publishers.get(topic)
         if publisher is None:
             publisher = self._publisher(lambda: self._client.publisher_of(topic))
             self._publishers[topic] = publisher
         return publisher
 
-    def _publisher(self, publisher: Callable[[], AsyncPublisher]) -> Publisher:
+    def _publisher(self, publisher: Callable[[], Publisher]) -> SyncPublisher:
         loop = self._running()
         assert self._queue is not None, "the client is entered"
-        return Publisher(loop, self._queue, publisher)
+        return SyncPublisher(loop, self._queue, publisher)
 
     def publish_batch(self, topic: str, data: object) -> BatchReceipt:
         """Publish all rows of a batch. They are durable when this returns."""
@@ -327,10 +325,10 @@ class Client:
         mode: DeliveryMode = "guaranteed",
         gaps: GapMode = "report",
         credit_rows: int | None = None,
-    ) -> Subscription:
+    ) -> SyncSubscription:
         """Every event of a topic that `where` accepts, once and in order; use it with `with`."""
 
-        async def make() -> AsyncSubscription:
+        async def make() -> Subscription:
             return self._client.subscribe(
                 topic,
                 where,
@@ -344,16 +342,16 @@ class Client:
             )
 
         loop = self._running()
-        return Subscription(loop, loop.run(make()))
+        return SyncSubscription(loop, loop.run(make()))
 
-    def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> Hold:
+    def hold(self, topic: str, name: str, start: Mapping[str, Tick], where: str = "") -> SyncHold:
         """Keep the events of a topic from `start` on, under a name, without delivery; use it with `with`."""
 
-        async def make() -> AsyncHold:
+        async def make() -> Hold:
             return self._client.hold(topic, name, start, where)
 
         loop = self._running()
-        return Hold(loop, loop.run(make()))
+        return SyncHold(loop, loop.run(make()))
 
     def forget_hold(self, topic: str, name: str, *, timeout_s: float) -> None:
         """Forget the name of a hold. Raises TimeoutError if the topic's node does not answer in time."""
@@ -376,20 +374,20 @@ class Client:
         """Drop a view. Raises UsageError: E173 if there is none, E179 if other views use it."""
         self._running().run(self._client.drop_view(name))
 
-    def view(self, name: str, where: str = "") -> View:
+    def view(self, name: str, where: str = "") -> SyncView:
         """A view as a live table of the rows that `where` accepts; use it with `with`."""
 
-        async def make() -> AsyncView:
+        async def make() -> View:
             return self._client.view(name, where)
 
         loop = self._running()
-        return View(loop, loop.run(make()))
+        return SyncView(loop, loop.run(make()))
 
 
-class Hold:
-    """A name that keeps events from being released. Made by `Client.hold`; starts with `with`."""
+class SyncHold:
+    """A name that keeps events from being released. Made by `SyncClient.hold`; starts with `with`."""
 
-    def __init__(self, loop: _Loop, hold: AsyncHold) -> None:
+    def __init__(self, loop: _Loop, hold: Hold) -> None:
         self._loop = loop
         self._hold = hold
 
@@ -415,10 +413,10 @@ class Hold:
         self._loop.run(self._hold.forget())
 
 
-class Publisher:
-    """Publishes to one topic, in order. Made by `Client.publisher`."""
+class SyncPublisher:
+    """Publishes to one topic, in order. Made by `SyncClient.publisher`."""
 
-    def __init__(self, loop: _Loop, queue: _Queue, publisher: Callable[[], AsyncPublisher]) -> None:
+    def __init__(self, loop: _Loop, queue: _Queue, publisher: Callable[[], Publisher]) -> None:
         self._loop = loop
         self._queue = queue
         #: Only called in the loop.
@@ -437,8 +435,8 @@ class Publisher:
         """Publish one event. It is durable when this returns; raises the refusal if it was refused."""
         return self._queue.put(self._publisher, event).result()
 
-    def enqueue(self, event: Mapping[str, object]) -> Publication:
-        """Queue one event without waiting for its receipt: see `Client.enqueue`."""
+    def enqueue(self, event: Mapping[str, object]) -> SyncPublication:
+        """Queue one event without waiting for its receipt: see `SyncClient.enqueue`."""
         return self._queue.put(self._publisher, event)
 
     def publish_batch(self, data: object) -> BatchReceipt:
@@ -458,7 +456,7 @@ class Publisher:
         self._loop.run(flush())
 
 
-class Event(AsyncEvent):
+class SyncEvent(Event):
     """One event: a value for each column by its name, and `pubend`, `tick` and `topic`."""
 
     __slots__ = ("_loop",)
@@ -471,7 +469,7 @@ class Event(AsyncEvent):
         self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, row, row + 1)
 
 
-class Batch(AsyncBatch):
+class SyncBatch(Batch):
     """Events that arrived together, as columns."""
 
     __slots__ = ("_loop",)
@@ -484,14 +482,14 @@ class Batch(AsyncBatch):
         self._loop.loop.call_soon_threadsafe(chunk.owner.ack_rows, chunk, start, chunk.size)
 
 
-class Subscription:
-    """An iterator over events. Made by `Client.subscribe`; starts with `with`."""
+class SyncSubscription:
+    """An iterator over events. Made by `SyncClient.subscribe`; starts with `with`."""
 
-    def __init__(self, loop: _Loop, subscription: AsyncSubscription) -> None:
+    def __init__(self, loop: _Loop, subscription: Subscription) -> None:
         self._loop = loop
         self._subscription = subscription
         #: The batch this thread has taken from the loop, and how many of its rows it has given out.
-        self._batch: AsyncBatch | None = None
+        self._batch: Batch | None = None
         self._at = 0
 
     def __enter__(self) -> Self:
@@ -512,31 +510,31 @@ class Subscription:
             self._subscription.hand_back(batch, self._at)
         await self._subscription.__aexit__(kind, error, trace)
 
-    def __next__(self) -> Event:
+    def __next__(self) -> SyncEvent:
         """The next event; waits for it."""
         for event in self:
             return event
         raise StopIteration
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[SyncEvent]:
         # An inner loop per batch: `for event in subscription` has to be fast.
         while (batch := self._taken()) is not None:
             chunk, start = batch.chunk, batch.start
             while self._batch is batch and self._at < len(batch):
-                event = Event(chunk, start + self._at)
+                event = SyncEvent(chunk, start + self._at)
                 event._loop = self._loop
                 self._at += 1
                 yield event
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[SyncBatch]:
         """The same events as batches of columns, as they arrived."""
         while (taken := self._taken()) is not None:
-            batch = Batch(taken.chunk, taken.start + self._at)
+            batch = SyncBatch(taken.chunk, taken.start + self._at)
             batch._loop = self._loop
             self._at = len(taken)
             yield batch
 
-    def _taken(self) -> AsyncBatch | None:
+    def _taken(self) -> Batch | None:
         if self._batch is None or self._at >= len(self._batch):
             # Asking for the next batch acknowledges this one; the program is done with all of it.
             self._batch = self._loop.run(self._subscription.next_batch())
@@ -573,12 +571,9 @@ def connect(
     address: str,
     *,
     token: str | None = None,
-    tls: TlsWish = None,
+    tls: TlsOption = None,
     name: str | None = None,
     options: Options = DEFAULTS,
-) -> Client:
+) -> SyncClient:
     """A client of the network at `address`; use it with `with`. See `gapless.connect`."""
-    return Client(connection.connect(address, token=token, tls=tls, name=name, options=options))
-
-
-__all__ = ["Batch", "Client", "Event", "Hold", "Publication", "Publisher", "Subscription", "View", "connect"]
+    return SyncClient(connection.connect(address, token=token, tls=tls, name=name, options=options))

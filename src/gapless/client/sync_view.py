@@ -17,8 +17,7 @@ from typing import Any, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from gapless.client.table import Change, State
-from gapless.client.view import Horizon
-from gapless.client.view import View as AsyncView
+from gapless.client.view import Horizon, View
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.python_values import rows_of
 from gapless.model.ticks import Tick
@@ -34,10 +33,10 @@ class Runs(Protocol):
         """Run in the loop and return the result."""
 
 
-class View:
+class SyncView:
     """A live table. Made by `Client.view`; starts with `with`. Any number of threads may use it."""
 
-    def __init__(self, loop: Runs, view: AsyncView) -> None:
+    def __init__(self, loop: Runs, view: View) -> None:
         self._loop = loop
         self._view = view
 

@@ -64,30 +64,30 @@ class TlsFiles:
 
 
 #: How to ask for TLS: an SSL context, files, a CA file alone, or True for the system's CAs.
-TlsWish: TypeAlias = bool | str | PathLike[str] | TlsFiles | ssl.SSLContext | None
+TlsOption: TypeAlias = bool | str | PathLike[str] | TlsFiles | ssl.SSLContext | None
 
 #: First bytes of a TLS alert record: what a node that expects TLS answers to a plain connection.
 ALERT = b"\x15\x03"
 
 
-def tls_context(wish: TlsWish, *, wanted: bool) -> ssl.SSLContext | None:
+def tls_context(option: TlsOption, *, wanted: bool) -> ssl.SSLContext | None:
     """The SSL context to use; None without TLS. `wanted` says whether the address asks for TLS.
 
     Raises ParameterError if a file cannot be used.
     """
-    if wish is False and wanted:
+    if option is False and wanted:
         raise ParameterError("E191", "tls is False, but the address asks for TLS: write gapless://")
-    if isinstance(wish, ssl.SSLContext):
-        return wish
-    if isinstance(wish, TlsFiles):
-        return wish.context()
-    if isinstance(wish, str | PathLike):
+    if isinstance(option, ssl.SSLContext):
+        return option
+    if isinstance(option, TlsFiles):
+        return option.context()
+    if isinstance(option, str | PathLike):
         try:
-            return ssl.create_default_context(cafile=Path(wish))
+            return ssl.create_default_context(cafile=Path(option))
         except (OSError, ssl.SSLError) as error:
             reason = error.strerror or "it has no certificate"
-            raise ParameterError("E191", f"tls: {wish} cannot be used as a CA file: {reason}") from error
-    return ssl.create_default_context() if wish or wanted else None
+            raise ParameterError("E191", f"tls: {option} cannot be used as a CA file: {reason}") from error
+    return ssl.create_default_context() if option or wanted else None
 
 
 def tls_error(error: ssl.SSLError) -> LinkError:
@@ -118,26 +118,26 @@ def hung_up(reason: Exception | None, *, is_tls: bool) -> LinkError:
     >>> print(hung_up(None, is_tls=False))
     E403 the node closed the connection without an answer: if it speaks TLS, connect with gapless+tls://
     """
-    told = f" ({reason})" if reason is not None else ""
+    detail = f" ({reason})" if reason is not None else ""
     if is_tls:
-        text = f"the node closed the connection without an answer{told}: it may want a client certificate"
+        text = f"the node closed the connection without an answer{detail}: it may want a client certificate"
     else:
         text = (
-            f"the node closed the connection without an answer{told}: "
+            f"the node closed the connection without an answer{detail}: "
             "if it speaks TLS, connect with gapless+tls://"
         )
     return LinkError("E403", text, retry=True)
 
 
 def _verdict(error: ssl.SSLCertVerificationError) -> str:
-    told = error.verify_message
-    if "expired" in told:
-        return f"{told}: renew it"
-    if "ismatch" in told:
-        return f"{told.rstrip('.')}: connect to a name that it lists"
-    if "issuer" in told or "self-signed" in told or "self signed" in told:
+    problem = error.verify_message
+    if "expired" in problem:
+        return f"{problem}: renew it"
+    if "ismatch" in problem:
+        return f"{problem.rstrip('.')}: connect to a name that it lists"
+    if "issuer" in problem or "self-signed" in problem or "self signed" in problem:
         return "its CA is not trusted: pass the CA file as tls= or --ca"
-    return told
+    return problem
 
 
 def _words(reason: str) -> str:

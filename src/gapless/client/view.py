@@ -30,12 +30,12 @@ import pyarrow as pa
 from gapless.client.receipts import BatchReceipt, Receipt
 from gapless.client.subscription import Subscription
 from gapless.client.table import Change, RelationState, State, between
-from gapless.client.views import found, reached, read_registry, read_view, schemas_of
+from gapless.client.views import reached, read_registry, read_view, schemas_of, view_named
 from gapless.client.waiting import Signal
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.content.normal import either
-from gapless.errors import UsageError, ViewError
+from gapless.errors import UsageError, ViewError, no_topic
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.python_values import rows_of
 from gapless.model.schema import Schema
@@ -81,11 +81,11 @@ class View:
         client = self._client
         topics = await client.topics()
         registry = await read_registry(client, topics)
-        self._definition = definition = found(registry.definitions, self.name)
+        self._definition = definition = view_named(registry.definitions, self.name)
         schemas = schemas_of(topics)
         schema = schemas.get(definition.topic)
         if schema is None:
-            raise UsageError("E141", f"there is no topic '{definition.topic}' that this client may see")
+            raise no_topic(definition.topic, schemas)
         plan: ViewPlan | None = None
         with contextlib.suppress(ViewError):
             # A client that may see the view may not be allowed to see its base topics.
@@ -195,9 +195,9 @@ class View:
             for pubend in missing:
                 topic = topics.get(pubend)
                 if state.as_of and pubend not in state.horizons and topic not in state.as_of:
-                    told = ", ".join(sorted(state.as_of))
+                    bases = ", ".join(sorted(state.as_of))
                     raise UsageError(
-                        "E191", f"view '{self.name}' depends on {told}, not on '{topic or pubend}'"
+                        "E191", f"view '{self.name}' depends on {bases}, not on '{topic or pubend}'"
                     )
             if self._ended:
                 raise UsageError("E193", "the live table has been closed")
@@ -255,8 +255,8 @@ def wanted_horizons(as_of: Horizon) -> dict[PubendId, Tick]:
                 if len(ticks):
                     want(pubend, int(ticks[-1]) + 1)
         case Mapping():
-            for name, told in as_of.items():
-                for source, stop in told.items() if isinstance(told, Mapping) else ((name, told),):
+            for name, stops in as_of.items():
+                for source, stop in stops.items() if isinstance(stops, Mapping) else ((name, stops),):
                     want(source, int(stop))
         case _:
             for each in as_of:

@@ -71,12 +71,12 @@ async def create_view(client: Client, name: str, view: str | Relation | Table) -
     sql = view if isinstance(view, str) else _text_of(view)
     topics = await client.topics()
     registry = await read_registry(client, topics)
-    for topic, told, kept in (
+    for topic, types, kept in (
         (REGISTRY_TOPIC, REGISTRY_COLUMNS, REGISTRY_RETENTION),
         (STATUS_TOPIC, STATUS_COLUMNS, STATUS_RETENTION),
     ):
         if topic not in topics:
-            await client.create_topic(topic, told, retention=kept)
+            await client.create_topic(topic, types, retention=kept)
     there = registry.definitions.get(name)
     if there is not None and there.sql == sql:
         return there, False
@@ -98,7 +98,7 @@ async def drop_view(client: Client, name: str) -> None:
     """See `Client.drop_view`."""
     topics = await client.topics()
     registry = await read_registry(client, topics)
-    found(registry.definitions, name)
+    view_named(registry.definitions, name)
     users = named_views(schemas_of(topics), registry).users_of(name)
     if users:
         others = ", ".join(f"'{each}'" for each in users)
@@ -115,10 +115,10 @@ async def list_views(client: Client) -> dict[str, ViewInfo]:
     statuses: dict[str, Status] = {}
     async for batch in newest_rows(client, STATUS_TOPIC, topics):
         statuses.update((each.name, each) for each in statuses_of(batch.columns))
-    told = {name: (definition, statuses.get(name)) for name, definition in registry.definitions.items()}
+    views = {name: (definition, statuses.get(name)) for name, definition in registry.definitions.items()}
     return {
         name: ViewInfo(definition, status if status and status.topic == definition.topic else None)
-        for name, (definition, status) in sorted(told.items())
+        for name, (definition, status) in sorted(views.items())
     }
 
 
@@ -183,7 +183,7 @@ def _text_of(view: Relation | Table) -> str:
     return view_sql(view.relation if isinstance(view, Table) else view)
 
 
-def found(definitions: Mapping[str, Definition], name: str) -> Definition:
+def view_named(definitions: Mapping[str, Definition], name: str) -> Definition:
     """The view of that name. Raises UsageError E173 if there is none."""
     there = definitions.get(name)
     if there is None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gapless.demo.network import EDGES, PUBLISHERS, Row, SubscriberPlan
 
-#: An event: who published it, and as which of theirs.
+#: An event: its publisher, and the number that it has there.
 Name = tuple[str, int]
 Seconds = npt.NDArray[np.float64]
 
@@ -118,7 +118,7 @@ def wanted_by(plan: SubscriberPlan, record: Record) -> set[Name]:
 
 
 def account_of(plan: SubscriberPlan, record: Record) -> Account:
-    """Settle the account of one subscriber."""
+    """Verify exactly-once delivery to one subscriber."""
     wanted = wanted_by(plan, record)
     taken = record.arrivals[plan.name]
     counts = Counter(taken.names)
@@ -147,12 +147,18 @@ def _out_of_order(names: Sequence[Name]) -> int:
 
 
 def _latencies(taken: SubscriberArrivals, record: Record) -> dict[str, LatencyFigures]:
-    """By phase. Whatever was on its way while the router was down belongs to the time during the outage."""
     at = np.array(taken.at_s, dtype=np.float64)
     sent = np.array([record.sent_s(name) for name in taken.names], dtype=np.float64)
-    before, after = at <= record.killed_s, sent >= record.back_s
+    return by_phase(sent, at, record.killed_s, record.back_s)
+
+
+def by_phase(sent_s: Seconds, at_s: Seconds, killed_s: float, back_s: float) -> dict[str, LatencyFigures]:
+    """The latencies before, during and after an outage; what was in flight belongs to the outage."""
+    before, after = at_s <= killed_s, sent_s >= back_s
     masks = (before, ~before & ~after, after)
-    return {phase: LatencyFigures.of((at - sent)[mask]) for phase, mask in zip(PHASES, masks, strict=True)}
+    return {
+        phase: LatencyFigures.of((at_s - sent_s)[mask]) for phase, mask in zip(PHASES, masks, strict=True)
+    }
 
 
 def differing_orders(plans: Sequence[SubscriberPlan], record: Record) -> int:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 from gapless.demo.account import Record
 from gapless.demo.network import EDGES, PUBLISHERS, SUBSCRIBERS, VICTIM, router_of
 
-#: Told apart by lightness, too, for those who do not tell them apart by colour.
+#: They also differ in lightness, for readers who cannot distinguish the colours.
 THROUGH_VICTIM, THROUGH_OTHER = "#0072b2", "#bbbbbb"
 DOWN = "#d55e00"
 
@@ -58,13 +58,17 @@ def _draw_edge(axes: Axes, record: Record, edge: str) -> None:
         worst_s = max(worst_s, float(latency_s.max(initial=0.0)))
         axes.plot(sent_s, latency_s * 1_000, ls="none", marker=".", ms=3, color=colour, label=label)
     axes.set_xlim(left=0)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    style(axes)
     axes.set_title(f"edge {edge}: at worst {worst_s * 1_000:,.0f} ms", loc="left", fontsize=11)
     axes.set_ylabel("latency (ms)")
+
+
+def style(axes: Axes) -> None:
+    """A logarithmic scale, a light grid, no frame, and a legend beside the title: nothing lies below it."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(visible=True, which="major", color="#dddddd", lw=0.6)
     axes.set_axisbelow(True)
-    # Beside the title: nothing lies below it.
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=9, markerscale=3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

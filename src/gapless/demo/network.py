@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: One event as it was published: a value for each column.
 Row = Mapping[str, Any]
 
-#: `publisher` and `number` are there for the account: they name an event by what its publisher said.
+#: `publisher` and `number` are there for the verification: they name an event as its publisher does.
 DESCRIPTION = """\
 cells = {p = ["p1"], b = ["b1", "b2"], s = ["s1"], t = ["s2"]}
 links = ["p--b", "b--s", "b--t"]
@@ -59,7 +59,7 @@ MEDIA = ("image", "video", "audio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherPlan:
-    """Somebody who publishes."""
+    """A publisher."""
 
     name: str
     topic: str
@@ -70,7 +70,7 @@ class PublisherPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberPlan:
-    """Somebody who wants something, and how to tell what without asking a broker."""
+    """A subscriber, and how to compute what it should get without asking a broker."""
 
     name: str
     edge: str

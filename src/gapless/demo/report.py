@@ -1,4 +1,4 @@
-"""How is the demo told? In words while it runs, and as an account in the end; no line is wider than 80.
+"""How is the demo reported? In words while it runs, then as a summary; no line is wider than 80.
 
 On a terminal two lines at the bottom say how far it is, and which brokers run; elsewhere there are only the
 lines above them, one after the other.
@@ -54,7 +54,7 @@ class DemoOutcome:
 
     record: Record
     accounts: Sequence[Account]
-    #: Neighbours in the total order of one subscriber that stand otherwise with another.
+    #: Neighbours in the total order of one subscriber that are in another order at another one.
     order_differences: int
     #: By edge and pubend, seconds from the kill to the first event that was published after it.
     recovery_s: Mapping[str, Mapping[str, float]]
@@ -112,15 +112,23 @@ def introduce(console: Console, seconds: float, rate: float, folder: Path) -> No
     )
     say(console, "before anybody sees them. The others subscribe:\n")
     for plan in SUBSCRIBERS:
-        say(console, f"  {plan.edge}  {plan.name:<9} {plan.topic:<7} {wish(plan)}")
+        say(console, f"  {plan.edge}  {plan.name:<9} {plan.topic:<7} {wanted_text(plan)}")
     say(console, f"\nAfter a third of the time {VICTIM} is killed with kill -9; after two thirds it is")
     say(console, f"started again. Data and logs, kept with --keep only: {folder}\n")
 
 
-def wish(plan: SubscriberPlan) -> str:
+def wanted_text(plan: SubscriberPlan) -> str:
     """What a subscriber wants, in its own words."""
     order = ", in total order" if plan.order == "total" else ""
     return f"{plan.where or '(everything)'}{order}"
+
+
+def say_event(console: Console, time_s: float, text: str, style: str) -> None:
+    """Print what has happened, after the time of it."""
+    first, *rest = text.splitlines()
+    say(console, f"{time_s:>5.1f} s  {first}", style)
+    for line in rest:
+        say(console, f"         {line}", style)
 
 
 class Narrator:
@@ -187,10 +195,7 @@ class Narrator:
         self._published, self._row_s = published, now_s
 
     def _event(self, time_s: float, text: str, style: str) -> None:
-        first, *rest = text.splitlines()
-        say(self._console, f"{time_s:>5.1f} s  {first}", style)
-        for line in rest:
-            say(self._console, f"         {line}", style)
+        say_event(self._console, time_s, text, style)
 
     def show(self, record: Record, now_s: float) -> None:
         """Bring the lines at the bottom of a terminal up to date."""
@@ -207,16 +212,16 @@ class Narrator:
 
 
 def report(console: Console, outcome: DemoOutcome) -> None:
-    """Print the account, the latencies, the recovery and the verdict."""
-    say(console, "\nThe account. What matches was decided anew over all that was published, by")
+    """Print the deliveries, the latencies, the recovery and the verdict."""
+    say(console, "\nDelivery report. What should match was recomputed from all published events, by")
     say(console, "Python functions for SQL and by lxml for XPath; no broker was asked.")
     console.print(accounts_table(outcome.accounts))
     say(console, "Latency from publishing to arrival in milliseconds, with the disk in between:")
     say(console, f"before {VICTIM} was killed, while it was away, and after it was back.")
     console.print(latency_table(outcome.accounts))
     for edge, by_pubend in outcome.recovery_s.items():
-        told = ", ".join(f"{pubend} {duration(seconds)}" for pubend, seconds in sorted(by_pubend.items()))
-        say(console, f"First new event at {edge} after the kill: {told}.")
+        times = ", ".join(f"{pubend} {duration(seconds)}" for pubend, seconds in sorted(by_pubend.items()))
+        say(console, f"First new event at {edge} after the kill: {times}.")
     say(console, f"{SURVIVOR} took over {' and '.join(taken_over())}; it had carried the rest before.")
     if outcome.figure is not None:
         say(console, f"Every event as a dot: {outcome.figure}")

@@ -1,7 +1,7 @@
 """What happens in the demo? Real processes, real clients, and a router that is killed while events flow.
 
 The brokers are processes of their own (`fleet`). Every publisher and every subscriber is a client with a
-connection of its own; they are tasks of this process, which is none of the brokers. All times are read from
+connection of its own; they are tasks of this process, which is not a broker. All times are read from
 one clock.
 """
 
@@ -31,7 +31,7 @@ from gapless.demo.network import (
 from gapless.errors import GaplessError
 from gapless.fleet import Fleet
 
-#: How often a publisher looks whether events are due, and somebody whether all have arrived.
+#: How often to check whether events are due, and whether all have arrived.
 PACE_SECONDS = 0.01
 #: What has not arrived so long after publishing ended is lost.
 PATIENCE_SECONDS = 20.0

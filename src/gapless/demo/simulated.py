@@ -1,4 +1,4 @@
-"""What does Gapless do? A minute that shows it: the network of the paper loses a router, and nobody notices.
+"""What does Gapless do? In a minute: the network of the paper loses a router, and no subscriber notices.
 
 On a terminal the picture of the network stays below the timeline and changes colour with its brokers;
 elsewhere the same lines are printed one after the other.
@@ -164,7 +164,7 @@ class EdgeAccount:
 
 
 def account_of(result: PaperResult, edge: str) -> EdgeAccount:
-    """Settle the account of the subscriber at an edge, who wants every message."""
+    """Verify exactly-once delivery to the subscriber at an edge, which wants every message."""
     taken = result.latencies[edge]
     # A pubend sends one message at a time, so that the time tells its messages apart.
     distinct = {(each.pubend, each.sent_s) for each in taken}
@@ -224,7 +224,7 @@ def _lose_a_router(console: Console) -> bool:
     kept = is_good(result) and not any(each.lost or each.duplicated or each.out_of_order for each in accounts)
     say(
         console,
-        f"\nThe account: {result.published:,} messages published, 5 subscribers who want them all,",
+        f"\nDelivery report: {result.published:,} messages published, 5 subscribers who want them all,",
         "bold",
     )
     say(
@@ -236,7 +236,7 @@ def _lose_a_router(console: Console) -> bool:
     if kept:
         say(console, "Nothing lost, nothing twice, nothing out of order.", "bold green")
     else:
-        say(console, f"A promise was broken: {result.violation or 'see the account'}", "bold red")
+        say(console, f"A promise was broken: {result.violation or 'see the report'}", "bold red")
     return kept
 
 

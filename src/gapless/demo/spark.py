@@ -2,7 +2,7 @@
 
 The application is `gapless pipeline`: a Python program with a Java virtual machine and Python workers below
 it. It leads a session of its own, so that one signal reaches the program and its machine alike; the workers
-end when their pipes close. Like the nodes of a fleet it dies with whoever started it (see `fleet`).
+end when their pipes close. Like the nodes of a fleet it dies with the process that started it (see `fleet`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SparkApplication:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Nobody needs an orderly end: what matters is in the logs of the network.
+        # No orderly end is needed: what matters is in the logs of the network.
         await self.kill()
 
     async def start(self) -> None:

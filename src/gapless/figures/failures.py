@@ -24,7 +24,7 @@ TITLES = {
     "b1-crash": "Crash of the broker b1 (as Figure 7 of the paper)",
     "p1-crash": "Crash of the publishing broker p1 (as Figure 8 of the paper)",
 }
-#: Told apart by shape, too, for those who do not tell them apart by colour.
+#: They also differ in shape, for readers who cannot distinguish the colours.
 STYLES = {
     "s1": ("#0072b2", "o", 6),
     "s2": ("#e69f00", "s", 9),

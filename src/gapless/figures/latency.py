@@ -1,4 +1,4 @@
-"""How long did events take? The share that took at most so long, as `gapless bench --plot` draws it."""
+"""How long did events take? The cumulative distribution, as `gapless bench --plot` draws it."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def _most_of_all(batches: Sequence[EventBatch]) -> int | None:
 
 
 class LastJoined:
-    """Joins batches, and returns the same result to everybody who asks for those joined last."""
+    """Joins batches, and returns the same result to all callers that ask for those joined last."""
 
     __slots__ = ("_parts", "_whole")
 

@@ -42,7 +42,7 @@ COLUMN_BYTES: Final = 160
 CLIENT_FRAME_BYTES_MAX: Final = EVENT_BYTES_MAX + HOP_BYTES
 #: Larger batches are split before they are put into a frame, unless there is only one row.
 BATCH_BYTES_MAX: Final = CLIENT_FRAME_BYTES_MAX
-#: The longest frame between brokers, or from a node: its head may be long, too.
+#: The longest frame between brokers, or from a node: its head may also be long.
 FRAME_BYTES_MAX: Final = 4 * BATCH_BYTES_MAX
 #: Maximum number of bytes, of what clients publish in one turn of the event loop, that are stored together.
 TOGETHER_BYTES_MAX: Final = BATCH_BYTES_MAX
@@ -62,7 +62,7 @@ def event_sizes(columns: pa.RecordBatch) -> npt.NDArray[np.int64]:
     sizes = np.zeros(columns.num_rows, dtype=np.int64)
     for column in columns.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            # By its offsets: bytes behind a null are carried along, too.
+            # By its offsets: bytes behind a null are also carried along.
             _, offsets, _ = column.buffers()
             if offsets is not None and len(column):
                 at = np.frombuffer(offsets, dtype=np.int32, count=len(column) + 1, offset=4 * column.offset)

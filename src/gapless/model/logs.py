@@ -22,7 +22,7 @@ class LogLife:
     #: The incarnation of the host.
     life: int
     #: In earlier lives nothing was told at or above the tick `floor`, and no event at or above `events`.
-    #: Whoever knows more than that has heard from a longer log, of which this one is an older copy.
+    #: A broker that knows more has heard from a longer log, of which this one is an older copy.
     floor: Tick
     events: Tick
     #: The log was begun at this tick: what is below belongs to an earlier log, if there was one.

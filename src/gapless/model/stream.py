@@ -222,7 +222,7 @@ class KnowledgeStream:
         return self.known.where(start, stop, lambda stamp: stamp.covers(need))
 
     def finalise(self, start: Tick, stop: Tick, stamp: Epochs) -> None:
-        """Nobody needs `start..stop` any longer, as of `stamp`: turn data into F and free it."""
+        """`start..stop` is no longer needed, as of `stamp`: turn data into F and free it."""
         low, high = self.rows.span(start, stop)
         self.known.update(start, low, joining(stamp))
         if low < high:

@@ -52,10 +52,6 @@ class TickRange:
     def __and__(self, other: TickRange) -> TickRange:
         return TickRange(max(self.start, other.start), min(self.stop, other.stop))
 
-    def overlaps(self, other: TickRange) -> bool:
-        """Whether the two ranges share a tick."""
-        return max(self.start, other.start) < min(self.stop, other.stop)
-
     def __str__(self) -> str:
         start = "" if self.start <= TICK_MIN else str(self.start)
         stop = "" if self.stop >= TICK_MAX else str(self.stop)
@@ -151,11 +147,6 @@ class TickSet:
             return True
         at = bisect_right(self._starts, start) - 1
         return at >= 0 and stop <= self._stops[at]
-
-    def overlaps(self, start: Tick, stop: Tick) -> bool:
-        """Whether some tick of `start..stop` is in the set."""
-        at = bisect_right(self._stops, start)
-        return start < stop and at < len(self._starts) and self._starts[at] < stop
 
     def clip(self, start: Tick, stop: Tick) -> TickSet:
         """The part of the set inside `start..stop`."""

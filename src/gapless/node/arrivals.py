@@ -37,7 +37,7 @@ ACCEPTS_MAX = 4
 CROWDED_SECONDS = 0.003
 #: How long accepting pauses when descriptors run out.
 PAUSE_SECONDS = 0.1
-#: One host gets at most 1/HOST_SHARE of all strangers. Loopback is exempt: everybody shares it.
+#: One host gets at most 1/HOST_SHARE of all strangers. Loopback is exempt: all local clients share it.
 HOST_SHARE = 2
 #: Errors of `accept` that are about this process or machine, not about the connection.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -51,7 +51,7 @@ class Bound(Protocol):
 
 
 class Arrival:
-    """A connection that was accepted and has not said who it is."""
+    """An accepted connection that has not identified itself yet."""
 
     __slots__ = ("connection", "host", "taking")
 
@@ -64,7 +64,7 @@ class Arrival:
 
 
 class Arrivals:
-    """Those who have connected at an address and not said who they are."""
+    """Accepted connections of one address that have not identified themselves yet."""
 
     def __init__(
         self, made: Callable[[Arrivals], Connection], bound: Bound, handshake_s: float, guard: Guard
@@ -74,7 +74,7 @@ class Arrivals:
         self._made = made
         self._bound = bound
         self._handshake_s = handshake_s
-        #: For those who come from now on; None without TLS.
+        #: For new connections; None without TLS.
         self.tls: ssl.SSLContext | None = None
         self._sockets: list[socket.socket] = []
         self._loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ class Arrivals:
         return Address(host, port)
 
     def shut(self) -> None:
-        """Accept nobody any more, and hang up on strangers."""
+        """Stop accepting connections, and close those that have not been admitted."""
         for each in self._sockets:
             if each.fileno() >= 0:
                 self._loop.remove_reader(each)
@@ -123,7 +123,7 @@ class Arrivals:
             self._hang_up(arrival, "node shutting down")
 
     def settled(self, connection: Connection) -> None:
-        """It is a stranger no more: it has said who it is, or is gone."""
+        """The connection has identified itself, or is gone."""
         arrival = self._strangers.pop(connection, None)
         if arrival is not None and arrival.host:
             near = self._of_host[arrival.host]

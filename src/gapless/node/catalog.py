@@ -26,14 +26,14 @@ from gapless.model.ticks import Tick
 from gapless.node.config import Limits, fitting_retention, parse_retention
 from gapless.node.guard import Guard
 from gapless.node.logs import event_log
-from gapless.node.worker import Desk
-from gapless.protocol.broker import Recovered
+from gapless.node.worker import WorkThread
 from gapless.protocol.creations import TOPICS_MAX, Creation, columns_text, is_topic_name, pubend_name
 from gapless.protocol.events import Event, TopicsLearned
 from gapless.protocol.network import Network, PubendPlace
+from gapless.protocol.pubend import Recovered
+from gapless.protocol.sessions.messages import CreateTopic, Topics
 from gapless.store.recovery import RecoveryDatabase
 from gapless.store.retention import Retention
-from gapless.wire.client_messages import CreateTopic, Topics
 from gapless.wire.codec import column_texts
 
 log = event_log("gapless.catalog")
@@ -62,8 +62,8 @@ _creators_decoder = msgspec.msgpack.Decoder(dict[str, str])
 
 def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
     """What a node has written down. Raises StoreError."""
-    told = None if database is None else database.meta(META_KEY)
-    if database is None or told is None:
+    stored = None if database is None else database.meta(META_KEY)
+    if database is None or stored is None:
         return []
     try:
         return [
@@ -74,7 +74,7 @@ def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
                 made=each.made,
                 retention=each.retention,
             )
-            for each in _decoder.decode(told)
+            for each in _decoder.decode(stored)
         ]
     except (msgspec.DecodeError, SchemaError) as error:
         raise StoreError(
@@ -85,11 +85,11 @@ def stored_creations(database: RecoveryDatabase | None) -> list[Creation]:
 
 
 def _stored_creators(database: RecoveryDatabase | None) -> dict[TopicId, str]:
-    told = None if database is None else database.meta(CREATORS_KEY)
-    if told is None:
+    stored = None if database is None else database.meta(CREATORS_KEY)
+    if stored is None:
         return {}
     try:
-        return {TopicId(topic): by for topic, by in _creators_decoder.decode(told).items()}
+        return {TopicId(topic): by for topic, by in _creators_decoder.decode(stored).items()}
     except msgspec.DecodeError:
         # It decides of nothing but a quota.
         return {}
@@ -116,7 +116,7 @@ class _Plan(NamedTuple):
 
 
 class Grown(Protocol):
-    """Whoever must know of new topics before the broker does."""
+    """What must know of new topics before the broker does."""
 
     def extend(self, network: Network) -> None:
         """The network has grown to this."""
@@ -145,7 +145,7 @@ class Catalog:
         """
         self._guard = guard
         #: The thread that writes; made with the first creation.
-        self._desk: Desk | None = None
+        self._desk: WorkThread | None = None
         #: What waits for it, each with whoever waits for that.
         self._waiting: deque[tuple[Callable[[], _Plan | None], Then]] = deque()
         self._is_storing = False
@@ -167,7 +167,7 @@ class Catalog:
     def create(self, asked: CreateTopic, principal: str, limits: Limits) -> None:
         """A client of a principal wants a topic. When this returns it is on the disk.
 
-        Creating what is there already is no error. Raises UsageError or StoreError, and nothing has changed.
+        Creating it again is not an error. Raises UsageError or StoreError, and then nothing has changed.
         Raises NotStoredYetError if that takes long: call `store`.
         """
         plan = self._planned(asked, principal, limits)
@@ -227,7 +227,7 @@ class Catalog:
         known = {each: by for each, by in self._creators.items() if each in self.network.topics}
         return _Plan((creation,), {**known, asked.topic: principal})
 
-    def told(self, request: int, may_see: Callable[[TopicId], bool]) -> Topics:
+    def topics_for(self, request: int, may_see: Callable[[TopicId], bool]) -> Topics:
         """The answer to a client that asks for all topics."""
         network = self.network
         topics = tuple(
@@ -287,7 +287,7 @@ class Catalog:
                 then(None)
                 continue
             if self._desk is None:
-                self._desk = Desk("gapless-create", patience_s=STORE_SECONDS_MAX)
+                self._desk = WorkThread("gapless-create", patience_s=STORE_SECONDS_MAX)
             self._is_storing = True
             task = self._desk.do(self._written, network, plan, self._clock())
             task.add_done_callback(self._guarded(partial(self._was_written, network, plan, then)))
@@ -308,11 +308,11 @@ class Catalog:
     def _written(self, network: Network, plan: _Plan, now: Tick) -> AddLogs:
         """Write down what is created, and open its logs; may run in a thread. Raises StoreError."""
         if self._database is not None:
-            told = sorted(network.created, key=lambda each: each.age)
+            creations = sorted(network.created, key=lambda each: each.age)
             with self._database.transaction():
                 if plan.creators is not None:
                     self._database.put_meta(CREATORS_KEY, _encode(plan.creators))
-                self._database.put_meta(META_KEY, _encode([_stored(each) for each in told]))
+                self._database.put_meta(META_KEY, _encode([_stored(each) for each in creations]))
         fresh = [place for pubend, place in network.pubends.items() if pubend not in self.network.pubends]
         return self._open_logs([each for each in fresh if each.broker == self._broker], network, now)
 

@@ -2,7 +2,7 @@
 
 The file is the description that `protocol.network` checks (cells, links, topics, pubends, edges,
 parameters) and what real nodes need beside it: addresses, certificates, tokens, retention, limits.
-docs/network.md describes every key. Everything is checked before anything starts; a key that nobody knows is
+docs/network.md describes every key. Everything is checked before anything starts; an unknown key is
 a mistake.
 """
 
@@ -79,7 +79,7 @@ class Spark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a node takes at most, and what it leaves free. Every field is a key of `[limits]`.
+    """The limits of a node, and what it leaves free. Every field is a key of `[limits]`.
 
     A field whose name has `bytes` in it is a size, the others count things.
     """
@@ -129,7 +129,7 @@ class NodeConfig:
     tls: Tls | None = None
     #: What brokers prove to each other that they know; None when they need not.
     secret: NetworkSecret | None = None
-    #: None lets everybody in.
+    #: None admits every client.
     tokens: Tokens | None = None
     #: How long the events of a topic are kept, and those of all others: until everybody has them.
     retention: Mapping[TopicId, Retention] = field(default_factory=dict)
@@ -268,8 +268,8 @@ def _parsed(description: dict[str, object], folder: Path) -> NetworkFile:
 # ---- addresses ---------------------------------------------------------------------------------------
 
 
-def _all_addresses(told: object, network: Network) -> dict[BrokerId, Address]:
-    addresses = _addresses(told, "addresses", network, port=DEFAULT_PORT)
+def _all_addresses(value: object, network: Network) -> dict[BrokerId, Address]:
+    addresses = _addresses(value, "addresses", network, port=DEFAULT_PORT)
     missing = sorted(set(network.cell_of) - set(addresses))
     if missing and len(network.cell_of) > 1:
         raise _wrong("addresses", f"none is given for {', '.join(missing)}")
@@ -278,11 +278,11 @@ def _all_addresses(told: object, network: Network) -> dict[BrokerId, Address]:
     return addresses
 
 
-def _addresses(told: object, place: str, network: Network, *, port: int | None) -> dict[BrokerId, Address]:
-    if not isinstance(told, Mapping):
+def _addresses(value: object, place: str, network: Network, *, port: int | None) -> dict[BrokerId, Address]:
+    if not isinstance(value, Mapping):
         raise _wrong(place, "must be a table of broker = 'host:port'")
     addresses: dict[BrokerId, Address] = {}
-    for name, text in told.items():
+    for name, text in value.items():
         if name not in network.cell_of:
             hint = _suggestion(name, network.cell_of)
             raise _wrong(f"{place}.{name}", f"there is no such broker in the cells{hint}")
@@ -318,8 +318,8 @@ def _of_broker(tls: Tls, broker: BrokerId) -> Tls:
     )
 
 
-def _secret(told: object, folder: Path) -> NetworkSecret:
-    table = _table(told, "secret")
+def _secret(value: object, folder: Path) -> NetworkSecret:
+    table = _table(value, "secret")
     _known_keys(table, ("file",), "key", "secret.")
     if "file" not in table:
         raise _wrong("secret.file", "is missing: make one with `gapless token --network-secret FILE`")
@@ -338,18 +338,18 @@ def check_links(
         )
 
 
-def _tokens(told: object, folder: Path) -> Tokens:
+def _tokens(value: object, folder: Path) -> Tokens:
     """Tokens from a table, or from the file that a text names."""
-    if isinstance(told, str):
-        path = folder / told
+    if isinstance(value, str):
+        path = folder / value
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not a text"
             raise NetworkDescriptionError("E133", f"tokens: {path} cannot be read: {reason}") from error
-        told = _toml(text, path.name)
+        value = _toml(text, path.name)
     found: dict[str, Rights] = {}
-    for name, entry in _table(told, "tokens").items():
+    for name, entry in _table(value, "tokens").items():
         digest, rights = _token(name, entry)
         if digest in found:
             raise _bad_token(name, f"has the same token as '{found[digest].name}': make one for each")
@@ -366,12 +366,12 @@ def _token(name: str, entry: object) -> tuple[str, Rights]:
         raise _bad_token(name, "sha256 must be 64 hexadecimal digits: make it with `gapless token`")
     patterns: dict[str, tuple[str, ...]] = {}
     for right in ("publish", "subscribe", "adopt"):
-        told = entry.get(right, [])
-        if not isinstance(told, list) or not all(isinstance(each, str) and each for each in told):
+        names = entry.get(right, [])
+        if not isinstance(names, list) or not all(isinstance(each, str) and each for each in names):
             raise _bad_token(
                 name, f"{right} must be a list of names or patterns, such as ['trades', 'news.*']"
             )
-        patterns[right] = tuple(told)
+        patterns[right] = tuple(names)
     admin = entry.get("admin", False)
     if not isinstance(admin, bool):
         raise _bad_token(name, "admin must be true or false")
@@ -405,7 +405,7 @@ _KEYED = re.compile(r"(newest|relation)\((\s*\w+\s*(?:,\s*\w+\s*)*)\)")
 _TIMES_MS = {"s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def parse_retention(told: object, place: str = "retention") -> Retention:
+def parse_retention(value: object, place: str = "retention") -> Retention:
     """How long events are kept, as people write it.
 
     >>> parse_retention("7d").keep_ms, parse_retention("10GB").keep_bytes
@@ -415,7 +415,7 @@ def parse_retention(told: object, place: str = "retention") -> Retention:
 
     Raises NetworkDescriptionError naming the place.
     """
-    text = told if isinstance(told, str) else ""
+    text = value if isinstance(value, str) else ""
     if text in (Keep.ACKNOWLEDGED.value, Keep.FOREVER.value):
         return Retention(keep=Keep(text))
     keyed = _KEYED.fullmatch(text)
@@ -429,15 +429,15 @@ def parse_retention(told: object, place: str = "retention") -> Retention:
     raise _wrong(
         place,
         "must be 'acknowledged', 'forever', a time such as '7d', a size such as '10GB', "
-        f"or 'newest(column)', got {told!r:.80}",
+        f"or 'newest(column)', got {value!r:.80}",
     )
 
 
-def _keyed(keep: Keep, told: str, place: str) -> Retention:
-    columns = tuple(each.strip() for each in told.split(","))
+def _keyed(keep: Keep, text: str, place: str) -> Retention:
+    columns = tuple(each.strip() for each in text.split(","))
     if len(set(columns)) < len(columns) or (keep is Keep.RELATION and len(columns) > 1):
         few = "one column" if keep is Keep.RELATION else "different columns"
-        raise _wrong(place, f"{keep.value}(...) names {few}, got '{told}'")
+        raise _wrong(place, f"{keep.value}(...) names {few}, got '{text}'")
     return Retention(keep=keep, columns=columns)
 
 
@@ -483,9 +483,9 @@ def _limit(value: object, name: str) -> int:
     return value
 
 
-def _spark(told: object, network: Network, folder: Path) -> Spark:
+def _spark(value: object, network: Network, folder: Path) -> Spark:
     """Which broker's node starts the program that computes the views, and how."""
-    table = _table(told, "spark")
+    table = _table(value, "spark")
     _known_keys(table, ("broker", "master", "checkpoints", "state", "rows_max", "token"), "key", "spark.")
     if "broker" not in table:
         raise _wrong("spark.broker", "is missing: name the broker whose node starts Spark")
@@ -513,20 +513,20 @@ def _spark(told: object, network: Network, folder: Path) -> Spark:
     )
 
 
-def _size(told: object, place: str) -> int:
-    if isinstance(told, int) and not isinstance(told, bool) and told >= 0:
-        return told
-    number, unit = _quantity(told) if isinstance(told, str) else (0.0, "")
+def _size(value: object, place: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    number, unit = _quantity(value) if isinstance(value, str) else (0.0, "")
     if unit not in _SIZES:
-        raise _wrong(place, f"must be a size such as '64MB', got {told!r}")
+        raise _wrong(place, f"must be a size such as '64MB', got {value!r}")
     return int(number * _SIZES[unit])
 
 
 def _by_topic(
-    told: object, place: str, network: Network, parse: Callable[[object, str], Found]
+    table: object, place: str, network: Network, parse: Callable[[object, str], Found]
 ) -> dict[TopicId, Found]:
     found: dict[TopicId, Found] = {}
-    for name, value in _table(told, place).items():
+    for name, value in _table(table, place).items():
         if name not in network.topics:
             raise _wrong(f"{place}.{name}", f"there is no such topic{_suggestion(name, network.topics)}")
         found[TopicId(name)] = parse(value, f"{place}.{name}")

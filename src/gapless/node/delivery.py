@@ -1,4 +1,4 @@
-"""How do rows reach subscribers? Each is encoded once, whoever gets it, and written to their connections.
+"""How do rows reach subscribers? Each is encoded once for all of them, and written to their connections.
 
 Who gets what, and when it is taken, is decided by `Deliveries`. This is its host: it encodes and writes,
 feeds the broker, and has the timer and the turns of the event loop.
@@ -65,7 +65,7 @@ class Delivery:
     ) -> None:
         """`waiting_max` is how many deliveries the broker hands out before it waits for one to be taken.
 
-        `guard` hears of mistakes of our own.
+        `guard` is told of our own bugs.
         """
         self.session = Deliveries(waiting_max)
         self._look_later = self._look if guard is None else guard.call(self._look)
@@ -81,11 +81,11 @@ class Delivery:
         self.perform(self.session.deliver(effect))
 
     def tell_horizon(self, effect: TellHorizon) -> None:
-        """Tell those who roam how far they are."""
+        """Send roaming subscribers their horizon."""
         self.perform(self.session.horizon(effect.pubend, effect.before, effect.lagging))
 
     def drained(self, connection: Connection) -> None:
-        """What was sent has left, or is lost with the connection."""
+        """What was sent has been written, or is lost with the connection."""
         self.perform(self.session.drained(connection))
 
     def perform(self, effects: Iterable[DeliveryEffect]) -> None:

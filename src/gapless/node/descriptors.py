@@ -1,7 +1,7 @@
 """How many connections can a node afford? As many as it may open files, less what it needs itself.
 
 A socket is an open file, and so is a log, the database, a link. A process that has as many as it may can open
-no segment and load no module, so whoever connects must never get the last ones: some are kept back for the
+no segment and load no module, so connections must never get the last ones: some are kept back for the
 node, a bounded number is for those that have not said who they are, and the rest is for clients.
 """
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from gapless.errors import UsageError
 
-#: What a process needs whatever it serves: standard streams, the event loop, the database, libraries,
+#: What a process needs in any case: standard streams, the event loop, the database, libraries,
 #: files that are open for a moment, and connections that are being closed.
 OWN = 96
 #: The lock of a log and its newest segment; a link, and the one that takes its place.
 PER_LOG, PER_LINK = 2, 2
 #: For the HTTP endpoint, and for bulk reads.
 FOR_HTTP, FOR_BULK = 40, 32
-#: How many may be connected without having said who they are, at most, and of what is left a quarter.
+#: Maximum number of connections that have not identified themselves, and a quarter of what is left.
 STRANGERS_MAX = 1_024
 STRANGERS_SHARE = 4
 #: A node with room for fewer connections does not start.
@@ -60,7 +60,7 @@ class Descriptors:
 
     @property
     def strangers_max(self) -> int:
-        """How many may be connected without having said who they are."""
+        """Maximum number of connections that have not identified themselves."""
         return max(1, min(STRANGERS_MAX, self.free // STRANGERS_SHARE))
 
     def clients_max(self, wanted: int) -> int:

@@ -1,6 +1,6 @@
-"""Which documents does a node take? Those that it can match quickly, whoever subscribes.
+"""Which documents does a node take? Those that it can match quickly, whatever the subscriptions.
 
-A document is parsed and matched within a step of the broker, while everybody else waits. The time depends on
+A document is parsed and matched within a step of the broker, while all other work waits. The time depends on
 its size in bytes and on its *parts*: tags, attributes, comments and sections, counted as the characters `<`
 that do not begin a `</`, plus the characters `=`. Both have a quota, checked when the document is published:
 one that exceeds it is refused, rather than stored and never matched. A document within the quota has a

@@ -1,4 +1,4 @@
-"""Who may come in? The door of a node: where it listens, who has to show what, and how many there may be.
+"""Who may connect? Where a node listens, what each peer must present, and how many connections there may be.
 
 Brokers and clients connect to the same port. A peer has a few seconds to identify itself, in one small frame;
 until then nothing is done for it and it may use almost nothing. A peer that is refused hears why, with a
@@ -19,7 +19,7 @@ from gapless.node.connection import Connection, Owner
 from gapless.node.counters import Counters
 from gapless.node.descriptors import Descriptors
 from gapless.node.guard import Guard
-from gapless.node.links import Links
+from gapless.node.links import BrokerConnections
 from gapless.node.logs import event_log
 from gapless.node.security import EVERYTHING, ClientCertificates, Rights, check_broker, subject_of
 from gapless.node.sessions import Sessions
@@ -55,7 +55,7 @@ class Door:
     def __init__(
         self,
         config: NodeConfig,
-        links: Links,
+        links: BrokerConnections,
         sessions: Sessions,
         *,
         counters: Counters,
@@ -101,7 +101,7 @@ class Door:
             )
         if not listen.is_loopback and (tls is None or config.tokens is None):
             missing = " and ".join(
-                name for name, told in (("tls", tls), ("tokens", config.tokens)) if told is None
+                name for name, configured in (("tls", tls), ("tokens", config.tokens)) if configured is None
             )
             log.warning(
                 "open_door",
@@ -122,11 +122,11 @@ class Door:
         return self._descriptors.clients_max(self._config.limits.clients_max)
 
     def shut(self) -> None:
-        """Let nobody in any more."""
+        """Stop admitting connections."""
         self.strangers.shut()
 
     def renew(self, config: NodeConfig) -> None:
-        """From now on these tokens, certificates and secret decide who may come in."""
+        """From now on, new connections need these tokens, certificates and secret."""
         self.strangers.tls = None if config.tls is None else config.tls.server()
         self._config = config
 
@@ -151,7 +151,7 @@ class Door:
         )
 
     def introduced(self, connection: Connection, hello: Hello) -> Owner | Answering:
-        """Somebody said who it is: who answers from now on, or what it still has to prove.
+        """A peer has identified itself: returns who serves it, or what it still has to prove.
 
         Raises PeerError or UsageError when it may not come in.
         """
@@ -196,7 +196,7 @@ class Door:
             check_broker(connection.certificate, hello.name)
 
     def _rights(self, connection: Connection, hello: Hello) -> Rights:
-        """What a client may do. Raises UsageError when that is nothing."""
+        """The rights of a client. Raises UsageError when it has none."""
         config = self._config
         most = self.clients_max
         if len(self._sessions) >= most:
@@ -219,7 +219,7 @@ class Door:
 
 
 class _Stranger:
-    """A connection whose other side has not said who it is."""
+    """A connection whose peer has not identified itself yet."""
 
     def __init__(self, door: Door, strangers: Arrivals, connection: Connection) -> None:
         self._door = door
@@ -263,10 +263,10 @@ class _Stranger:
         return found
 
     def settled(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def drained(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def lost(self, reason: str) -> None:  # noqa: ARG002  # nobody knew it
         self._forget()

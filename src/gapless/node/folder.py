@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from gapless.errors import ParameterError, StoreError
+from gapless.model.bounds import ROWS_MAX
 from gapless.model.epochs import EPOCH_ALL, LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
@@ -36,7 +37,6 @@ from gapless.store.files import DiskFiles, failure, write_all
 from gapless.store.log import Log
 from gapless.store.recovery import DATABASE_NAME, RecoveryDatabase
 from gapless.store.segment import SUFFIX, new_id
-from gapless.wire.codec import ROWS_MAX
 
 TICKS_PER_SECOND = 1_000 * TICKS_PER_MS
 log = event_log("gapless.folder")
@@ -193,7 +193,7 @@ class Folder:
             raise done.error
         with database.transaction():
             database.put_meta(f"lost_before:{pubend}", b"%d" % floor)
-            # Whoever has read more of it than there is has to be told.
+            # Readers that have seen more of it than there is have to be told.
             rename_log(database, pubend, disk.log_id, floor)
             self.remember(database, disk)
         self._lost.add(pubend)
@@ -215,12 +215,12 @@ class Folder:
         database.put_meta(f"log:{disk.pubend}", msgspec.msgpack.encode(facts_of(disk)))
 
     def lost_before(self, database: RecoveryDatabase, pubend: PubendId) -> Tick:
-        """Below this tick events of a pubend are lost that not everybody had; TICK_MIN when none are."""
+        """Below this tick, events of a pubend are lost that a subscriber lacked; TICK_MIN when none are."""
         return int(database.meta(f"lost_before:{pubend}") or TICK_MIN)
 
     def _known(self, database: RecoveryDatabase, pubend: PubendId) -> LogFacts | None:
-        told = database.meta(f"log:{pubend}")
-        return None if told is None else _facts.decode(told)
+        stored = database.meta(f"log:{pubend}")
+        return None if stored is None else _facts.decode(stored)
 
     def _check_identity(self, database: RecoveryDatabase) -> None:
         broker = (database.meta("broker") or self._broker.encode()).decode()
@@ -346,8 +346,8 @@ def contradiction(disk: Log, facts: LogFacts | None, notes: Tick) -> tuple[str, 
 
 
 def _notes(database: RecoveryDatabase, pubend: PubendId) -> Tick:
-    told = database.meta(f"notes:{pubend}")
-    return int.from_bytes(told, "big") if told else 0
+    stored = database.meta(f"notes:{pubend}")
+    return int.from_bytes(stored, "big") if stored else 0
 
 
 def _has_segments(folder: Path) -> bool:

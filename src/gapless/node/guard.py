@@ -35,7 +35,7 @@ class Guard:
         def guarded(*arguments: Arguments.args, **named: Arguments.kwargs) -> None:
             try:
                 call(*arguments, **named)
-            except Exception as mistake:  # noqa: BLE001  # whatever it is, nobody else will hear of it
+            except Exception as mistake:  # noqa: BLE001  # nothing else would report it
                 self.mistaken(mistake)
 
         return guarded

@@ -39,7 +39,7 @@ from gapless.protocol.events import Event, Now, PublishRequested, RecordDurable,
 
 if TYPE_CHECKING:
     from gapless.node.catalog import Catalog
-    from gapless.node.links import Links
+    from gapless.node.links import BrokerConnections
     from gapless.node.sessions import Sessions
     from gapless.node.storage import Storage
 
@@ -63,7 +63,7 @@ class Host:
         self._fire_at = 0.0
         self._stopped = False
         self._broker: Broker | None = None
-        self._links: Links | None = None
+        self._links: BrokerConnections | None = None
         self._storage: Storage | None = None
         self._sessions: Sessions | None = None
         self._catalog: Catalog | None = None
@@ -71,7 +71,7 @@ class Host:
         self._began = self._loop.time()
 
     def run(
-        self, broker: Broker, links: Links, storage: Storage, sessions: Sessions, catalog: Catalog
+        self, broker: Broker, links: BrokerConnections, storage: Storage, sessions: Sessions, catalog: Catalog
     ) -> None:
         """From now on events reach this broker, and its effects these."""
         self._broker, self._links, self._storage, self._sessions = broker, links, storage, sessions

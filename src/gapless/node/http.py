@@ -9,7 +9,7 @@
 
 It is not a web server. A request has one line and a few headers, is answered once, and the connection is
 closed; larger or slower requests are cut off. There is no TLS and no token: it is meant for the same machine,
-or for a network where everybody may look.
+or for a network where anybody may look.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = event_log("gapless.http")
 #: Maximum size of a request, and the time in which it must arrive.
 REQUEST_BYTES_MAX = 8 * 2**10
 REQUEST_SECONDS_MAX = 5.0
-#: So many are answered at the same time; the others are sent away.
+#: Maximum number of requests at a time; further ones are refused.
 REQUESTS_MAX = 32
 
 
@@ -81,7 +81,7 @@ class HttpDoor:
         return Address(host, port)
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering requests."""
         if self._server is not None:
             self._server.close()
         for task in list(self._busy):
@@ -105,7 +105,7 @@ class HttpDoor:
         except TimeoutError:
             log.repeated("http_timeout", by=None, peer=str(writer.get_extra_info("peername")))
         except OSError:
-            # The client has left: there is nobody to report this to.
+            # The client has disconnected.
             return
         finally:
             writer.close()

@@ -25,7 +25,7 @@ from gapless.model.python_values import rows_of, time_text
 from gapless.model.ticks import Tick, TickRange
 from gapless.node.logs import event_log
 from gapless.protocol.inquiry import Sight, WayDown, sight, stand
-from gapless.wire.client_messages import AskStatus
+from gapless.protocol.sessions.messages import AskStatus
 
 if TYPE_CHECKING:
     from gapless.node.node import Node
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = event_log("gapless.inquiry")
 
-#: So many questions may wait for the disk.
+#: Maximum number of questions that wait for the disk.
 QUESTIONS_MAX = 64
 #: Maximum number of characters shown of a text or document in an event.
 VALUE_CHARACTERS_MAX = 100_000
@@ -79,7 +79,7 @@ class Inquiry:
         except StoreError as error:
             refuse(error)
         except Exception as error:  # noqa: BLE001
-            # A question changes nothing: its sender gets the error, and everybody else is served.
+            # A question changes nothing: its sender gets the error, and other clients are served.
             log.error("request_failed", code="E181", reason=repr(error))
             refuse(UsageError("E181", "internal error; see the log of the node"))
 
@@ -124,7 +124,7 @@ class Inquiry:
         return found, batch if found else None
 
     def _source(self, pubend: PubendId, *, in_log: bool) -> dict[str, object] | None:
-        source = self._node.broker._paths[pubend].pubend
+        source = self._node.broker.inspect().paths[pubend].pubend
         if source is None:
             return None
         return {
@@ -139,7 +139,7 @@ class Inquiry:
         found = None if asked.subscription is None else self._found(asked.subscription)
         if found is None:
             return None
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "subscription": found.name,
             "name": found.asked.name,
             "client": None if found.client is None else found.client.name,
@@ -151,12 +151,12 @@ class Inquiry:
             "pubends": list(found.pubends),
         }
         if found.reader is not None:
-            told["acknowledged"] = self._node.sessions.delivery.session.positions(found.reader)
+            report["acknowledged"] = self._node.sessions.delivery.session.positions(found.reader)
         if event is not None:
             here = stand(self._node.broker, found.name, *event)
-            told["stand"] = None
+            report["stand"] = None
             if here is not None:
-                told["stand"] = {
+                report["stand"] = {
                     "condition": here.condition,
                     "birth": here.birth,
                     "birth_text": epoch_text(here.birth),
@@ -168,7 +168,7 @@ class Inquiry:
                     "away": here.is_away,
                     "resolved": here.resolved,
                 }
-        return told
+        return report
 
     def _found(self, name: str) -> EdgeSubscription | None:
         """A subscription by the name that a client gave it, or by the one that the status lists."""

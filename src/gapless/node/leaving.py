@@ -13,7 +13,7 @@ from gapless.node.guard import Guard
 #: Maximum number that is done in one turn of the event loop. Each is a step of the broker, of up to 0.3 ms,
 #: or several milliseconds for a large condition: none is begun when a turn has taken this many seconds.
 LEAVING_MAX, TURN_SECONDS = 10, 0.003
-#: After a turn everybody else is served for this many times as long.
+#: After a turn, other work gets this many times as long.
 REST = 2
 
 Each = TypeVar("Each")
@@ -23,7 +23,7 @@ class FewAtATime(Generic[Each]):
     """Calls a function for each item, `delay_s` after it was put in, a few per turn."""
 
     def __init__(self, do: Callable[[Each], None], delay_s: float = 0.0, guard: Guard | None = None) -> None:
-        """`guard` hears of mistakes of our own."""
+        """`guard` is told of our own bugs."""
         self._do = do
         self._later = self._next if guard is None else guard.call(self._next)
         self._delay_s = delay_s

@@ -82,7 +82,7 @@ class _Neighbour:
     #: The number and time of the last ping, and how long the last pong took.
     ping: tuple[int, float] = (0, 0.0)
     #: Knowledge that came with the frames that are being read, and was not handed over yet.
-    told: list[KnowledgeMessage] = field(default_factory=list)
+    knowledge: list[KnowledgeMessage] = field(default_factory=list)
     round_trip_ms: float | None = None
 
 
@@ -101,7 +101,7 @@ class LinkFigures:
     dropped: int
 
 
-class Links:
+class BrokerConnections:
     """The connections to all neighbours of one broker."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Links:
         return [] if self._stopping else [f"task {each.get_name()}" for each in self._tasks if each.done()]
 
     async def stop(self) -> None:
-        """Dial nobody any more, and hang up."""
+        """Stop dialling, and close all links."""
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -199,7 +199,7 @@ class Links:
         return neighbour
 
     def welcome(self, connection: Connection, hello: Hello) -> _Link:
-        """A broker dialled us and is who it says. Raises PeerError when it is no neighbour."""
+        """A broker has dialled us and proved its identity. Raises PeerError when it is not a neighbour."""
         neighbour = self.check_neighbour(hello.name)
         connection.reader.allow(FROM_BROKER)
         link = _Link(self, neighbour, connection)
@@ -210,7 +210,7 @@ class Links:
         if neighbour.connection is not None:
             # The other side came back before we saw that it was gone.
             old, neighbour.connection = neighbour.connection, None
-            neighbour.told.clear()
+            neighbour.knowledge.clear()
             old.abort("the neighbour connected again")
             self._feed(LinkDown(neighbour=neighbour.name))
         neighbour.connection = connection
@@ -223,7 +223,7 @@ class Links:
         """A connection is gone."""
         if neighbour.connection is connection:
             neighbour.connection = None
-            neighbour.told.clear()
+            neighbour.knowledge.clear()
             neighbour.since, neighbour.round_trip_ms = self._loop.time(), None
             tell = log.info if self._stopping else log.warning
             tell("link_down", neighbour=neighbour.name, reason=reason)
@@ -243,34 +243,34 @@ class Links:
             elif isinstance(message, Refuse):
                 raise PeerError("E222", f"'{neighbour.name}' hung up: {message.code} {message.message}")
             return
-        told = self._decoded(neighbour, frame)
-        if isinstance(told, KnowledgeMessage):
-            neighbour.told.append(told)
-        elif told is not None:
+        decoded = self._decoded(neighbour, frame)
+        if isinstance(decoded, KnowledgeMessage):
+            neighbour.knowledge.append(decoded)
+        elif decoded is not None:
             self.settled(neighbour)
-            self._feed(MessageReceived(sender=neighbour.name, message=told))
+            self._feed(MessageReceived(sender=neighbour.name, message=decoded))
         # What is not known here yet cannot be understood: it will be asked for when it is.
 
     def _decoded(self, neighbour: _Neighbour, frame: Frame) -> Message | None:
         try:
-            told = self._decoder.decode(frame)
+            message = self._decoder.decode(frame)
         except PeerError:
             raise
         except Exception as error:
             # Reading changes nothing: this link is closed, and all others are served on.
             log.error("request_failed", neighbour=neighbour.name, code="E215", reason=repr(error))
             raise PeerError("E215", f"a {frame.kind.name} frame cannot be read here") from error
-        if isinstance(told, KnowledgeMessage) and told.batch is not None:
+        if isinstance(message, KnowledgeMessage) and message.batch is not None:
             # A neighbour of an earlier version may have events that are too large to be passed on.
-            batch = self._quarantine.without(told.pubend, told.batch)
-            return told if batch is told.batch else replace(told, batch=batch)
-        return told
+            batch = self._quarantine.without(message.pubend, message.batch)
+            return message if batch is message.batch else replace(message, batch=batch)
+        return message
 
     def settled(self, neighbour: _Neighbour) -> None:
         """Hand over all knowledge that came together, as one: a step for each message would cost more."""
-        if neighbour.told:
-            first, *also = neighbour.told
-            neighbour.told.clear()
+        if neighbour.knowledge:
+            first, *also = neighbour.knowledge
+            neighbour.knowledge.clear()
             self._feed(MessageReceived(sender=neighbour.name, message=first, also=tuple(also)))
 
     async def _dial(self, neighbour: _Neighbour) -> None:
@@ -350,7 +350,7 @@ class Links:
 class _Link:
     """A connection to a neighbour that both sides have agreed on."""
 
-    def __init__(self, links: Links, neighbour: _Neighbour, connection: Connection) -> None:
+    def __init__(self, links: BrokerConnections, neighbour: _Neighbour, connection: Connection) -> None:
         self._links = links
         self._neighbour = neighbour
         self._connection = connection
@@ -362,7 +362,7 @@ class _Link:
         self._links.settled(self._neighbour)
 
     def drained(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def lost(self, reason: str) -> None:
         self._links.lost(self._neighbour, self._connection, reason)
@@ -372,7 +372,11 @@ class _Dialled:
     """A connection that we dialled, until the neighbour has welcomed us and after."""
 
     def __init__(
-        self, links: Links, neighbour: _Neighbour, connection: Connection, gone: asyncio.Future[bool]
+        self,
+        links: BrokerConnections,
+        neighbour: _Neighbour,
+        connection: Connection,
+        gone: asyncio.Future[bool],
     ) -> None:
         self._links = links
         self._neighbour = neighbour
@@ -449,7 +453,7 @@ class _Dialled:
         self._links.settled(self._neighbour)
 
     def drained(self) -> None:
-        """Nobody waits for that."""
+        """Nothing to do."""
 
     def lost(self, reason: str) -> None:
         self._be_patient()

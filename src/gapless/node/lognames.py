@@ -1,7 +1,7 @@
 """What is a log called? A name that no other log has, kept beside the log, and the tick at which it began.
 
 On a disk it is the id that the log itself has. A log that turns out to be an older copy of what others have
-seen, or of which a loss was accepted, gets another name: whoever has read more of it is told of a gap.
+seen, or of which a loss was accepted, gets another name: readers that have seen more of it are told of a gap.
 
 Implements docs/protocol.md, section 14.
 """
@@ -36,11 +36,11 @@ def log_name(
     database: RecoveryDatabase | None, pubend: PubendId, disk_id: str, *, has_events: bool, now: Tick
 ) -> LogName:
     """The name of a log; it gets one if it has none yet. Blocks."""
-    told = None if database is None else database.meta(_key(pubend))
-    found = None if told is None else _names.decode(told)
+    stored = None if database is None else database.meta(_key(pubend))
+    found = None if stored is None else _names.decode(stored)
     if found is not None and found.disk_id in ("", disk_id):
         return found
-    # When a log of an older program began, nobody knows.
+    # It is unknown when a log of an older version began.
     made = LogName(disk_id, disk_id or new_id(), TICK_MIN if has_events else now)
     if database is not None:
         try:
@@ -60,8 +60,8 @@ def rename_log(database: RecoveryDatabase, pubend: PubendId, disk_id: str, began
 
 def renamed_after_loss(database: RecoveryDatabase, pubend: PubendId, began: Tick) -> None:
     """The same for a log that is open: its next life has another name. Raises StoreError."""
-    told = database.meta(_key(pubend))
-    rename_log(database, pubend, "" if told is None else _names.decode(told).disk_id, began)
+    stored = database.meta(_key(pubend))
+    rename_log(database, pubend, "" if stored is None else _names.decode(stored).disk_id, began)
     log.warning("log_is_older_copy", pubend=pubend, first_tick=began)
 
 

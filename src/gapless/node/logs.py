@@ -1,4 +1,4 @@
-"""How does a node tell what happens to it? Events with names and fields, as lines of JSON or for people.
+"""How does a node log what happens? Events with names and fields, as lines of JSON or for people.
 
 ```python
 log = event_log("gapless.links")
@@ -13,7 +13,7 @@ A trouble that repeats, such as a peer that sends garbage again and again, is to
 once in a while with how often it has happened since: `log.repeated`.
 
 Much of what is told was chosen by a peer, such as the name of a client. Both forms escape whatever is not
-printable, so no peer commands the terminal of who reads the log, or writes lines of its own into it.
+printable, so no peer can control the terminal of a reader, or add lines to the log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Form = Literal["json", "text"]
 
 #: A trouble that repeats is told at most so often.
 REPEAT_SECONDS = 10.0
-#: So many different troubles are kept apart; beyond, those that began first are told and forgotten.
+#: Maximum number of different troubles that are counted; beyond it, the oldest are reported and forgotten.
 REPEATS_MAX = 1_024
 
 
@@ -94,7 +94,7 @@ class EventLog:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """What only a person who looks for something wants to see."""
+        """Log a detail that is shown only with --verbose."""
         _emit(self._logger, logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
@@ -130,7 +130,7 @@ def configure(broker: str, *, form: Form | None, verbose: bool, stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
-    # What asyncio says of itself at its lowest level helps nobody.
+    # The debug messages of asyncio do not help.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 

@@ -67,7 +67,7 @@ class Losses(LossBook):
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self.save)
 
     def write(self) -> Callable[[RecoveryDatabase], None]:
-        """What puts all of this, as it is now, into a database."""
+        """A function that writes the current state to a database."""
         lost, logs = msgspec.msgpack.encode(self.lost), msgspec.msgpack.encode(self.logs)
 
         def put(database: RecoveryDatabase) -> None:

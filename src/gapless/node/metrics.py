@@ -1,4 +1,4 @@
-"""What does Prometheus get to see? Counters as they are, and gauges that are read when somebody asks.
+"""What does Prometheus get to see? Counters as they are, and gauges that are read on request.
 
 Nothing is kept twice: this is a collector that reads the node's own counters and figures at scrape time, so
 metrics cost nothing between two scrapes. docs/operating.md lists every metric.
@@ -132,7 +132,12 @@ class NodeCollector(Collector):
             if stream.source is not None:
                 add("last_tick", "The last durable event.", name, stream.source.last_tick)
                 add("durable_tick", "Everything below is durable.", name, stream.source.durable)
-                add("released_tick", "Nobody may ask for what is below.", name, stream.source.released)
+                add(
+                    "released_tick",
+                    "Events below this tick can no longer be requested.",
+                    name,
+                    stream.source.released,
+                )
                 ahead_s = max(0, stream.source.next_tick - clock) / 1_000_000
                 add("ticks_ahead_seconds", "How far its ticks are ahead of the clock.", name, ahead_s)
                 add("log_bytes", "The size of the log.", name, logs[name].log_bytes)

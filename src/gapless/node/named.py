@@ -21,7 +21,7 @@ from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
 from gapless.node.guard import Guard
 from gapless.node.logs import event_log
-from gapless.node.worker import Desk
+from gapless.node.worker import WorkThread
 from gapless.protocol.sessions.subscriptions import NamedSubscription
 from gapless.store.recovery import RecoveryDatabase
 
@@ -49,7 +49,7 @@ class NamedBook:
         self._database = database
         self._positions = positions
         self._loop = asyncio.get_running_loop()
-        self._desk = Desk("gapless-named")
+        self._desk = WorkThread("gapless-named")
         self._waiting: list[_Change] = []
         self._writing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""How does a node start and stop? Logs first, then the broker, then the door.
+"""How does a node start and stop? Logs first, then the broker, then the listening socket.
 
 A node that starts recovers its logs, raises its incarnation, and only then listens. A node that stops
 closes the door, refuses what is new, lets what is on its way to the disk finish, sends its clients elsewhere,
@@ -31,7 +31,7 @@ from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
 from gapless.node.inquiry import Inquiry
-from gapless.node.links import Links
+from gapless.node.links import BrokerConnections
 from gapless.node.lognames import log_name, renamed_after_loss
 from gapless.node.logs import REPEATS, event_log
 from gapless.node.losses import Losses
@@ -47,16 +47,17 @@ from gapless.node.status import (
     clock_status,
     process_status,
     pubends_status,
+    report_json,
     roles,
     subscriptions_status,
-    told,
     upstream_missing,
 )
 from gapless.node.storage import Storage, on_disk
-from gapless.protocol.broker import Broker, Recovered
+from gapless.protocol.broker import Broker
 from gapless.protocol.events import BrokerStarted
 from gapless.protocol.figures import known_horizon, stream_reach
 from gapless.protocol.network import Network, PubendPlace
+from gapless.protocol.pubend import Recovered
 from gapless.protocol.sessions.identities import PublisherIdentities
 from gapless.protocol.sessions.publishers import Publishers
 from gapless.protocol.sessions.subscriptions import NamedSubscription
@@ -116,7 +117,7 @@ class Node:
 
     @property
     def scheme(self) -> str:
-        """What the address of this node begins with."""
+        """The scheme of this node's address."""
         return "gapless://" if self.config.tls is None else "gapless+tls://"
 
     @property
@@ -192,7 +193,7 @@ class Node:
             is_gone=lambda principal: is_gone(principal, self.config.tokens, self.config.tls),
             clock=self._host.clock.now,
         )
-        self.links = Links(config, self._host.feed, self.guard, self.quarantine)
+        self.links = BrokerConnections(config, self._host.feed, self.guard, self.quarantine)
         self.links.extend(self._network)
         self.catalog.grown = (self.sessions, self.links)
         self.broker = Broker(self._network, config.broker, self._incarnation, self._recovered_logs())
@@ -254,7 +255,7 @@ class Node:
             try:
                 self._remembering.write_now()
             except StoreError as refused:
-                # The log has it all, too, and is ahead of the database: a start reads more of it.
+                # The log also has all of it, and is ahead of the database: a start reads more of it.
                 log.warning("not_remembered", code=refused.code, reason=refused.message)
             self._database.close()
         log.info("stopped", steps=self.counters.steps)
@@ -278,7 +279,7 @@ class Node:
         if isinstance(self.failure, Exception):
             raise self.failure
         if self.failure is not None:
-            # SystemExit in a thread is a bug, too; raised as it is, it would end the process silently.
+            # SystemExit in a thread is also a bug; raised as it is, it would end the process silently.
             raise AssertionError(f"{self.failure!r} ended a thread of the node") from self.failure
 
     @property
@@ -306,7 +307,7 @@ class Node:
         self.sessions.renew(tokens)
 
     def _check_security(self, config: NodeConfig) -> None:
-        """See that brokers and clients can prove who they are. Raises NetworkDescriptionError."""
+        """Check that brokers and clients can prove their identity. Raises NetworkDescriptionError."""
         check_links(config.network, config.tls, config.secret, config.tokens)
         if config.tls is not None:
             self.certificate_expires = check_files(config.tls, config.broker)
@@ -332,11 +333,11 @@ class Node:
         )
 
     def status(self) -> str:
-        """What the node tells of itself, as JSON; docs/operating.md describes it."""
-        return told(self.report())
+        """The status of the node, as JSON; docs/operating.md describes it."""
+        return report_json(self.report())
 
     def report(self) -> dict[str, object]:
-        """What the node tells of itself."""
+        """The status of the node."""
         config, counters = self.config, self.counters
         waiting_for = self.waiting_for()
         now = self._host.now()
@@ -379,7 +380,7 @@ class Node:
         }
 
     def _public_report(self) -> dict[str, object]:
-        """The same for whoever comes without a token: where tokens are asked for, nobody's names."""
+        """The same for callers without a token: where tokens are required, without the names of clients."""
         report = self.report()
         if self.config.tokens is not None:
             for part in ("clients", "subscriptions"):
@@ -419,7 +420,7 @@ class Node:
 
         return {
             "/metrics": lambda: Page(exposition(self), kind="text/plain; version=0.0.4; charset=utf-8"),
-            "/status": lambda: Page(told(self._public_report()).encode(), kind="application/json"),
+            "/status": lambda: Page(report_json(self._public_report()).encode(), kind="application/json"),
             "/healthz": lambda: text_page("alive"),
             "/readyz": ready,
         }
@@ -582,10 +583,10 @@ class Node:
         }
 
     def _retention(self, place: PubendPlace, network: Network) -> Retention:
-        """How long events are kept: as the description says, else as whoever created the topic said."""
-        told = self.config.retention.get(place.topic)
+        """How long events are kept: as the description says, else as requested when the topic was created."""
+        configured = self.config.retention.get(place.topic)
         created = next((each.retention for each in network.created if each.pubend == place.pubend), "")
-        return told or retention_of(created, network.topics[place.topic], self.config.retention_else)
+        return configured or retention_of(created, network.topics[place.topic], self.config.retention_else)
 
     def _open_logs(self, places: Sequence[PubendPlace], network: Network, now: Tick) -> AddLogs:
         """Pubends were created here: open and name their logs, in a thread. Raises StoreError."""
@@ -608,7 +609,7 @@ class Node:
         return recovered
 
     def _recovered_logs(self) -> dict[PubendId, Recovered]:
-        """What the logs say to a broker that starts, and what its operator knows to be lost of them."""
+        """What a starting broker recovers from the logs, and what its operator has declared lost."""
         logs = self.storage.logs
         now = self._host.now().clock
         return {
@@ -617,7 +618,7 @@ class Node:
         }
 
     def _named_log(self, pubend: PubendId, log: RecordLog, found: Recovered, now: Tick) -> Recovered:
-        """What a log says, with its name, and what the operator knows to be lost of it."""
+        """What is recovered from a log, with its name, and what the operator has declared lost."""
         disk, database = on_disk(log), self._database
         name = log_name(
             database,
@@ -650,8 +651,8 @@ class Node:
         """Who published what, as far as it was remembered, and from there on as the log tells it."""
         if self._database is None:
             return Publishers(pubend, self._identities)
-        told = self._database.meta(f"notes:{pubend}")
-        start = int.from_bytes(told, "big") if told else 0
+        stored = self._database.meta(f"notes:{pubend}")
+        start = int.from_bytes(stored, "big") if stored else 0
         found = Publishers.recover(pubend, log, self._database.publishers(pubend), start, self._identities)
         assert self._folder is not None
         is_lost = self._folder.database_accepted

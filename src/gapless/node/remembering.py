@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from gapless.model.ids import PubendId
 from gapless.model.notes import PublisherPosition
 from gapless.model.ticks import Tick
-from gapless.node.worker import Desk
+from gapless.node.worker import WorkThread
 from gapless.protocol.sessions.publishers import Publishers
 from gapless.store.recovery import RecoveryDatabase
 
@@ -50,7 +50,7 @@ class Remembering:
         self._database = database
         self._publishers = publishers
         self._write_logs = write_logs
-        self._desk = Desk("gapless-remember", patience_s=COMMIT_SECONDS_MAX)
+        self._desk = WorkThread("gapless-remember", patience_s=COMMIT_SECONDS_MAX)
         self._turn = asyncio.Lock()
         self._under_way: _Taken | None = None
 

@@ -24,7 +24,7 @@ from gapless.errors import NetworkDescriptionError, PeerError, UsageError, no_to
 from gapless.model.ids import BrokerId, TopicId
 from gapless.protocol.sessions.identities import ANONYMOUS
 
-#: So many characters of a token's hash find it; all of them are compared.
+#: A token is looked up by this many characters of its hash; then all are compared.
 _PREFIX_CHARACTERS = 16
 TOKEN_PREFIX = "gapless_"  # noqa: S105  # what tokens begin with, so that people and scanners know one
 
@@ -41,7 +41,7 @@ NOBODY = "nobody"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What a client may do. Patterns are those of a shell: `trades`, `trades.*`, `*`."""
+    """The rights of a client. Patterns are those of a shell: `trades`, `trades.*`, `*`."""
 
     #: The name of its token; None where no tokens are asked for.
     name: str | None = None
@@ -118,7 +118,7 @@ class Rights:
         )
 
 
-#: Where no tokens are asked for, everybody may do everything.
+#: Without tokens, every client has all rights.
 EVERYTHING = Rights(publish=("*",), subscribe=("*",), admin=True)
 
 
@@ -130,7 +130,7 @@ class Tokens:
 
     @property
     def principals(self) -> frozenset[str]:
-        """Everybody who has one."""
+        """All principals that have one."""
         return frozenset(rights.principal for each in self.by_prefix.values() for _, rights in each)
 
     @staticmethod
@@ -142,7 +142,7 @@ class Tokens:
         return Tokens({prefix: tuple(entries) for prefix, entries in found.items()})
 
     def rights(self, token: str | None) -> Rights:
-        """What whoever shows this token may do. Raises UsageError when that is nothing."""
+        """The rights of this token. Raises UsageError when it has none."""
         if token is None:
             raise UsageError("E185", "this node requires a token: pass yours")
         digest = token_hash(token)
@@ -161,7 +161,7 @@ class TokenStanding(Enum):
 
 
 def standing(tokens: Tokens | None, rights: Rights) -> TokenStanding:
-    """What these tokens say to a client that came in with those rights."""
+    """Whether a connected client keeps its rights under these tokens."""
     if tokens is None:
         return TokenStanding.SAME if rights.name is None else TokenStanding.CHANGED
     for known, now in tokens.by_prefix.get(rights.sha256[:_PREFIX_CHARACTERS], ()):
@@ -171,7 +171,7 @@ def standing(tokens: Tokens | None, rights: Rights) -> TokenStanding:
 
 
 def is_gone(principal: str, tokens: Tokens | None, tls: Tls | None) -> bool:
-    """Whether nobody can be this principal any more, as the network is described now."""
+    """Whether no token or certificate of the network, as it is described now, names this principal."""
     if tokens is not None:
         return principal not in tokens.principals
     if principal == ANONYMOUS:
@@ -180,7 +180,7 @@ def is_gone(principal: str, tokens: Tokens | None, tls: Tls | None) -> bool:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """A random token."""
     return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
@@ -214,7 +214,7 @@ class Tls:
     clients: ClientCertificates = ClientCertificates.NONE
 
     def server(self) -> ssl.SSLContext:
-        """For whoever connects here.
+        """For peers that connect here.
 
         Brokers and clients come to the same door, so a certificate is asked for and not insisted on; who has
         to have one is decided when it says what it is. One that is shown must be good.
@@ -239,7 +239,7 @@ class Tls:
 
 
 def check_files(tls: Tls, broker: BrokerId) -> float:
-    """See that a broker can be who it is with its files; gives when its certificate expires, in Unix time.
+    """Check the files of a broker; returns when its certificate expires, in Unix time.
 
     The broker shakes hands with itself, in memory: whatever its neighbours would find wrong is found here.
 
@@ -330,10 +330,10 @@ def _shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
 def trouble(error: Exception) -> str:
     """What is wrong with a connection or with files, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        told = error.verify_message
+        verdict = error.verify_message
         # The words of the library differ with what else the peer has sent.
-        foreign = any(word in told for word in ("issuer", "self-signed", "self signed"))
-        return "it is by another authority" if foreign else told
+        foreign = any(word in verdict for word in ("issuer", "self-signed", "self signed"))
+        return "it is by another authority" if foreign else verdict
     reason = getattr(error, "reason", None)
     text = str(reason).replace("_", " ").lower() if reason else getattr(error, "strerror", None) or str(error)
     return str(text)

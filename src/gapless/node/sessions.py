@@ -30,11 +30,7 @@ from gapless.node.reading import NotReadYetError
 from gapless.node.security import EVERYTHING, Rights, Tokens, TokenStanding, standing
 from gapless.node.subscriptions import Subscriptions
 from gapless.protocol.network import Network
-from gapless.protocol.sessions.publishers import Publishers
-from gapless.protocol.sessions.subscriptions import EdgeSubscription
-from gapless.store.recovery import RecoveryDatabase
-from gapless.wire.client_codec import ClientDecoder, encode_node
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     AskStatus,
     ChangeFilter,
@@ -51,6 +47,10 @@ from gapless.wire.client_messages import (
     Subscribe,
     Unsubscribe,
 )
+from gapless.protocol.sessions.publishers import Publishers
+from gapless.protocol.sessions.subscriptions import EdgeSubscription
+from gapless.store.recovery import RecoveryDatabase
+from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.frames import FROM_CLIENT, Frame
 from gapless.wire.handshake import LINK_KINDS, Hello, Ping, Pong, decode_link, encode_link
 from gapless.wire.rows import RowFormat
@@ -87,7 +87,7 @@ class Sessions:
         is_gone: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], Tick] = lambda: 0,
     ) -> None:
-        """`guard` hears of mistakes of our own; `reach` and `is_gone` are for subscriptions: see there.
+        """`guard` is told of our own bugs; `reach` and `is_gone` are for subscriptions: see there.
 
         `clock` is the wall clock.
         """
@@ -132,7 +132,7 @@ class Sessions:
         self._answering: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
         self._sweeps = 0
-        #: Set while nobody is connected.
+        #: Set while no client is connected.
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -140,7 +140,7 @@ class Sessions:
         return len(self._sessions)
 
     def clients(self) -> list[Session]:
-        """Everybody who is connected."""
+        """All connected clients."""
         return list(self._sessions)
 
     def welcome(self, connection: Connection, hello: Hello, rights: Rights = EVERYTHING) -> Session:
@@ -155,7 +155,7 @@ class Sessions:
         return session
 
     async def gone(self) -> None:
-        """Return when nobody is connected."""
+        """Return when no client is connected."""
         await self._empty.wait()
 
     def extend(self, network: Network) -> None:
@@ -177,7 +177,7 @@ class Sessions:
                 session.connection.close("a topic got another pubend")
 
     def stop(self) -> None:
-        """Let nobody publish any more; what is on its way is answered."""
+        """Stop accepting published events; those in flight are answered."""
         self.publishing.session.is_stopping = True
         self.publishing.hand_over()
 
@@ -261,7 +261,7 @@ class Sessions:
             case ListTopics(bulk=True):
                 self._tell_bulk(session, request)
             case ListTopics():
-                session.send(self._catalog.told(request.request, session.rights.may_see))
+                session.send(self._catalog.topics_for(request.request, session.rights.may_see))
             case CreateTopic():
                 session.rights.check_admin("create topics")
                 self._create(session, request)
@@ -303,15 +303,15 @@ class Sessions:
             except UsageError as error:
                 session.send(_refusal(asked.request, error))
                 return
-            except Exception as error:  # noqa: BLE001  # whoever asked hears of it
+            except Exception as error:  # noqa: BLE001  # the client that asked gets the error
                 log.error("request_failed", client=session.name, code="E181", reason=repr(error))
                 failed = UsageError("E181", "internal error; see the log of the node")
                 session.send(_refusal(asked.request, failed))
                 return
             finally:
                 session.end_request()
-            told = self._catalog.told(asked.request, session.rights.may_see)
-            session.send(replace(told, bulk=address))
+            topics = self._catalog.topics_for(asked.request, session.rights.may_see)
+            session.send(replace(topics, bulk=address))
 
         task = asyncio.get_running_loop().create_task(answer(), name="bulk address")
         self._answering.add(task)
@@ -357,8 +357,8 @@ class Sessions:
             while total > backlog_max:
                 unread, session = clients.pop()
                 total -= unread
-                told = f"{principal.name} has left more than {backlog_max:,} bytes unread: read faster"
-                session.connection.cut(UsageError("E107", told, retry=True))
+                reason = f"{principal.name} has left more than {backlog_max:,} bytes unread: read faster"
+                session.connection.cut(UsageError("E107", reason, retry=True))
 
 
 def _refusal(request: int, error: GaplessError) -> RequestRefused:
@@ -428,7 +428,7 @@ class Session:
         self._sessions.received(self, frame)
 
     def settled(self) -> None:
-        """What clients say is answered at once."""
+        """Requests of clients are answered at once."""
 
     def drained(self) -> None:
         """The client reads: there may be more for it."""

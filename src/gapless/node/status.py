@@ -1,4 +1,4 @@
-"""What does a node tell of itself? One JSON object, for `gapless status`, `gapless top` and `/status`.
+"""What does a node report about itself? One JSON object, for `gapless status`, `gapless top` and `/status`.
 
 docs/operating.md describes every field. Lists are bounded: of many clients and subscriptions those are
 shown that need attention first.
@@ -81,7 +81,7 @@ def upstream_missing(network: Network, broker: BrokerId, up: Iterable[BrokerId])
 
 
 def process_status() -> dict[str, int]:
-    """What the system says of this process."""
+    """What the operating system reports about this process."""
     pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     return {"id": os.getpid(), "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE")}
 
@@ -255,7 +255,7 @@ def _state(subscription: EdgeSubscription, lagging: Mapping[SubscriptionId, obje
     return "lagging" if subscription.name in lagging else "live"
 
 
-def told(report: Mapping[str, object]) -> str:
+def report_json(report: Mapping[str, object]) -> str:
     """A status as text."""
     return json.dumps(report, separators=(",", ":"))
 

@@ -24,11 +24,11 @@ from gapless.model.ticks import TICK_MAX, Tick, TickRange
 from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.quarantine import Quarantine
-from gapless.node.telling import Durable, Telling
-from gapless.node.worker import Desk, Worker
-from gapless.protocol.broker import Recovered
+from gapless.node.telling import Durable, DurableRecords
+from gapless.node.worker import Worker, WorkThread
 from gapless.protocol.effects import AppendRecord, BatchRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordFailed, RecordsRead, RetentionMoved
+from gapless.protocol.pubend import Recovered
 from gapless.store.contract import Flushed, RecordLog
 from gapless.store.keyed import KeyedLog
 from gapless.store.log import Log, SegmentArchive
@@ -114,9 +114,9 @@ class Storage:
         # for the same disk, but small flushes need not wait for large ones.
         self._writer = Worker("gapless-flush", self._guard.mistaken)
         self._bulk_writer = Worker("gapless-flush-bulk", self._guard.mistaken)
-        self.reader = Desk("gapless-read", patience_s=READ_SECONDS_MAX)
+        self.reader = WorkThread("gapless-read", patience_s=READ_SECONDS_MAX)
         # Converting a segment to Parquet takes seconds; nothing else should wait for it.
-        self.archivist = Desk("gapless-archive", patience_s=ARCHIVE_SECONDS_MAX)
+        self.archivist = WorkThread("gapless-archive", patience_s=ARCHIVE_SECONDS_MAX)
         self._archiving = False
         #: The task that removes superseded rows, while it runs.
         self._tidying: asyncio.Task[None] | None = None
@@ -134,7 +134,7 @@ class Storage:
         self._appended: dict[PubendId, None] = {}
         #: Records that are not flushed yet, with their rows and bytes; then those to report to the broker.
         self._weights: dict[PubendId, deque[Durable]] = {}
-        self._telling = Telling(feed, self._look_whether_idle, self._guard)
+        self._telling = DurableRecords(feed, self._look_whether_idle, self._guard)
         #: Set while nothing is under way.
         self._idle = asyncio.Event()
         self._idle.set()

@@ -3,7 +3,7 @@
 What becomes of a subscription is decided by `EdgeSubscribing`. This is its host: it checks rights and quotas
 before anything is done, tells clients what they are to hear, and writes named subscriptions down.
 
-A name belongs to the principal that made it. Everybody else is refused, and the owner notices nothing.
+A name belongs to the principal that made it. Other principals are refused, and the owner notices nothing.
 
 A client may leave thousands of subscriptions behind, and each of them is a step of the broker: they are
 parked, and ended later, a few in a turn of the event loop.
@@ -97,7 +97,7 @@ class Subscriptions:
         reach: Callable[[PubendId], Tick],
         is_gone: Callable[[str], bool],
     ) -> None:
-        """Without a database there are no named subscriptions. `guard` hears of mistakes of our own.
+        """Without a database there are no named subscriptions. `guard` is told of our own bugs.
 
         `reach` gives the tick of a pubend up to which anybody may have read; `is_gone` tells whether a
         principal cannot come any more, such as one whose token was removed from the network file.
@@ -338,7 +338,9 @@ class Subscriptions:
         phases = [(where, since, read_now(where, schema, is_kept=True)) for where, since in wheres]
         if any(not TICK_MIN <= tick < TICK_MAX for tick in record.positions.values()):
             # Earlier versions did not cap acknowledgements; one bad name must not stop the node.
-            raise UsageError("E145", "its position is no tick: subscribe again under its name to replace it")
+            raise UsageError(
+                "E145", "its position is not a tick: subscribe again under its name to replace it"
+            )
         asked = Subscribe(
             request=0, topic=record.topic, where=wheres[-1][0], name=record.name, order=record.order
         )

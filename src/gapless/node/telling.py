@@ -50,7 +50,7 @@ class Durable(NamedTuple):
     weight: int = 0
 
 
-class Telling:
+class DurableRecords:
     """Records that are durable and that the broker has not heard of yet."""
 
     def __init__(self, feed: Callable[[Event], None], told: Callable[[], None], guard: Guard) -> None:

@@ -14,7 +14,7 @@ class NextTurn:
     __slots__ = ("_do", "_is_due", "_loop")
 
     def __init__(self, do: Callable[[], None], guard: Guard | None = None) -> None:
-        """`guard` hears of mistakes of our own."""
+        """`guard` is told of our own bugs."""
         self._do = do if guard is None else guard.call(do)
         self._loop = asyncio.get_running_loop()
         self._is_due = False

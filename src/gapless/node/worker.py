@@ -2,8 +2,8 @@
 
 An executor makes two futures and several callbacks for each piece, which takes longer than a small flush
 does. Here a piece of work is one entry of a queue, and its end is one call on the loop. Where even that turn
-of the loop takes longer than the work, the loop may wait for it, up to a bound (`do_quickly`). `Desk` is the
-same with futures, for work that is rare.
+of the loop takes longer than the work, the loop may wait for it, up to a bound (`do_quickly`). `WorkThread`
+is the same with futures, for work that is rare.
 
 A thread that has ended, or that has been at one piece for longer than its patience, says so: a node that
 waits for it is not ready (`trouble`).
@@ -166,7 +166,7 @@ class Worker:
                 raise
 
 
-class Desk:
+class WorkThread:
     """A thread of its own whose work is awaited."""
 
     def __init__(self, name: str, *, patience_s: float = PATIENCE_SECONDS) -> None:

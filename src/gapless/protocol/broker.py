@@ -21,7 +21,7 @@ from gapless.model.logs import LogLife
 from gapless.model.packed import fitting
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
-from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
+from gapless.protocol.creations import Creation
 from gapless.protocol.deadlines import Deadlines
 from gapless.protocol.edge import Edge
 from gapless.protocol.effects import AcceptPublish, Effect, RememberTopics, SendMessage, StartTimer
@@ -68,9 +68,11 @@ from gapless.protocol.messages import (
     StartGrantMessage,
     StartRequestMessage,
     TopicsMessage,
+    topics_messages,
 )
 from gapless.protocol.network import Network
 from gapless.protocol.ostream import CellFilter, Telling
+from gapless.protocol.parts import BrokerParts
 from gapless.protocol.path import Path, Standing, memory_of
 from gapless.protocol.peers import Peers
 from gapless.protocol.pubend import Pubend, Recovered
@@ -88,8 +90,6 @@ LOG_RENEWED = mark("log_renewed", "a pubend had begun another log: what was know
 LOG_CONTRADICTED = mark("log_contradicted", "what came from upstream contradicted the log that is known")
 OLD_ACK_IGNORED = mark("old_ack_ignored", "an ack was about another log than the one that is known")
 ACK_EXPECTED_ANSWERED = mark("ack_expected_answered", "AckExpected was answered with an ack by a router")
-
-__all__ = ["Broker", "Memory", "Recovered"]
 
 
 class Broker:
@@ -146,6 +146,10 @@ class Broker:
     def memory(self) -> Memory:
         """How much the broker holds."""
         return memory_of(self._paths.values())
+
+    def inspect(self) -> BrokerParts:
+        """Its machines, for status, `why` and traces: to look at, not to change."""
+        return BrokerParts(self._paths, self._links, self._edge, self._wants)
 
     def _apply(self, event: Event, step: Step) -> None:
         match event:
@@ -221,9 +225,7 @@ class Broker:
         self._tell_topics(up, network.created - before.created, step)
 
     def _tell_topics(self, neighbours: Sequence[BrokerId], creations: Iterable[Creation], step: Step) -> None:
-        told = sorted(creations, key=lambda each: each.age)
-        for start in range(0, len(told), MESSAGE_CREATIONS_MAX):
-            message = TopicsMessage(creations=tuple(told[start : start + MESSAGE_CREATIONS_MAX]))
+        for message in topics_messages(creations):
             step.effects += [SendMessage(to=neighbour, message=message) for neighbour in neighbours]
 
     def _news_told(self, sender: BrokerId, message: LinkStatusMessage | TopicsMessage, step: Step) -> None:

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 
 from gapless.model.epochs import EPOCH_NONE, Epoch
 from gapless.model.ids import SubscriptionId, TopicId
-from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick
 from gapless.protocol.effects import Effect, TellHorizon
-from gapless.protocol.events import RoamersReached
+from gapless.protocol.events import Now, RoamersReached
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
+from gapless.protocol.parameters import Parameters
 from gapless.protocol.subend import Group, Phase, Subend
 
+DELAY_CURIOUS = mark("delay_curious", "a doubt horizon trailed the clock by more than DCT")
 HELD_FOR_ROAMERS = mark("held_for_roamers", "an ack waited until a subscriber that roams knew its horizon")
 
 
@@ -70,6 +72,20 @@ class PubendDoor:
     def position(self) -> Tick:
         """The tick below which all readers were handed everything."""
         return min((group.horizon for group in self.groups if group.has_readers), default=TICK_MAX)
+
+    def delay_curiosity(self, parameters: Parameters, now: Now) -> None:
+        """Ask for what the readers lack where their horizon trails the clock for too long."""
+        if self.roaming and now.ms >= self.horizon_at_ms:
+            # Where nobody wants what is published, nothing comes by itself: the silence is asked for.
+            ago = parameters.horizon_ms * TICKS_PER_MS
+            self.lane.overdue = max(self.lane.overdue, now.clock - ago)
+        delay_ms = parameters.delay_curiosity_ms
+        if delay_ms is None or now.ms < self.delay_at_ms:
+            return
+        self.delay_at_ms = now.ms + delay_ms
+        if TICK_MIN < self.position < now.clock - delay_ms * TICKS_PER_MS:
+            reached(DELAY_CURIOUS)
+            self.lane.overdue = max(self.lane.overdue, now.clock)
 
     def horizon(self) -> list[Effect]:
         """What those who roam are to be told, if it is more than they know."""

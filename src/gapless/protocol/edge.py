@@ -19,7 +19,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.epochs import EPOCH_ALL, EPOCH_NONE, Epoch, Epochs, first_epoch, incarnation_of
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
-from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick, TickSet
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.curiosity import NackClock
 from gapless.protocol.door import PubendDoor, StartRequest
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
@@ -36,10 +36,10 @@ from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
 from gapless.protocol.messages import StartGrantMessage, StartRequestMessage, Want
 from gapless.protocol.network import Network
+from gapless.protocol.parts import EdgeParts
 from gapless.protocol.subend import Group, Phase, Subend
 
 START_REQUESTED_AGAIN = mark("start_requested_again", "a start request was repeated because no grant came")
-DELAY_CURIOUS = mark("delay_curious", "a doubt horizon trailed the clock by more than DCT")
 LEFT_LIVE_PATH = mark("left_live_path", "a slow subscriber left the live path")
 ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the pubend expected to be acked")
 STARTS_TOGETHER = mark(
@@ -86,6 +86,10 @@ class Edge:
         #: Members that have taken all below a change, and first wait for a start in a renewed log.
         self._put_off: list[tuple[Group, Subend, Tick]] = []
         self.extend(network, istreams)
+
+    def inspect(self) -> EdgeParts:
+        """Its machines, for status, `why` and traces: to look at, not to change."""
+        return EdgeParts(self._doors, self._subends)
 
     def extend(self, network: Network, istreams: dict[PubendId, Istream]) -> None:
         """These pubends are new. Subscriptions of a topic that was there keep to the pubends that it had."""
@@ -138,15 +142,8 @@ class Edge:
 
     def _subscribe(self, event: SubscribeRequested, wanted: Mapping[PubendId, Tick]) -> Subend:
         slot = self._free_slots.pop() if self._free_slots else next(self._slots)
-        subend = Subend(
-            event.subscription,
-            slot,
-            event.topic,
-            event.order,
-            [],
-            logs=dict(event.logs),
-            roams=event.roams,
-        )
+        name, logs = event.subscription, dict(event.logs)
+        subend = Subend(name, slot, event.topic, event.order, [], logs=logs, roams=event.roams)
         self._subends[event.subscription] = subend
         self._add_phase(subend, event.condition, wanted, {})
         for condition, since in event.changes:
@@ -155,18 +152,15 @@ class Edge:
 
     def change(self, event: FilterChangeRequested) -> None:
         """Begin to change a condition under a new epoch. Raises UsageError before anything changes."""
-        subend = self._subends.get(event.subscription)
-        if subend is None:
-            raise UsageError("E142", f"there is no subscription '{event.subscription}' at '{self.broker}'")
+        subend = self._subend(event.subscription)
         conditions = [*(phase.condition for phase in subend.phases), event.condition]
         self._check(event.subscription, subend.topic, conditions)
         self._add_phase(subend, event.condition, {}, {})
 
     def unsubscribe(self, subscription: SubscriptionId) -> None:
         """End a subscription under a new epoch. Raises UsageError when there is none of that name."""
-        subend = self._subends.pop(subscription, None)
-        if subend is None:
-            raise UsageError("E142", f"there is no subscription '{subscription}' at '{self.broker}'")
+        subend = self._subend(subscription)
+        del self._subends[subscription]
         self.epoch += 1
         for pubend in self._merge(subend).pubends:
             door = self._doors[pubend]
@@ -182,6 +176,12 @@ class Edge:
             group.remove(subend)
         self._older.pop(subscription, None)
         self._free_slots.append(subend.slot)
+
+    def _subend(self, subscription: SubscriptionId) -> Subend:
+        subend = self._subends.get(subscription)
+        if subend is None:
+            raise UsageError("E142", f"there is no subscription '{subscription}' at '{self.broker}'")
+        return subend
 
     def changes(self) -> tuple[list[Want], list[Want]]:
         """What has begun and what has ended to be wanted here since this was last asked."""
@@ -428,7 +428,7 @@ class Edge:
     def questions(self, pubend: PubendId, now: Now) -> TickSet:
         """The ticks of a pubend to ask for now."""
         door = self._doors[pubend]
-        self._delay_curiosity(door, now)
+        door.delay_curiosity(self._parameters, now)
         gaps = urgent = TickSet()
         for group in door.groups:
             if group.has_readers:
@@ -684,17 +684,3 @@ class Edge:
             for group in self._groups_of(subend)
             if subend.subscription in group.laggards
         )
-
-    def _delay_curiosity(self, door: PubendDoor, now: Now) -> None:
-        if door.roaming and now.ms >= door.horizon_at_ms:
-            # Where nobody wants what is published, nothing comes by itself: the silence is asked for.
-            ago = self._parameters.horizon_ms * TICKS_PER_MS
-            door.lane.overdue = max(door.lane.overdue, now.clock - ago)
-        delay_ms = self._parameters.delay_curiosity_ms
-        if delay_ms is None or now.ms < door.delay_at_ms:
-            return
-        door.delay_at_ms = now.ms + delay_ms
-        position = door.position
-        if TICK_MIN < position < now.clock - delay_ms * TICKS_PER_MS:
-            reached(DELAY_CURIOUS)
-            door.lane.overdue = max(door.lane.overdue, now.clock)

@@ -83,7 +83,7 @@ def behind(broker: Broker, pubend: PubendId, at: Tick) -> Behind:
     Where the pubend does not live and ticks from there on are unknown, any of them may be an event: then it
     is measured to the last tick that anything is known of.
     """
-    path = broker._paths[pubend]
+    path = broker.inspect().paths[pubend]
     istream, source = path.istream, path.pubend
     is_known = istream.stream.known.reach(at, lambda _: True) >= istream.frontier
     if source is not None:
@@ -102,15 +102,15 @@ def stream_figures(broker: Broker) -> list[StreamFigures]:
 
 def hosted(broker: Broker) -> list[Pubend]:
     """The pubends that live here."""
-    return [path.pubend for path in broker._paths.values() if path.pubend is not None]
+    return [path.pubend for path in broker.inspect().paths.values() if path.pubend is not None]
 
 
 def laggards(broker: Broker) -> dict[SubscriptionId, Mapping[PubendId, Tick]]:
     """The subscriptions that do not stand with the others, and what each was handed, per pubend."""
     found: dict[SubscriptionId, dict[PubendId, Tick]] = {}
-    edge = broker._edge
+    edge = broker.inspect().edge
     if edge is not None:
-        for group in {id(g): g for door in edge._doors.values() for g in door.groups}.values():
+        for group in {id(g): g for door in edge.inspect().doors.values() for g in door.groups}.values():
             for name, lag in (*group.laggards.items(), *group.parked.items()):
                 found.setdefault(name, {}).update(lag.handed)
     return dict(found)
@@ -122,7 +122,7 @@ def known_horizon(broker: Broker, pubend: PubendId) -> tuple[Tick, Tick]:
     Both only grow, and the first never passes the second. So other threads may ask, too: the first is looked
     at first.
     """
-    source = broker._paths[pubend].pubend
+    source = broker.inspect().paths[pubend].pubend
     assert source is not None, f"{pubend} does not live here"
     stop = source.events_stop
     return stop, source.told
@@ -134,13 +134,13 @@ def stream_reach(broker: Broker, pubend: PubendId, clock: Tick) -> Tick:
     What is known here, and as much as the clock of another broker may be ahead, or a pubend that gives out
     ticks faster than they pass.
     """
-    return max(broker._paths[pubend].istream.frontier, clock) + AHEAD_MS_MAX * TICKS_PER_MS
+    return max(broker.inspect().paths[pubend].istream.frontier, clock) + AHEAD_MS_MAX * TICKS_PER_MS
 
 
 def _stream(broker: Broker, pubend: PubendId) -> StreamFigures:
-    path = broker._paths[pubend]
+    path = broker.inspect().paths[pubend]
     istream = path.istream
-    horizon, behind, gaps = _readers(broker._edge, pubend)
+    horizon, behind, gaps = _readers(broker.inspect().edge, pubend)
     source = path.pubend
     return StreamFigures(
         pubend=pubend,
@@ -174,7 +174,7 @@ def _readers(edge: Edge | None, pubend: PubendId) -> tuple[Tick | None, list[Tic
     """The horizon of those in step, where each laggard stands, and how many ranges those in step lack."""
     if edge is None:
         return None, [], 0
-    door = edge._doors[pubend]
+    door = edge.inspect().doors[pubend]
     read = [group for group in door.groups if group.has_readers]
     horizon = min((group.horizon for group in read), default=None)
     behind = [lag.handed[pubend] for group in read for lag in group.laggards.values()]

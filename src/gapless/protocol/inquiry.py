@@ -79,7 +79,7 @@ class Stand:
 
 def sight(broker: Broker, pubend: PubendId, tick: Tick, row: EventBatch | None = None) -> Sight:
     """What a broker knows of a tick; `row` is the event, if the caller has it from the log."""
-    path = broker._paths[pubend]
+    path = broker.inspect().paths[pubend]
     stream = path.istream.stream
     rows = stream.rows.between(tick, tick + 1)
     run = stream.known.run_at(tick)
@@ -99,15 +99,16 @@ def sight(broker: Broker, pubend: PubendId, tick: Tick, row: EventBatch | None =
 
 
 def _way(broker: Broker, pubend: PubendId, cell: CellId, row: EventBatch | None) -> WayDown:
-    path = broker._paths[pubend]
-    wants = broker._wants(path, pubend, cell)
+    parts = broker.inspect()
+    path = parts.paths[pubend]
+    wants = parts.filter_of(path, pubend, cell)
     settled = path.ostreams[cell].acked()
     conditions = wants.accepts.conditions
     brokers = broker.network.cells[cell]
     return WayDown(
         cell=cell,
-        up=tuple(each for each in brokers if broker._links.is_up(each)),
-        route=broker._links.route(pubend, cell, path.tree.children[cell]),
+        up=tuple(each for each in brokers if parts.links.is_up(each)),
+        route=parts.links.route(pubend, cell, path.tree.children[cell]),
         conditions=tuple(str(each) for each in islice(conditions, CONDITIONS_TOLD_MAX)),
         conditions_count=len(conditions),
         epochs=_told(wants.epochs),
@@ -118,13 +119,15 @@ def _way(broker: Broker, pubend: PubendId, cell: CellId, row: EventBatch | None)
 
 def stand(broker: Broker, subscription: SubscriptionId, pubend: PubendId, tick: Tick) -> Stand | None:
     """Where a subscription stands; None when this broker has none of that name for this pubend."""
-    edge = broker._edge
-    subend = None if edge is None else edge._subends.get(subscription)
-    group = None if edge is None else edge.group_of(subscription, pubend)
-    if edge is None or subend is None or group is None:
+    edge = broker.inspect().edge
+    if edge is None:
+        return None
+    subend = edge.inspect().subends.get(subscription)
+    group = edge.group_of(subscription, pubend)
+    if subend is None or group is None:
         return None
     phase, _ = subend.in_force(pubend, tick)
-    door = edge._doors[pubend]
+    door = edge.inspect().doors[pubend]
     lag = group.laggards.get(subscription) or group.parked.get(subscription)
     horizon = group.horizon if lag is None else lag.handed[pubend]
     return Stand(

@@ -9,6 +9,7 @@ Implements docs/protocol.md, section 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MIN, Tick, TickRange
-from gapless.protocol.creations import Creation
+from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,3 +191,12 @@ Message: TypeAlias = (
     | TopicsMessage
     | SidewaysMessage
 )
+
+
+def topics_messages(creations: Iterable[Creation]) -> list[TopicsMessage]:
+    """Creations in messages of the size that is allowed, the oldest first."""
+    ordered = sorted(creations, key=lambda creation: creation.age)
+    return [
+        TopicsMessage(creations=tuple(ordered[start : start + MESSAGE_CREATIONS_MAX]))
+        for start in range(0, len(ordered), MESSAGE_CREATIONS_MAX)
+    ]

@@ -20,8 +20,8 @@ from functools import partial
 from random import Random
 
 from gapless.model.ids import BrokerId
-from gapless.sim.network import Link
-from gapless.sim.nodes import Node
+from gapless.sim.network import SimulatedLink
+from gapless.sim.nodes import SimulatedNode
 from gapless.sim.observer import Observer
 from gapless.sim.subscribers import Subscriber
 from gapless.sim.workload import Workload
@@ -102,7 +102,7 @@ class Directed(Observer):
 
     # ---- brokers -------------------------------------------------------------------------------------
 
-    def _aim(self, node: Node) -> None:
+    def _aim(self, node: SimulatedNode) -> None:
         if self._kind in ("reserve_refused", "reserve_crash"):
             self._make_curious(node)
         if self._kind == "reserve_refused":
@@ -121,7 +121,7 @@ class Directed(Observer):
                 self._after(self._random.randrange(SECOND_US // 10), self._workload.publish_now)
         self._join_someone(self._world.clock(node.name))
 
-    def _make_curious(self, node: Node) -> None:
+    def _make_curious(self, node: SimulatedNode) -> None:
         """Let the other pubends go on, so that a merge asks a quiet one for its silence."""
         quiet = self._random.choice(sorted(node.logs))
         others = sorted(
@@ -131,7 +131,7 @@ class Directed(Observer):
             publish = partial(self._workload.publish_now, self._random.choice(others))
             self._after(self._random.randrange(SECOND_US), publish)
 
-    def _give_up(self, node: Node) -> None:
+    def _give_up(self, node: SimulatedNode) -> None:
         if self._target == node.name:
             self._target, node.refuses = None, ""
             self._wake()
@@ -142,7 +142,7 @@ class Directed(Observer):
         start = since if self._random.random() < 0.7 else None
         self._after(self._random.randrange(SECOND_US // 5), partial(self._workload.join, edge, start))
 
-    def _crash(self, node: Node, life: int) -> None:
+    def _crash(self, node: SimulatedNode, life: int) -> None:
         node.refuses = ""
         if node.broker is None or node.lives != life:
             return
@@ -152,7 +152,7 @@ class Directed(Observer):
         node.clock_offset = -self._random.choice((SECOND_US // 5, SECOND_US, 3 * SECOND_US))
         self._after(self._random.randrange(20_000, SECOND_US // 2), partial(self._restart, node))
 
-    def _restart(self, node: Node) -> None:
+    def _restart(self, node: SimulatedNode) -> None:
         if node.broker is None:
             self._world.start(node.name)
             self._after(self._random.randrange(SECOND_US // 5), self._workload.publish_now)
@@ -172,7 +172,7 @@ class Directed(Observer):
 
     # ---- links ---------------------------------------------------------------------------------------
 
-    def _hold_back(self, host: Node) -> None:
+    def _hold_back(self, host: SimulatedNode) -> None:
         """Hold back what one pubend tells its neighbours, and let it go at once."""
         pubend = self._random.choice(sorted(host.logs))
         links = [
@@ -192,7 +192,7 @@ class Directed(Observer):
             delay = self._random.randrange(150_000, SECOND_US // 2)
             self._after(delay, partial(self._workload.join, edge, since))
 
-    def _let_go(self, link: Link, generation: int) -> None:
+    def _let_go(self, link: SimulatedLink, generation: int) -> None:
         if link.generation == generation:
             self._world.faults["link_burst"] += 1
             self._world.resume_link(*link.ends)

@@ -14,8 +14,8 @@ from random import Random
 
 from gapless.model.batch import EventBatch
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
-from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import BatchRecord, Record, ReleaseRecord, ReserveRecord, StartRecord
+from gapless.protocol.pubend import Recovered
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flushed:
+class DiskFlushed:
     """What a flush came to."""
 
     #: All records up to this one are durable now; None when none is.
@@ -51,7 +51,7 @@ class Crashed:
 
 
 @dataclass(slots=True)
-class Log:
+class SimulatedLog:
     """The records of one pubend."""
 
     #: What tells it from any other log, and the clock when it began.
@@ -93,7 +93,7 @@ class Log:
         self._flushing = len(self._unflushed)
         return True
 
-    def end_flush(self, random: Random, disk_full: bool, refuses: str = "") -> Flushed:
+    def end_flush(self, random: Random, disk_full: bool, refuses: str = "") -> DiskFlushed:
         """The flush is done; when the disk is full, only some of its records were written.
 
         A disk that `refuses` a kind of record is full when the first of that kind is written.
@@ -111,7 +111,7 @@ class Log:
             # What was published later must not be stored before what failed is: it is taken back.
             failed += [entry for entry in self._unflushed if isinstance(entry.record, BatchRecord)]
             self._unflushed = [e for e in self._unflushed if not isinstance(e.record, BatchRecord)]
-        return Flushed(
+        return DiskFlushed(
             token=group[written - 1].token if written else None,
             failed=tuple(entry.token for entry in failed),
             batches=batches,
@@ -150,7 +150,7 @@ class Log:
             began=self.began,
         )
 
-    def copied(self) -> Log:
+    def copied(self) -> SimulatedLog:
         """A copy of what is durable."""
         return replace(
             self,

@@ -16,8 +16,8 @@ from gapless.model.ids import BrokerId
 from gapless.sim.connections import SimulatedConnection
 from gapless.sim.directed import DIRECTED
 from gapless.sim.folders import FolderCopy, copy_of, lose, roll_back
-from gapless.sim.network import Link
-from gapless.sim.nodes import Node
+from gapless.sim.network import SimulatedLink
+from gapless.sim.nodes import SimulatedNode
 from gapless.sim.workload import Workload
 from gapless.sim.world import SECOND_US, World
 
@@ -188,7 +188,7 @@ class Faults:
 
     # ---- links ---------------------------------------------------------------------------------------
 
-    def _some_link(self) -> Link | None:
+    def _some_link(self) -> SimulatedLink | None:
         links = [link for link in self._world.links.values() if link.up and not link.stalled]
         return self._random.choice(links) if links else None
 
@@ -216,7 +216,7 @@ class Faults:
         self._later(0.3, 3.0, partial(self._end_link_stall, link, link.generation))
         return True
 
-    def _end_link_stall(self, link: Link, generation: int) -> None:
+    def _end_link_stall(self, link: SimulatedLink, generation: int) -> None:
         if link.generation != generation:
             return
         if self._random.random() < 0.3:
@@ -267,7 +267,7 @@ class Faults:
         self._when_unflushed(self._world.nodes[broker], partial(self._crash, broker), 100)
         return True
 
-    def _when_unflushed(self, node: Node, strike: Callable[[], None], patience: int) -> None:
+    def _when_unflushed(self, node: SimulatedNode, strike: Callable[[], None], patience: int) -> None:
         """Wait for a moment when the disk lags behind, because that is when a fault hurts."""
         if patience and not any(log.unflushed for log in node.logs.values()):
             again = partial(self._still_unflushed, node, node.lives, strike, patience - 1)
@@ -275,7 +275,9 @@ class Faults:
         else:
             strike()
 
-    def _still_unflushed(self, node: Node, life: int, strike: Callable[[], None], patience: int) -> None:
+    def _still_unflushed(
+        self, node: SimulatedNode, life: int, strike: Callable[[], None], patience: int
+    ) -> None:
         if self._on and node.broker is not None and node.lives == life:
             self._when_unflushed(node, strike, patience)
 
@@ -292,7 +294,7 @@ class Faults:
 
     # ---- folders -------------------------------------------------------------------------------------
 
-    def _some_folder(self) -> Node | None:
+    def _some_folder(self) -> SimulatedNode | None:
         """Of any broker, but as often as not of one with logs."""
         up = [node for node in self._world.nodes.values() if node.broker is not None and not node.stalled]
         hosts = [node for node in up if node.logs]
@@ -316,7 +318,7 @@ class Faults:
         self._world.after(delay, partial(self._if_on, partial(self._roll_back, node, copy_of(node))))
         return True
 
-    def _roll_back(self, node: Node, copy: FolderCopy) -> None:
+    def _roll_back(self, node: SimulatedNode, copy: FolderCopy) -> None:
         both = [pubend for pubend in copy.logs if pubend in node.logs]
         is_same = all(node.logs[pubend].log_id == copy.logs[pubend].log_id for pubend in both)
         if node.broker is None or node.stalled or not is_same:
@@ -325,7 +327,7 @@ class Faults:
         roll_back(self._world, node, copy)
         self._back_later(node)
 
-    def _back_later(self, node: Node) -> None:
+    def _back_later(self, node: SimulatedNode) -> None:
         delay = round(self._folders.uniform(0.05, 3.0) * SECOND_US)
         self._world.after(delay, partial(self._if_on, partial(self._restart, node.name)))
 
@@ -340,7 +342,7 @@ class Faults:
             self._fill_disk(node, 0.05, 0.6)
         return True
 
-    def _fill_disk(self, node: Node, low_s: float, high_s: float) -> None:
+    def _fill_disk(self, node: SimulatedNode, low_s: float, high_s: float) -> None:
         """The disk has no room for a while: for one flush, or for many."""
         node.disk_full = True
         self._later(low_s, high_s, partial(setattr, node, "disk_full", False))
@@ -348,7 +350,7 @@ class Faults:
     def _clock_jump(self, direction: int) -> bool:
         return self._jump(self._world.nodes[self._random.choice(list(self._world.nodes))], direction)
 
-    def _jump(self, node: Node, direction: int) -> bool:
+    def _jump(self, node: SimulatedNode, direction: int) -> bool:
         size = self._random.choice((1_000, 100_000, SECOND_US, 3 * SECOND_US))
         node.clock_offset = max(
             -CLOCK_OFFSET_MAX, min(CLOCK_OFFSET_MAX, node.clock_offset + direction * size)

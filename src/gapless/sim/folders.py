@@ -14,10 +14,10 @@ from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import PubendId
 from gapless.model.ticks import Tick
 from gapless.protocol.creations import Creation
-from gapless.sim.disk import Log
-from gapless.sim.nodes import Node
+from gapless.sim.disk import SimulatedLog
+from gapless.sim.nodes import SimulatedNode
 from gapless.sim.publishing import PublisherDatabase
-from gapless.sim.subscribers import Desk
+from gapless.sim.subscribers import Subscribers
 from gapless.sim.subscribing import SubscriberDatabase
 from gapless.sim.world import World
 
@@ -27,7 +27,7 @@ class FolderCopy:
     """What was on a disk at some time."""
 
     incarnation: int
-    logs: dict[PubendId, Log]
+    logs: dict[PubendId, SimulatedLog]
     created: frozenset[Creation]
     #: Of each durable subscription its positions, and the logs that they are in.
     subscriptions: dict[str, tuple[dict[PubendId, Tick], dict[PubendId, str]]]
@@ -37,7 +37,7 @@ class FolderCopy:
     names: SubscriberDatabase
 
 
-def copy_of(node: Node) -> FolderCopy:
+def copy_of(node: SimulatedNode) -> FolderCopy:
     """A copy of what is durable now."""
     return FolderCopy(
         node.incarnation,
@@ -53,7 +53,7 @@ def copy_of(node: Node) -> FolderCopy:
     )
 
 
-def lose(world: World, node: Node, random: Random) -> None:
+def lose(world: World, node: SimulatedNode, random: Random) -> None:
     """A broker that is down loses its folder."""
     _replace(world, node, FolderCopy(0, {}, frozenset(), {}, PublisherDatabase(), SubscriberDatabase()))
     if random.random() < 0.5:
@@ -63,20 +63,20 @@ def lose(world: World, node: Node, random: Random) -> None:
         node.incarnation = node.highest
 
 
-def roll_back(world: World, node: Node, copy: FolderCopy) -> None:
+def roll_back(world: World, node: SimulatedNode, copy: FolderCopy) -> None:
     """A broker that is down gets an older copy of its folder in place of the newest."""
     _replace(world, node, copy)
     node.incarnation = _unused(node, copy.incarnation + LIFE_STEP) - LIFE_STEP
 
 
-def _unused(node: Node, life: int) -> int:
+def _unused(node: SimulatedNode, life: int) -> int:
     """A number near that one which no life has had: those of hosts come from clocks, and differ."""
     while life in node.numbers:
         life += 1
     return life
 
 
-def _replace(world: World, node: Node, copy: FolderCopy) -> None:
+def _replace(world: World, node: SimulatedNode, copy: FolderCopy) -> None:
     assert node.broker is None, f"{node.name} is up"
     known = {each for other in world.nodes.values() if other is not node for each in other.created}
     # A creation that nobody else has heard of would be gone for good, and its topic with it.
@@ -94,7 +94,7 @@ def _replace(world: World, node: Node, copy: FolderCopy) -> None:
         if pubend not in node.logs and pubend in described.pubends:
             node.logs[pubend] = world.new_log(node.name)
             world.log_began(pubend, node.logs[pubend])
-    desk = Desk()
+    desk = Subscribers()
     for name, subscriber in node.desk.by_name.items():
         if name in copy.subscriptions:
             kept_positions, logs = copy.subscriptions[name]

@@ -35,7 +35,7 @@ class Weather:
 
 
 @dataclass(slots=True)
-class Link:
+class SimulatedLink:
     """One connection. Both ends see the same state."""
 
     ends: Ends

@@ -10,14 +10,14 @@ from gapless.model.ticks import Tick
 from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
 from gapless.sim.connections import SimulatedConnection
-from gapless.sim.disk import Log
+from gapless.sim.disk import SimulatedLog
 from gapless.sim.publishing import PublisherDatabase, PublishingHost
-from gapless.sim.subscribers import Desk
+from gapless.sim.subscribers import Subscribers
 from gapless.sim.subscribing import SubscriberDatabase, SubscribingHost
 
 
 @dataclass(slots=True)
-class Node:
+class SimulatedNode:
     """One broker and what its host keeps for it, some of it longer than the broker lives."""
 
     name: BrokerId
@@ -29,10 +29,10 @@ class Node:
     lives: int = 0
     #: The numbers that its lives had.
     numbers: set[int] = field(default_factory=set)
-    logs: dict[PubendId, Log] = field(default_factory=dict)
+    logs: dict[PubendId, SimulatedLog] = field(default_factory=dict)
     #: The creations that are on its disk.
     created: set[Creation] = field(default_factory=set)
-    desk: Desk = field(default_factory=Desk)
+    desk: Subscribers = field(default_factory=Subscribers)
     #: It accepts everything and does nothing.
     stalled: bool = False
     inbox: list[Callable[[], None]] = field(default_factory=list)

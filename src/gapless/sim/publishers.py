@@ -25,7 +25,7 @@ from gapless.protocol.sessions.client_publishing import (
     StartPause,
     Transmission,
 )
-from gapless.protocol.sessions.messages import Publish, PublishRefused, Receipt
+from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.sim.conditions import Row
 from gapless.sim.connections import Side
 from gapless.sim.translate import columns_of
@@ -182,7 +182,7 @@ class Program:
             return
         message = self._decoder.decode(frame)
         match message:
-            case Receipt():
+            case PublishReceipt():
                 self._perform(self.machine.receipt(message, self._now_ms()))
             case PublishRefused():
                 error = UsageError(message.code, message.message, retry=message.retry)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gapless.errors import UsageError
+from gapless.errors import UsageError, no_topic
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.notes import PublisherPosition
 from gapless.model.packed import as_columns
@@ -28,7 +28,7 @@ from gapless.wire.frames import Frame, Kind
 from gapless.wire.handshake import Ping, Pong, decode_link, encode_link
 
 if TYPE_CHECKING:
-    from gapless.sim.nodes import Node
+    from gapless.sim.nodes import SimulatedNode
     from gapless.sim.world import World
 
 #: How long a turn of a host may take, and how long it gathers trims before it writes its database.
@@ -62,7 +62,7 @@ class ClientRights:
 
     def no_topic(self, topic: TopicId, topics: Iterable[TopicId]) -> UsageError:
         """See `gapless.node.security.Rights.no_topic`."""
-        return UsageError("E141", f"there is no topic '{topic}': there is {', '.join(topics)}")
+        return no_topic(topic, topics)
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +104,7 @@ class _Taken:
 class PublishingHost:
     """What one life of a broker does for publishers."""
 
-    def __init__(self, world: World, node: Node, *, identities_max: int) -> None:
+    def __init__(self, world: World, node: SimulatedNode, *, identities_max: int) -> None:
         assert node.broker is not None
         self._world = world
         self._node = node

@@ -67,7 +67,7 @@ class Subscriber:
 
 
 @dataclass(slots=True)
-class Desk:
+class Subscribers:
     """All subscribers of one life of a broker."""
 
     by_name: dict[str, Subscriber] = field(default_factory=dict)
@@ -157,9 +157,9 @@ class Desk:
         subscriber.holding.clear()
         return self.report(subscriber)
 
-    def survivors(self) -> Desk:
+    def survivors(self) -> Subscribers:
         """The desk of the next life of a broker: durable subscribers alone, and they are away."""
-        desk = Desk()
+        desk = Subscribers()
         for name, subscriber in self.by_name.items():
             if subscriber.durable:
                 desk.by_name[name] = subscriber

@@ -71,7 +71,7 @@ from gapless.wire.frames import Frame
 from gapless.wire.rows import RowFormat
 
 if TYPE_CHECKING:
-    from gapless.sim.nodes import Node
+    from gapless.sim.nodes import SimulatedNode
     from gapless.sim.world import World
 
 #: How long the subscriptions of a lost connection are kept.
@@ -160,7 +160,7 @@ class SubscriberPeer:
 class SubscribingHost:
     """What one life of a broker does for subscribers."""
 
-    def __init__(self, world: World, node: Node) -> None:
+    def __init__(self, world: World, node: SimulatedNode) -> None:
         assert node.broker is not None
         self._world = world
         self._node = node

@@ -54,7 +54,7 @@ class PubendLoad:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class SimulatedClient:
     """A subscriber over all of its subscriptions, of which it has one at a time."""
 
     edge: str
@@ -88,7 +88,7 @@ class Workload(Observer):
         self._subscriptions = 0
         self._publishing = False
         #: Clients by edge; those of a crashed edge wait for it.
-        self.clients: dict[str, list[Client]] = {edge: [] for edge in sorted(world.network.edges)}
+        self.clients: dict[str, list[SimulatedClient]] = {edge: [] for edge in sorted(world.network.edges)}
         world.observers.append(self)
 
     # ---- publishers ----------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Workload(Observer):
         if len(self.clients[edge]) >= CLIENTS_PER_EDGE_MAX:
             return
         random = self._random
-        client = Client(
+        client = SimulatedClient(
             edge=edge,
             topic=random.choice(self._world.topics_at(BrokerId(edge))),
             condition=self._tasted(self._random_condition()),
@@ -299,7 +299,7 @@ class Workload(Observer):
                 back = partial(self._world.come_back, client.subscriber)
                 self._world.after(self._random.randrange(2 * SECOND_US), back)
 
-    def _resubscribe(self, client: Client) -> None:
+    def _resubscribe(self, client: SimulatedClient) -> None:
         before = client.subscriber
         if client not in self.clients[client.edge] or (before is not None and not before.closed):
             return
@@ -308,7 +308,7 @@ class Workload(Observer):
             wanted = min(before.positions.values())
         self._subscribe(client, wanted)
 
-    def _subscribe(self, client: Client, wanted: int | None) -> None:
+    def _subscribe(self, client: SimulatedClient, wanted: int | None) -> None:
         self._subscriptions += 1
         wish = Wish(
             subscription=f"{client.edge}-{self._subscriptions}",
@@ -347,7 +347,7 @@ class Workload(Observer):
             return other
         return Either(plain, other) if luck < 0.85 else Both(plain, other)
 
-    def _random_start(self, client: Client) -> int | None:
+    def _random_start(self, client: SimulatedClient) -> int | None:
         random = self._random
         if random.random() < 0.7:
             return None

@@ -23,7 +23,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICKS_PER_MS, Tick
-from gapless.protocol.broker import Broker, Recovered
+from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
     AcceptPublish,
@@ -65,13 +65,14 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.messages import KnowledgeMessage, Message
 from gapless.protocol.network import Network
+from gapless.protocol.pubend import Recovered
 from gapless.protocol.trace import Entry
 from gapless.sim.checkers import Violation, invariant_broken
 from gapless.sim.conditions import Condition
 from gapless.sim.connections import End, SimulatedConnection
-from gapless.sim.disk import Log
-from gapless.sim.network import Link, Weather, ends, handed_over
-from gapless.sim.nodes import Node, Pace
+from gapless.sim.disk import SimulatedLog
+from gapless.sim.network import SimulatedLink, Weather, ends, handed_over
+from gapless.sim.nodes import Pace, SimulatedNode
 from gapless.sim.observer import Observer, Wish
 from gapless.sim.publishing import PublishingHost
 from gapless.sim.reporting import report_heard, report_sent
@@ -112,8 +113,8 @@ class World:
         self.weather = Weather()
         #: How many logs there were.
         self._logs = 0
-        self.links = {ends(a, b): Link(ends(a, b)) for a, b in network.connections()}
-        self.nodes = {name: Node(name) for name in sorted(network.cell_of)}
+        self.links = {ends(a, b): SimulatedLink(ends(a, b)) for a, b in network.connections()}
+        self.nodes = {name: SimulatedNode(name) for name in sorted(network.cell_of)}
         for pubend, place in sorted(network.pubends.items()):
             self.nodes[place.broker].logs[pubend] = self.new_log(place.broker)
             self.log_began(pubend, self.nodes[place.broker].logs[pubend])
@@ -250,17 +251,17 @@ class World:
             for observer in self.observers:
                 observer.weighed(broker, weight.row_bytes, weight.runs)
 
-    def new_log(self, broker: BrokerId) -> Log:
+    def new_log(self, broker: BrokerId) -> SimulatedLog:
         """An empty log for a pubend of a broker, which begins now."""
         self._logs += 1
-        return Log(f"log{self._logs}", self.clock(broker))
+        return SimulatedLog(f"log{self._logs}", self.clock(broker))
 
-    def log_began(self, pubend: PubendId, log: Log) -> None:
+    def log_began(self, pubend: PubendId, log: SimulatedLog) -> None:
         """Tell the observers that from now on a pubend has this log."""
         for observer in self.observers:
             observer.log_began(pubend, log.log_id)
 
-    def _begin_anew(self, node: Node, behind: SupersededError) -> None:
+    def _begin_anew(self, node: SimulatedNode, behind: SupersededError) -> None:
         """A broker has fallen behind what others have seen of it: it starts again, in a life above that."""
         self.faults["fell_behind"] += behind.older_copy is None
         self.faults["older_copy_noticed"] += behind.older_copy is not None
@@ -272,17 +273,17 @@ class World:
             self.log_began(PubendId(behind.older_copy), log)
         self.start(node.name)
 
-    def _later(self, node: Node, delay_us: int, event: Event) -> None:
+    def _later(self, node: SimulatedNode, delay_us: int, event: Event) -> None:
         """Feed an event later, unless the broker has crashed by then."""
         self.after(delay_us, partial(self._feed_life, node, node.lives, event))
 
-    def _feed_life(self, node: Node, life: int, event: Event) -> None:
+    def _feed_life(self, node: SimulatedNode, life: int, event: Event) -> None:
         if node.lives == life:
             self.feed(node.name, event)
 
     # ---- effects -------------------------------------------------------------------------------------
 
-    def _perform(self, node: Node, effects: list[Effect]) -> None:
+    def _perform(self, node: SimulatedNode, effects: list[Effect]) -> None:
         for effect in self._shuffled(effects):
             self._record(node.name, effect)
             match effect:
@@ -304,7 +305,7 @@ class World:
                 case _:
                     assert_never(effect)
 
-    def _serve(self, node: Node, effect: _ForSubscribers) -> None:
+    def _serve(self, node: SimulatedNode, effect: _ForSubscribers) -> None:
         if self.pace.sessions or isinstance(effect, TellHorizon):
             assert node.subscribing is not None
             node.subscribing.heard(effect)
@@ -326,19 +327,19 @@ class World:
         in_order = iter([effect for effect in effects if isinstance(effect, numbered)])
         return [next(in_order) if isinstance(effect, numbered) else effect for effect in shuffled]
 
-    def _start_timer(self, node: Node, effect: StartTimer) -> None:
+    def _start_timer(self, node: SimulatedNode, effect: StartTimer) -> None:
         node.timer += 1
         fires_us = (effect.at_ms - node.base_ms) * 1_000 + self.random.randint(0, effect.spread_ms * 1_000)
         # A timer that is due already still takes a moment, so that time cannot stand still.
         self.after(max(100, fires_us - self.time_us), partial(self._fire, node, node.timer))
 
-    def _fire(self, node: Node, timer: int) -> None:
+    def _fire(self, node: SimulatedNode, timer: int) -> None:
         if node.timer == timer:
             self.feed(node.name, TimerFired())
 
     # ---- disk ----------------------------------------------------------------------------------------
 
-    def _use_disk(self, node: Node, effect: AppendRecord | ReadRecords) -> None:
+    def _use_disk(self, node: SimulatedNode, effect: AppendRecord | ReadRecords) -> None:
         log = node.logs[effect.pubend]
         match effect:
             case AppendRecord():
@@ -352,12 +353,12 @@ class World:
                 answer = RecordsRead(pubend=effect.pubend, ticks=ticks, batch=batch)
                 self._later(node, self.random.randint(0, self.pace.read_us_max), answer)
 
-    def _flush(self, node: Node, pubend: PubendId) -> None:
+    def _flush(self, node: SimulatedNode, pubend: PubendId) -> None:
         if node.logs[pubend].begin_flush():
             delay = self.random.randint(self.pace.flush_us_min, self.pace.flush_us_max)
             self.after(delay, partial(self._flushed, node, node.lives, pubend))
 
-    def _flushed(self, node: Node, life: int, pubend: PubendId) -> None:
+    def _flushed(self, node: SimulatedNode, life: int, pubend: PubendId) -> None:
         if node.broker is None or node.lives != life:
             return
         log = node.logs[pubend]
@@ -381,11 +382,11 @@ class World:
         self._remember(node, (creation,))
         return True
 
-    def _remember(self, node: Node, creations: tuple[Creation, ...]) -> None:
+    def _remember(self, node: SimulatedNode, creations: tuple[Creation, ...]) -> None:
         delay = self.random.randint(self.pace.flush_us_min, self.pace.flush_us_max)
         self.after(delay, partial(self._remembered, node, node.lives, creations))
 
-    def _remembered(self, node: Node, life: int, creations: tuple[Creation, ...]) -> None:
+    def _remembered(self, node: SimulatedNode, life: int, creations: tuple[Creation, ...]) -> None:
         if node.broker is None or node.lives != life:
             return
         node.created.update(creations)
@@ -400,7 +401,7 @@ class World:
                 node.publishing.host(each.pubend)
         self.feed(node.name, TopicsLearned(creations=creations, recovered=recovered))
 
-    def _report_durable(self, pubend: PubendId, log: Log, batches: Sequence[EventBatch]) -> None:
+    def _report_durable(self, pubend: PubendId, log: SimulatedLog, batches: Sequence[EventBatch]) -> None:
         for batch in batches:
             for observer in self.observers:
                 observer.durable(pubend, batch.ticks.tolist(), batch.columns.to_pylist())
@@ -433,7 +434,7 @@ class World:
         for receiver, message, also in handed_over(held):
             self._forward(link, receiver, message, *also)
 
-    def _refresh(self, link: Link) -> None:
+    def _refresh(self, link: SimulatedLink) -> None:
         up = not link.cut and all(self.nodes[end].broker is not None for end in link.ends)
         if up == link.up:
             return
@@ -447,7 +448,7 @@ class World:
             self.feed(one, LinkDown(neighbour=other))
             self.feed(other, LinkDown(neighbour=one))
 
-    def _send(self, node: Node, to: BrokerId, message: Message) -> None:
+    def _send(self, node: SimulatedNode, to: BrokerId, message: Message) -> None:
         report_sent(self.observers, self.network, node.name, to, message)
         link = self.links[ends(node.name, to)]
         if not link.up:
@@ -457,13 +458,13 @@ class World:
         else:
             self._forward(link, to, message)
 
-    def _forward(self, link: Link, to: BrokerId, message: Message, *also: KnowledgeMessage) -> None:
+    def _forward(self, link: SimulatedLink, to: BrokerId, message: Message, *also: KnowledgeMessage) -> None:
         for at_us in link.arrivals(to, self.time_us, self.weather, self.random, self.faults):
             arrive = partial(self._arrive, link, link.generation, to, message, *also)
             self.after(at_us - self.time_us, arrive)
 
     def _arrive(
-        self, link: Link, generation: int, to: BrokerId, message: Message, *also: KnowledgeMessage
+        self, link: SimulatedLink, generation: int, to: BrokerId, message: Message, *also: KnowledgeMessage
     ) -> None:
         if link.generation != generation:
             return
@@ -501,7 +502,7 @@ class World:
         self.feed(node.name, PublishRequested(pubend=pubend, token=self._tokens, rows=rows))
         return True
 
-    def _answer_publisher(self, node: Node, effect: AcceptPublish | RefusePublish) -> None:
+    def _answer_publisher(self, node: SimulatedNode, effect: AcceptPublish | RefusePublish) -> None:
         ids = node.requests.pop(effect.token, None)
         if ids is None:
             assert node.publishing is not None
@@ -593,7 +594,7 @@ class World:
         subscriber.paused = paused
         self._visit(self.nodes[BrokerId(subscriber.wish.edge)], subscriber)
 
-    def _confirm(self, node: Node, effect: ConfirmSubscription) -> None:
+    def _confirm(self, node: SimulatedNode, effect: ConfirmSubscription) -> None:
         subscriber = node.desk.by_name.get(effect.subscription)
         if subscriber is not None:
             for observer in self.observers:
@@ -615,14 +616,14 @@ class World:
         for observer in self.observers:
             observer.gap(subscriber.wish.subscription, pubend, lost_from, start)
 
-    def _confirm_change(self, node: Node, effect: ConfirmChange) -> None:
+    def _confirm_change(self, node: SimulatedNode, effect: ConfirmChange) -> None:
         condition = node.desk.confirm_change(effect.subscription, effect.pubend, effect.since)
         if condition is not None:
             assert condition_of(condition) == effect.condition, f"{effect.subscription} asked for {condition}"
             for observer in self.observers:
                 observer.changed(effect.subscription, effect.pubend, condition, effect.since)
 
-    def _deliver(self, node: Node, effect: Deliver) -> None:
+    def _deliver(self, node: SimulatedNode, effect: Deliver) -> None:
         touched, done = node.desk.deliver(effect)
         for serial in done:
             self._later(node, 0, DeliveryTaken(serial=serial))
@@ -636,18 +637,18 @@ class World:
                     delay_us = self.random.randint(0, subscriber.take_us_max)
                     self.after(delay_us, partial(self._report_ready, node, node.lives, subscriber))
 
-    def _report_ready(self, node: Node, life: int, subscriber: Subscriber) -> None:
+    def _report_ready(self, node: SimulatedNode, life: int, subscriber: Subscriber) -> None:
         has_room = len(subscriber.queue) < subscriber.queue_max and not subscriber.dropped
         if node.lives == life and has_room and not (subscriber.closed or subscriber.away):
             subscription = SubscriptionId(subscriber.wish.subscription)
             self.feed(node.name, SubscriberReady(subscription=subscription))
 
-    def _visit(self, node: Node, subscriber: Subscriber) -> None:
+    def _visit(self, node: SimulatedNode, subscriber: Subscriber) -> None:
         if subscriber.queue and not (subscriber.visiting or subscriber.paused):
             subscriber.visiting = True
             self.after(self.random.randint(1, subscriber.take_us_max), partial(self._take, node, subscriber))
 
-    def _take(self, node: Node, subscriber: Subscriber) -> None:
+    def _take(self, node: SimulatedNode, subscriber: Subscriber) -> None:
         subscriber.visiting = False
         if subscriber.closed or subscriber.paused or not subscriber.queue:
             return
@@ -664,7 +665,7 @@ class World:
         self._visit(node, subscriber)
         self._report_taken(node, done)
 
-    def _report_slow(self, node: Node, subscriber: Subscriber) -> None:
+    def _report_slow(self, node: SimulatedNode, subscriber: Subscriber) -> None:
         if subscriber.closed or subscriber.away or not subscriber.dropped:
             return
         if node.stalled:
@@ -677,7 +678,7 @@ class World:
         self.feed(node.name, SubscriberSlow(subscription=subscription, positions=positions))
         self._report_taken(node, done)
 
-    def _report_taken(self, node: Node, serials: list[int]) -> None:
+    def _report_taken(self, node: SimulatedNode, serials: list[int]) -> None:
         for serial in serials:
             self.feed(node.name, DeliveryTaken(serial=serial))
 

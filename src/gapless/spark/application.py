@@ -49,13 +49,13 @@ _NO_FOLDER = "E136"
 class Lease:
     """The right to compute the views of a network."""
 
-    def __init__(self, client: sync.Client, *, take_over: bool = False) -> None:
+    def __init__(self, client: sync.SyncClient, *, take_over: bool = False) -> None:
         """Raises PipelineError E504 when another has it; `take_over` says that other edges have none."""
         client.create_topic(REGISTRY_TOPIC, REGISTRY_COLUMNS, retention=REGISTRY_RETENTION)
-        told = client.inquire(subscription=LEASE)
+        answer = client.inquire(subscription=LEASE)
         self._client = client
-        self._edge = str(told["broker"])
-        if (told["subscription"] or {}).get("client"):
+        self._edge = str(answer["broker"])
+        if (answer["subscription"] or {}).get("client"):
             raise PipelineError("E504", "another pipeline computes the views of this network: stop it first")
         self.lost = threading.Event()
         self._is_given_back = False
@@ -132,7 +132,7 @@ class Lease:
             log.warning("%s", error)
 
 
-def _last(rows: sync.Subscription) -> None:
+def _last(rows: sync.SyncSubscription) -> None:
     for _ in rows.batches():
         pass
 
@@ -169,8 +169,8 @@ def run(
             "E190", f"{address!r} is more than one edge, and the pipeline's names live at one: give only that"
         )
     files = tls or TlsFiles()
-    told = {"token": token, "ca": files.authority, "certificate": files.certificate, "key": files.key}
-    options = {name: value for name, value in told.items() if value is not None}
+    given = {"token": token, "ca": files.authority, "certificate": files.certificate, "key": files.key}
+    options = {name: value for name, value in given.items() if value is not None}
     connecting = Options(connect_timeout_s=patience_s, close_timeout_s=CLOSE_SECONDS)
     with sync.connect(address, token=token, tls=tls, name=LEASE, options=connecting) as client:
         lease = Lease(client, take_over=take_over)

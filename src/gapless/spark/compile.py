@@ -179,7 +179,11 @@ def _tagged(stage: Keyed, branch: Branch, number: int, leaf: Leaf, frames: _Fram
 
 
 def _place() -> Column:
-    """The position of an event as one number, like `place_of`."""
+    """The position of an event: by its tick, and at the same tick by a number of its pubend.
+
+    A number, because Spark keeps groups in a hash table only if their state has a fixed size; with the name
+    of the pubend it would sort all events of a batch, twice.
+    """
     tick, pubend = named(TICK).cast("decimal(19,0)"), F.crc32(named(PUBEND).cast("binary"))
     return (tick * F.lit(2**32).cast("decimal(10,0)") + pubend).cast("decimal(30,0)")
 

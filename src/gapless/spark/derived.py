@@ -191,6 +191,6 @@ def _alike(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
     return left.rename_columns(names).cast(schema), right.rename_columns(names).cast(schema)
 
 
-def made(stage: Reduced | Paired) -> Derived:
+def derived_from(stage: Reduced | Paired) -> Derived:
     """The object that keeps a stage up to date."""
     return Reduction(stage) if isinstance(stage, Reduced) else Pairing(stage)

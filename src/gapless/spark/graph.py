@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from gapless.errors import PipelineError
 from gapless.model.schema import COLUMN_TYPES, Column
 from gapless.spark.compile import leaves
-from gapless.spark.derived import Derived, fields_of, made
+from gapless.spark.derived import Derived, derived_from, fields_of
 from gapless.spark.relations import Publishes, Relation, covers, met
 from gapless.spark.state import Delta, KeyedRows, Mask, combined, where_mask
 from gapless.spark.top import first_rows, touched
@@ -235,7 +235,7 @@ class RunningGraph:
 
     def _derive(self, step: DerivedStep, side: int, delta: Delta) -> None:
         """Applies a change of an input of a stage, and its consequences."""
-        inputs = tuple(_kept(feed) for feed in step.inputs)
+        inputs = tuple(_all_rows(feed) for feed in step.inputs)
         changed, gone = step.derived.take(side, delta, inputs)
         if not changed.num_rows and not len(gone):
             return
@@ -292,12 +292,12 @@ class RunningGraph:
 
     def _step(self, stage: Reduced | Paired, make_root: Callable[[Keyed | Events], Root]) -> DerivedStep:
         below = (stage.input,) if isinstance(stage, Reduced) else (stage.left, stage.right)
-        step = DerivedStep(stage, tuple(self._feed(each, make_root) for each in below), made(stage))
+        step = DerivedStep(stage, tuple(self._feed(each, make_root) for each in below), derived_from(stage))
         for side, feed in enumerate(step.inputs):
             feed.above.append((step, side))
             self._keep(feed)
         for side, feed in enumerate(step.inputs):
-            rows = _kept(feed).table()
+            rows = _all_rows(feed).table()
             self._derive(step, side, Delta(rows.slice(0, 0), rows, pa.array([], pa.string())))
         return step
 
@@ -351,7 +351,7 @@ def _used(feeds: dict[Shown, StageFeed]) -> bool:
     return bool(feeds)
 
 
-def _kept(feed: StageFeed) -> KeyedRows:
+def _all_rows(feed: StageFeed) -> KeyedRows:
     assert feed.rows is not None, "a stage above needs all rows"
     return feed.rows
 

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from gapless.client.sync import Client
+from gapless.client.sync import SyncClient
 from gapless.client.views import reached
 from gapless.errors import GaplessError
 from gapless.model.ids import TopicId
@@ -41,7 +41,7 @@ FORGET_SECONDS = 5.0
 class Holds:
     """The names of the pipeline at the edge to which its client is connected."""
 
-    def __init__(self, client: Client, checkpoints: Path) -> None:
+    def __init__(self, client: SyncClient, checkpoints: Path) -> None:
         self._client = client
         self._checkpoints = checkpoints
         self._edge = ""
@@ -80,14 +80,14 @@ class Holds:
 
     def _forget(self, name: str, topic: TopicId) -> None:
         stage = held_stage(name)
-        assert stage is not None, f"{name!r} is no hold"
+        assert stage is not None, f"{name!r} is not a hold"
         shutil.rmtree(self._checkpoints / stage, ignore_errors=True)
         if self._client.inquire(subscription=name)["subscription"] is not None:
             self._client.forget_hold(topic, name, timeout_s=FORGET_SECONDS)
         self._client.publish_batch(HOLDS_TOPIC, hold_rows(self._edge, {name: topic}, held=False))
 
 
-def read_book(client: Client) -> HoldBook:
+def read_book(client: SyncClient) -> HoldBook:
     """All names that pipelines have recorded, at any edge."""
     client.create_topic(HOLDS_TOPIC, HOLDS_COLUMNS, retention=HOLDS_RETENTION)
     book = HoldBook()

@@ -111,7 +111,7 @@ class SinkOptions(ConnectionOptions):
     pubend: str | None = None
 
 
-def parse_options(told: Mapping[str, str]) -> SourceOptions:
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of a source.
 
     >>> parse_options({"brokers": "gapless://b", "topic": "trades", "columns": "sym, price"}).columns
@@ -119,7 +119,7 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
 
     Raises UsageError (E178), one line that names the option.
     """
-    found = _known(told, _SOURCE, "load()")
+    found = _known_options(options, _SOURCE, "load()")
     return SourceOptions(
         **_connection(found),
         where=found.get("where", ""),
@@ -135,7 +135,7 @@ def parse_options(told: Mapping[str, str]) -> SourceOptions:
     )
 
 
-def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a sink.
 
     >>> parse_sink_options({"brokers": "gapless://b", "topic": "trades", "publish": "tasks"}).by_tasks
@@ -143,7 +143,7 @@ def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
 
     Raises UsageError (E178), one line that names the option.
     """
-    found = _known(told, _SINK, "save()", ignored=_OF_SPARK)
+    found = _known_options(options, _SINK, "save()", ignored=_OF_SPARK)
     by_tasks = _choice("publish", found.get("publish", "commit"), {"commit": False, "tasks": True})
     if by_tasks and found.get("job"):
         raise _wrong("job", "needs publish=commit: tasks do not know the rows of other tasks")
@@ -156,11 +156,11 @@ def parse_sink_options(told: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _known(
-    told: Mapping[str, str], more: Sequence[str], verb: str, *, ignored: Sequence[str] = ()
+def _known_options(
+    options: Mapping[str, str], more: Sequence[str], verb: str, *, ignored: Sequence[str] = ()
 ) -> dict[str, str]:
     """The options by their names in lower case. Raises UsageError if there is no such option."""
-    found = {name.lower(): value for name, value in told.items()}
+    found = {name.lower(): value for name, value in options.items()}
     known = (*_CONNECTION, *more)
     for name in found:
         if name not in (*known, *ignored, "path"):
@@ -206,56 +206,56 @@ def tick_of(text: str) -> Tick:
     return tick
 
 
-def _columns(told: str | None) -> tuple[str, ...] | None:
-    if told is None:
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
         return None
-    names = [name.strip() for name in told.split(",")]
+    names = [name.strip() for name in text.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise _wrong(
-            "columns", f"write the names of columns, each once, separated by commas, got {told!r:.80}"
+            "columns", f"write the names of columns, each once, separated by commas, got {text!r:.80}"
         )
     # These are always included, and come first.
     return tuple(name for name in names if name not in ("tick", "pubend"))
 
 
-def _place(option: str, told: str | None) -> Place | None:
-    if told is None or not told.strip():
+def _place(option: str, text: str | None) -> Place | None:
+    if text is None or not text.strip():
         return None
-    if told.lstrip().startswith("{"):
-        return _offset(option, told)
-    if told.strip().lower() in (EARLIEST, NOW):
-        return told.strip().lower()
+    if text.lstrip().startswith("{"):
+        return _offset(option, text)
+    if text.strip().lower() in (EARLIEST, NOW):
+        return text.strip().lower()
     try:
-        return tick_of(told)
+        return tick_of(text)
     except ValueError:
         raise _wrong(
             option,
-            f"must be 'earliest', 'now', a tick or a time such as 2026-01-31T12:00:00Z, got {told!r:.80}",
+            f"must be 'earliest', 'now', a tick or a time such as 2026-01-31T12:00:00Z, got {text!r:.80}",
         ) from None
 
 
-def _offset(option: str, told: str) -> dict[str, Tick]:
+def _offset(option: str, text: str) -> dict[str, Tick]:
     try:
-        found = json.loads(told)
+        found = json.loads(text)
         if all(isinstance(tick, int) and TICK_MIN <= tick < TICK_MAX for tick in found.values()):
             return dict(found)
     except ValueError:
         pass
-    raise _wrong(option, f'must have a tick for each pubend, such as {{"trades-1": 12}}, got {told!r:.80}')
+    raise _wrong(option, f'must have a tick for each pubend, such as {{"trades-1": 12}}, got {text!r:.80}')
 
 
-def _count(option: str, told: str | None, otherwise: int) -> int:
-    if told is None:
+def _count(option: str, text: str | None, otherwise: int) -> int:
+    if text is None:
         return otherwise
-    if not told.strip().isdigit() or not 1 <= int(told) <= 2**53:
-        raise _wrong(option, f"must be a whole number from 1 on, got {told!r:.80}")
-    return int(told)
+    if not text.strip().isdigit() or not 1 <= int(text) <= 2**53:
+        raise _wrong(option, f"must be a whole number from 1 on, got {text!r:.80}")
+    return int(text)
 
 
-def _choice(option: str, told: str, allowed: Mapping[str, bool]) -> bool:
-    if told.lower() not in allowed:
-        raise _wrong(option, f"must be {' or '.join(map(repr, allowed))}, got {told!r:.80}")
-    return allowed[told.lower()]
+def _choice(option: str, text: str, allowed: Mapping[str, bool]) -> bool:
+    if text.lower() not in allowed:
+        raise _wrong(option, f"must be {' or '.join(map(repr, allowed))}, got {text!r:.80}")
+    return allowed[text.lower()]
 
 
 def _wrong(option: str, text: str) -> UsageError:

@@ -81,12 +81,12 @@ def history(  # they are the options of the source, as arguments
 
     Raises UsageError for invalid arguments, StoreError (E306) for ticks that are no longer kept, LinkError.
     """
-    told = {
+    given = {
         "brokers": brokers,
         "topic": topic,
         "where": where,
-        "from": _said(from_),
-        "to": _said(to),
+        "from": _place_text(from_),
+        "to": _place_text(to),
         "columns": None if columns is None else ",".join(columns),
         "token": token,
         "ca": ca,
@@ -94,7 +94,7 @@ def history(  # they are the options of the source, as arguments
         "key": key,
         "gone": "allow" if gone else None,
     }
-    named = {name: value for name, value in told.items() if value is not None}
+    named = {name: value for name, value in given.items() if value is not None}
     options = parse_options(named)
     register(spark)
     if files is None:
@@ -116,7 +116,7 @@ def history(  # they are the options of the source, as arguments
     return reduce(lambda one, other: one.unionByName(other), parts)
 
 
-def _said(place: str | Tick | datetime | None) -> str | None:
+def _place_text(place: str | Tick | datetime | None) -> str | None:
     return place.isoformat() if isinstance(place, datetime) else None if place is None else str(place)
 
 

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from gapless.client.bulk import Bulk, open_bulk
-from gapless.client.sync import Client
+from gapless.client.sync import SyncClient
 from gapless.client.tls import TlsFiles
 from gapless.client.views import reached
 from gapless.errors import GaplessError, LinkError, PipelineError
@@ -92,7 +92,7 @@ class _Entry:
 class Pipeline:
     """The views of one network, computed by one Spark application."""
 
-    def __init__(self, client: Client, runner: Runner) -> None:
+    def __init__(self, client: SyncClient, runner: Runner) -> None:
         self._client = client
         self.runner = runner
         self._registry = Registry()
@@ -135,7 +135,7 @@ class Pipeline:
     def _follow(self) -> None:
         """Follow the registry; runs in a separate thread."""
         try:
-            # It ends with the client, and then there is nobody left to tell.
+            # It ends with the client, and then no report is possible.
             rows = self._client.subscribe(REGISTRY_TOPIC, start="earliest").__enter__()
             ends = self._client.ends(REGISTRY_TOPIC)
             self._is_read = reached(rows.positions, ends)
@@ -345,7 +345,7 @@ class Pipeline:
     # Status of the views.
 
     def _say(self, *, force: bool = False) -> None:
-        """Publish the status of each view that has changed; with `force` the figures, too."""
+        """Publish the status of each view that has changed; with `force`, also the figures."""
         statuses = []
         for entry in self._entries.values():
             status = self._status(entry)

@@ -114,7 +114,7 @@ class Relation:
             [self._stamp, _total(delta.new.column(STAMP)), -_total(delta.old.column(STAMP))]
         )
         if delta:
-            self._unsaid += [self._said(delta)]
+            self._unsaid += [self._topic_rows(delta)]
         if len(self.rows) > self.rows_max:
             raise PipelineError(
                 "E502",
@@ -142,7 +142,7 @@ class Relation:
         self._unsaid.clear()
         self.as_of = as_of
 
-    def _said(self, delta: Delta) -> pa.Table:
+    def _topic_rows(self, delta: Delta) -> pa.Table:
         """A change as rows of the topic."""
         shown = delta.new.append_column(KIND, pa.repeat(pa.scalar(SHOWN, pa.int64()), delta.new.num_rows))
         gone = pa.table({KEY: delta.gone, KIND: pa.repeat(pa.scalar(GONE, pa.int64()), len(delta.gone))})

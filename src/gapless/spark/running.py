@@ -135,16 +135,16 @@ class Running:
     @property
     def is_starting(self) -> bool:
         """Whether its sources have not all answered yet."""
-        return self.query is not None and self.query.isActive and self._said() == _INITIALIZING
+        return self.query is not None and self.query.isActive and self._status_message() == _INITIALIZING
 
     @property
     def is_current(self) -> bool:
         """Whether it has computed something since its start, or found nothing to compute."""
         if self.batch_ms is not None:
             return True
-        return self.query is not None and self.query.isActive and self._said() in _IDLE
+        return self.query is not None and self.query.isActive and self._status_message() in _IDLE
 
-    def _said(self) -> str:
+    def _status_message(self) -> str:
         assert self.query is not None
         return str(self.query.status["message"])
 

@@ -65,7 +65,7 @@ SETTINGS: Mapping[str, str] = {
     f"{_STREAMING}.checkpoint.fileChecksum.enabled": "false",
     f"{_STREAMING}.stateStore.providerClass": f"{_STORES}.RocksDBStateStoreProvider",
     f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Counting rows would look each one up before writing it, and nobody needs the count.
+    # Counting rows would look each one up before writing it, and the count is not needed.
     f"{_STREAMING}.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     # The default one checks for links at every rename, for which Hadoop starts `readlink` on a local disk:
     # ten processes for each batch, a third of its time.

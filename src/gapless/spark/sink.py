@@ -40,7 +40,7 @@ from pyspark.sql.types import StructType
 
 from gapless.client import sync
 from gapless.client.rows import cut
-from gapless.errors import SchemaError, UsageError, no_topic
+from gapless.errors import SchemaError, UsageError, no_pubend, no_topic
 from gapless.model.schema import Schema
 from gapless.spark.options import SinkOptions, parse_sink_options
 from gapless.spark.source import GaplessSource
@@ -149,10 +149,7 @@ def _checked(options: SinkOptions, schema: StructType, *, overwrite: bool) -> Sc
             raise no_topic(options.topic, topics)
         topic = topics[options.topic]
         if options.pubend is not None and options.pubend not in topic.pubends:
-            known = ", ".join(sorted(topic.pubends))
-            raise UsageError(
-                "E143", f"topic '{options.topic}' has no pubend '{options.pubend}': it has {known}"
-            )
+            raise no_pubend(options.pubend, options.topic, topic.pubends)
         _check_columns(schema, topic.schema)
         _CHECKED[key] = topic.schema
     return _CHECKED[key]
@@ -238,7 +235,7 @@ def _digest(job: str, rows: pa.Table) -> str:
     return hashlib.sha256(job.encode() + b"\0" + text.getvalue()).hexdigest()
 
 
-def _connected(options: SinkOptions) -> sync.Client:
+def _connected(options: SinkOptions) -> sync.SyncClient:
     return sync.connect(options.brokers, token=options.token, tls=options.tls, name="spark")
 
 

@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from gapless.client import sync
 from gapless.client.bulk import Bulk, BulkPlace, Part, open_bulk
-from gapless.errors import GaplessError, LinkError, UsageError
+from gapless.errors import GaplessError, LinkError, UsageError, no_pubend
 from gapless.model.ticks import Tick
 from gapless.spark.options import EARLIEST, NOW, Place, SourceOptions, parse_options
 from gapless.spark.pushdown import Pushed, joined, pushed
@@ -146,7 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: The parts of the next micro-batch, if they were planned when its end was chosen.
         self._planned: dict[PubendRange, list[Part]] = {}
         #: The durable subscription that keeps the log for this query, if it has a name.
-        self._hold: tuple[sync.Client, sync.Hold] | None = None
+        self._hold: tuple[sync.SyncClient, sync.SyncHold] | None = None
         #: With Trigger.AvailableNow: where it ends.
         self._target: Offset | None = None
 
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Where a new query begins."""
         start = _resolved(self._opened, self._options.start, NOW)
-        self._held(start)
+        self._hold_from(start)
         return start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
         """Where the next micro-batch ends: `start` itself when there is nothing new."""
-        self._held(start)
+        self._hold_from(start)
         self._find_again()
         end = dict(start)
         for pubend, stop in self._ends().items():
@@ -195,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Everything below is processed: the network need not keep it for this query."""
-        hold = self._held(end)
+        hold = self._hold_from(end)
         if hold is not None:
             hold.acknowledge(end)
 
@@ -230,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         raise
             self._found = now
 
-    def _held(self, start: Offset) -> sync.Hold | None:
+    def _hold_from(self, start: Offset) -> sync.SyncHold | None:
         """The hold of a named query; a new one begins at `start`."""
         options = self._options
         if options.name is None or self._hold is not None:
@@ -283,10 +283,7 @@ def _resolved(bulk: Bulk, place: Place | None, otherwise: str) -> Offset:
     if isinstance(place, Mapping):
         unknown = sorted(set(place) - set(bulk.pubends))
         if unknown:
-            known = ", ".join(bulk.pubends)
-            raise UsageError(
-                "E143", f"topic '{bulk.place.topic}' has no pubend '{unknown[0]}': it has {known}"
-            )
+            raise no_pubend(unknown[0], bulk.place.topic, bulk.pubends)
         if len(place) == len(bulk.pubends):
             return dict(place)
         return {**_resolved(bulk, None, otherwise), **place}

@@ -109,12 +109,12 @@ class RecordLog(Protocol):
         ...
 
     def kept_from(self, now: Tick) -> Tick:
-        """The tick from which retention keeps events although everybody has them; `now` is the clock."""
+        """The tick from which retention keeps events that all subscribers have; `now` is the clock."""
         ...
 
     @property
     def retention(self) -> Retention:
-        """How long events that everybody has are kept."""
+        """How long events that all subscribers have are kept."""
         ...
 
     @property

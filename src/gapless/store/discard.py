@@ -2,7 +2,7 @@
 
 Freeing a file of 64 MiB takes a file system tens of milliseconds, longer with online discard, and syncs of
 other files have to wait. So the file is renamed, and the new name is durable before anything else happens:
-after a crash there is either the whole file under its old name, or a file that nobody reads. Then it is
+after a crash there is either the whole file under its old name, or a file that is never read. Then it is
 truncated slice by slice, with pauses. A restart deletes what is left.
 """
 

@@ -91,7 +91,7 @@ class Files(Protocol):
         ...
 
     def lock(self, path: Path) -> File:
-        """Open a file that nobody else may open this way until it is closed. Raises StoreError E304."""
+        """Open a file that cannot be opened this way again until it is closed. Raises StoreError E304."""
         ...
 
     def rename(self, path: Path, to: Path) -> None:

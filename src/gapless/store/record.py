@@ -222,7 +222,7 @@ def frame_at(view: memoryview, at: int, *, form: Form, offset: int) -> RecordFra
 
     `frame_size` has already validated its header.
     """
-    _, told, mark, kind, flags, back, rows, note_bytes, length, first, last = form.header.unpack_from(
+    _, checksum, mark, kind, flags, back, rows, note_bytes, length, first, last = form.header.unpack_from(
         view, at
     )
     begin = at + form.header.size
@@ -233,7 +233,7 @@ def frame_at(view: memoryview, at: int, *, form: Form, offset: int) -> RecordFra
     payload = view[begin:stop]
     ticks_bytes = 0 if flags & _NO_GAPS else rows * _TICKS.itemsize
     before = padded(note_bytes) + ticks_bytes if flags & SUMMED else 0
-    if form.checksum(payload, before, flags) != told:
+    if form.checksum(payload, before, flags) != checksum:
         return None
     if form.checks_padding and view[stop:end] != _PADDING[: end - stop]:
         return None

@@ -89,7 +89,7 @@ class Retention:
                 return -TICK_MAX
 
     def kept_from(self, now: Tick) -> Tick:
-        """The tick from which events are kept although everybody has them, as far as ticks decide.
+        """The tick from which events are kept although all subscribers have them, as far as ticks decide.
 
         >>> Retention(keep=Keep.TIME, keep_ms=60_000).kept_from(now=100_000_000)
         40000000

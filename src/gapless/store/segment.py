@@ -88,7 +88,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentGone(Exception):  # noqa: N818  # not an error: the reader looks up the segments again
-    """The file was deleted: nobody needs it, or another one has replaced it."""
+    """The file was deleted: it is not needed, or another one has replaced it."""
 
 
 class _IndexFile(msgspec.Struct, array_like=True, frozen=True):
@@ -150,7 +150,7 @@ class Segment:
     size: int
     #: None until it is needed.
     index: SegmentIndex | None = None
-    #: It was deleted: nobody needs it, or another one has replaced it.
+    #: It was deleted: it is not needed, or another one has replaced it.
     removed: bool = False
     #: How its frames are laid out and checked.
     form: Form = NEWEST

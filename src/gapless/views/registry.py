@@ -140,12 +140,12 @@ def relation_columns(columns: Iterable[Column]) -> dict[str, str]:
 
     Raises UsageError E173 when the view has a column of our own name.
     """
-    told = {KIND: "int", AS_OF: "string?", KEY: "string?", STAMP: "int?"}
+    types = {KIND: "int", AS_OF: "string?", KEY: "string?", STAMP: "int?"}
     for column in columns:
         if column.name in OWN_COLUMNS:
             raise UsageError("E173", f"a view cannot have a column '{column.name}': give it another name")
-        told[column.name] = f"{column.type}?"
-    return told
+        types[column.name] = f"{column.type}?"
+    return types
 
 
 #: How much of the base topics a state includes: every event below the tick of its pubend.
@@ -163,15 +163,15 @@ def as_of_text(as_of: AsOf) -> str:
 
 def parsed_as_of(text: str) -> dict[TopicId, dict[PubendId, Tick]]:
     """The horizon of a marker. Raises ValueError when it is invalid."""
-    told = json.loads(text)
-    if not isinstance(told, dict) or not all(
+    as_of = json.loads(text)
+    if not isinstance(as_of, dict) or not all(
         isinstance(ticks, dict) and all(type(tick) is int for tick in ticks.values())
-        for ticks in told.values()
+        for ticks in as_of.values()
     ):
         raise ValueError(f"not a horizon: {text!r:.80}")
     return {
         TopicId(topic): {PubendId(pubend): tick for pubend, tick in ticks.items()}
-        for topic, ticks in told.items()
+        for topic, ticks in as_of.items()
     }
 
 
@@ -228,7 +228,7 @@ class Registry:
         return changed
 
     def in_order(self) -> list[Definition]:
-        """The views in the order in which they were created, which is the same for everybody who reads it.
+        """The views in the order in which they were created, which is the same for all readers.
 
         It is that of the log, not of `made`, which is by the creator's clock.
         """
@@ -307,12 +307,12 @@ def dropping_rows(name: str) -> dict[str, list[object]]:
 
 def status_rows(statuses: Iterable[Status]) -> dict[str, list[object]]:
     """What the pipeline publishes to the status topic."""
-    told: dict[str, list[object]] = {column: [] for column in STATUS_COLUMNS}
+    columns: dict[str, list[object]] = {column: [] for column in STATUS_COLUMNS}
     for each in statuses:
         assert each.state in STATES, f"view '{each.name}' is {each.state!r}"
         for column in STATUS_COLUMNS:
-            told[column].append(getattr(each, column))
-    return told
+            columns[column].append(getattr(each, column))
+    return columns
 
 
 def statuses_of(rows: pa.RecordBatch | pa.Table) -> list[Status]:

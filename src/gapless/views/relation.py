@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal as OneOf
 from typing import TypeAlias
-from zlib import crc32
 
 from gapless.model.ids import TopicId
 from gapless.model.schema import Column
@@ -57,28 +56,12 @@ class Merge:
     at: int | None = field(default=None, compare=False, repr=False)
 
 
-#: The position of an event among those of a group.
-Place: TypeAlias = tuple[int, int]
-
-
-def place_of(tick: int, pubend: str) -> Place:
-    """The position of an event: by its tick, and at the same tick by a number of its pubend.
-
-    A number, because Spark keeps groups in a hash table only if their state has a fixed size; with the name
-    of the pubend it would sort all events of a batch, twice.
-
-    >>> place_of(7, "trades-p1") < place_of(8, "trades-p1")
-    True
-    """
-    return tick, crc32(pubend.encode())
-
-
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """One computed column of a group. `count` without an operand counts rows.
 
-    `first` and `last` are the values of the oldest and the newest event of the group, nulls included, in the
-    order of `place_of`.
+    `first` and `last` are the values of the oldest and the newest event of the group, nulls included: by
+    tick, and at the same tick by the CRC-32 of the pubend's name.
     """
 
     name: str

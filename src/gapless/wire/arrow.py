@@ -104,12 +104,12 @@ class Layout:
         The second only on request. Raises MalformedError when they must not be read at all.
         """
         try:
-            told = self._told(part)
-            ours = told is not None
-            told = told or self._read(part, self._walked(part))
-            if self._is_snug(part, told):
-                return True, wholly and ours and self._is_clean(part, told)
-            self._check(part, told)
+            numbers = self._own_numbers(part)
+            ours = numbers is not None
+            numbers = numbers or self._read(part, self._walked(part))
+            if self._is_snug(part, numbers):
+                return True, wholly and ours and self._is_clean(part, numbers)
+            self._check(part, numbers)
         except struct.error as error:
             raise MalformedError("its metadata are truncated, or point outside themselves") from error
         return False, False
@@ -129,7 +129,7 @@ class Layout:
             at = place + size
         return struct.Struct(form)
 
-    def _told(self, part: memoryview) -> _Numbers | None:
+    def _own_numbers(self, part: memoryview) -> _Numbers | None:
         """The contents of metadata of our writer; None for those of others."""
         if len(part) < self._sample_body:
             return None
@@ -155,7 +155,7 @@ class Layout:
         if kind is None or header is None or metadata[kind : kind + 1] != bytes([_RECORD_BATCH]):
             raise MalformedError("it is not a record batch")
         if _field(metadata, message, 4) is not None:
-            raise MalformedError("it has metadata of its own")
+            raise MalformedError("it has its own metadata")
         batch = header + _REFERENCE.unpack_from(metadata, header)[0]
         if _field(metadata, batch, 3) is not None:
             raise MalformedError("it is compressed")
@@ -181,9 +181,9 @@ class Layout:
             _LONG.unpack_from(metadata, places.body_bytes)[0],
         )
 
-    def _is_snug(self, part: memoryview, told: _Numbers) -> bool:
+    def _is_snug(self, part: memoryview, numbers: _Numbers) -> bool:
         """Whether the buffers are laid out as by our writer: adjacent, and as long as the rows need."""
-        rows, nodes, buffers, body, body_bytes = told
+        rows, nodes, buffers, body, body_bytes = numbers
         nulls_of = nodes[1::2]
         if (
             nodes[::2].count(rows) != len(self._bits)
@@ -219,18 +219,18 @@ class Layout:
                 at += 2
         return free == body_bytes
 
-    def _is_clean(self, part: memoryview, told: _Numbers) -> bool:
+    def _is_clean(self, part: memoryview, numbers: _Numbers) -> bool:
         """Whether the padding of a buffer to a multiple of 8 is zeros."""
-        for offset, length in _pairs(told.buffers):
+        for offset, length in _pairs(numbers.buffers):
             if length & 7:
-                end = told.body + offset + length
+                end = numbers.body + offset + length
                 if part[end : end + 7 & -8] != _ZEROS[-length & 7]:
                     return False
         return True
 
-    def _check(self, part: memoryview, told: _Numbers) -> None:
+    def _check(self, part: memoryview, numbers: _Numbers) -> None:
         """Raise MalformedError unless the buffers are disjoint and long enough."""
-        rows, nodes, buffers, body, body_bytes = told
+        rows, nodes, buffers, body, body_bytes = numbers
         if body + body_bytes != len(part):
             raise MalformedError(f"a body of {body_bytes} bytes in a message of {len(part)}")
         if not 0 < rows <= self._rows_max:

@@ -13,13 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Final, TypeVar, assert_never
+from typing import Annotated, Final, assert_never
 
 import msgspec
 from msgspec import Meta
 
 from gapless.errors import ContentError, PeerError, SchemaError
 from gapless.model.batch import EventBatch
+from gapless.model.bounds import (
+    NAME_CHARACTERS_MAX,
+    ROWS_MAX,
+    ColumnTexts,
+    Counter,
+    Name,
+    Text,
+    TickNumber,
+)
 from gapless.model.budget import BATCH_BYTES_MAX, FRAME_BYTES_MAX, HOP_BYTES
 from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
@@ -47,15 +56,8 @@ from gapless.protocol.messages import (
 )
 from gapless.protocol.network import Network
 from gapless.wire.codec import (
-    NAME_CHARACTERS_MAX,
-    ROWS_MAX,
     ColumnsFormat,
-    ColumnTexts,
-    Counter,
     Head,
-    Name,
-    Text,
-    TickNumber,
     column_texts,
     decode_batch,
     decode_head,
@@ -185,12 +187,7 @@ class _Sideways(Head, frozen=True):
 _knowledge = msgspec.msgpack.Decoder(_Knowledge)
 _ack = msgspec.msgpack.Decoder(_Ack)
 _nack = msgspec.msgpack.Decoder(_Nack)
-_ack_expected = msgspec.msgpack.Decoder(_AckExpected)
-_start_request = msgspec.msgpack.Decoder(_StartRequest)
-_start_grant = msgspec.msgpack.Decoder(_StartGrant)
-_log_known = msgspec.msgpack.Decoder(_LogKnown)
 _advertisement = msgspec.msgpack.Decoder(_Advertisement)
-_advertisement_ack = msgspec.msgpack.Decoder(_AdvertisementAck)
 _link_status = msgspec.msgpack.Decoder(_LinkStatus)
 _topics = msgspec.msgpack.Decoder(_Topics)
 _sideways = msgspec.msgpack.Decoder(_Sideways)
@@ -208,7 +205,14 @@ _CELL_KINDS: Final = {
         Kind.LOG_KNOWN,
     )
 }
-Named = TypeVar("Named", bound=str)
+#: The messages that are decoded field by field.
+_PLAIN: Final[dict[Kind, tuple[msgspec.msgpack.Decoder[Head], Callable[..., Message]]]] = {
+    Kind.ACK_EXPECTED: (msgspec.msgpack.Decoder(_AckExpected), AckExpectedMessage),
+    Kind.START_REQUEST: (msgspec.msgpack.Decoder(_StartRequest), StartRequestMessage),
+    Kind.START_GRANT: (msgspec.msgpack.Decoder(_StartGrant), StartGrantMessage),
+    Kind.LOG_KNOWN: (msgspec.msgpack.Decoder(_LogKnown), LogKnownMessage),
+    Kind.ADVERTISEMENT_ACK: (msgspec.msgpack.Decoder(_AdvertisementAck), AdvertisementAckMessage),
+}
 
 
 # ---- encoding ----------------------------------------------------------------------------------------
@@ -235,8 +239,8 @@ class BrokerEncoder:
         return pieces
 
     def _frame(self, message: Message, cell: CellId | None) -> list[Part]:
-        kind, told = _head(message)
-        head = encode_head(told)
+        kind, fields = _head(message)
+        head = encode_head(fields)
         parts: list[Part] = []
         if isinstance(message, KnowledgeMessage):
             if len(head) > HEAD_BYTES_MAX and len(message.runs) > 1:
@@ -261,10 +265,10 @@ def _head(message: Message) -> tuple[Kind, Head]:
     match message:
         case KnowledgeMessage(pubend=pubend, runs=runs):
             stamps, at = _numbered(stamp for _, _, stamp in runs)
-            told = tuple((run[0], run[1], index) for run, index in zip(runs, at, strict=True))
+            indexed = tuple((run[0], run[1], index) for run, index in zip(runs, at, strict=True))
             log = _log(message.log)
             first_time, final_before = message.first_time, message.final_before
-            return Kind.KNOWLEDGE, _Knowledge(pubend, first_time, final_before, stamps, told, log)
+            return Kind.KNOWLEDGE, _Knowledge(pubend, first_time, final_before, stamps, indexed, log)
         case AckMessage(pubend=pubend, runs=acked):
             stamps, at = _numbered(stamp for _, stamp in acked)
             stops = tuple((stop, index) for (stop, _), index in zip(acked, at, strict=True))
@@ -393,12 +397,12 @@ class BrokerDecoder:
             Kind.KNOWLEDGE: self._knowledge,
             Kind.ACK: _decode_ack,
             Kind.NACK: _decode_nack,
-            Kind.ACK_EXPECTED: _decode_ack_expected,
-            Kind.START_REQUEST: _decode_start_request,
-            Kind.START_GRANT: _decode_start_grant,
-            Kind.LOG_KNOWN: _decode_log_known,
+            Kind.ACK_EXPECTED: _decode_plain,
+            Kind.START_REQUEST: _decode_plain,
+            Kind.START_GRANT: _decode_plain,
+            Kind.LOG_KNOWN: _decode_plain,
             Kind.ADVERTISEMENT: self._advertisement,
-            Kind.ADVERTISEMENT_ACK: _decode_advertisement_ack,
+            Kind.ADVERTISEMENT_ACK: _decode_plain,
             Kind.LINK_STATUS: _decode_link_status,
             Kind.TOPICS_CREATED: _decode_topics,
             Kind.SIDEWAYS: self._sideways,
@@ -462,8 +466,8 @@ class BrokerDecoder:
             total=head.total,
         )
 
-    def _conditions(self, told: _Wanted) -> frozenset[Want]:
-        found = (self._condition(TopicId(name), packed) for name, packed in told)
+    def _conditions(self, wanted: _Wanted) -> frozenset[Want]:
+        found = (self._condition(TopicId(name), packed) for name, packed in wanted)
         return frozenset(each for each in found if each is not None)
 
     def _condition(self, topic: TopicId, packed: Packed) -> Want | None:
@@ -507,7 +511,7 @@ def _epoch(stamp: _Stamp) -> Epochs:
 
 @lru_cache(maxsize=1024)
 def _log_life(log: _Log | None) -> LogLife:
-    """The same object for the same log: whoever reads many messages of one log compares no more than that."""
+    """The same object for the same log, so that comparing the logs of many messages is cheap."""
     return UNNAMED if log is None else LogLife(*log)
 
 
@@ -526,50 +530,13 @@ def _decode_nack(frame: Frame) -> NackMessage:
     return NackMessage(pubend=PubendId(head.pubend), ticks=TickRange(head.start, head.stop))
 
 
-def _decode_ack_expected(frame: Frame) -> AckExpectedMessage:
-    head = decode_head(_ack_expected, frame)
-    return AckExpectedMessage(pubend=PubendId(head.pubend), before=head.before, log=_log_life(head.log))
-
-
-def _decode_start_request(frame: Frame) -> StartRequestMessage:
-    head = decode_head(_start_request, frame)
-    return StartRequestMessage(
-        pubend=PubendId(head.pubend),
-        edge=BrokerId(head.edge),
-        epoch=head.epoch,
-        wanted=head.wanted,
-        log=head.log,
-        beyond=head.beyond,
-    )
-
-
-def _decode_start_grant(frame: Frame) -> StartGrantMessage:
-    head = decode_head(_start_grant, frame)
-    return StartGrantMessage(
-        pubend=PubendId(head.pubend),
-        edge=BrokerId(head.edge),
-        epoch=head.epoch,
-        wanted=head.wanted,
-        start=head.start,
-        until=head.until,
-        seen=head.seen,
-        lost_before=head.lost_before,
-        log=_log_life(head.log),
-    )
-
-
-def _decode_log_known(frame: Frame) -> LogKnownMessage:
-    head = decode_head(_log_known, frame)
-    return LogKnownMessage(
-        pubend=PubendId(head.pubend), log=_log_life(head.log), known=head.known, events=head.events
-    )
-
-
-def _decode_advertisement_ack(frame: Frame) -> AdvertisementAckMessage:
-    head = decode_head(_advertisement_ack, frame)
-    return AdvertisementAckMessage(
-        root=CellId(head.root), origin=BrokerId(head.origin), version=head.version, staged=head.staged
-    )
+def _decode_plain(frame: Frame) -> Message:
+    """A message whose fields are those of its head; only a log has a form of its own."""
+    decoder, message = _PLAIN[frame.kind]
+    fields = msgspec.structs.asdict(decode_head(decoder, frame))
+    if "log" in fields and not isinstance(fields["log"], str):
+        fields["log"] = _log_life(fields["log"])
+    return message(**fields)
 
 
 def _decode_link_status(frame: Frame) -> LinkStatusMessage:

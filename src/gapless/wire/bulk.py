@@ -21,9 +21,9 @@ from msgspec import Meta
 
 from gapless.content.language import TEXT_CHARACTERS_MAX
 from gapless.errors import GaplessError, UsageError
+from gapless.model.bounds import Name
 from gapless.model.schema import COLUMNS_MAX
 from gapless.model.ticks import Tick
-from gapless.wire.codec import NAME_CHARACTERS_MAX
 
 #: Maximum size of a request; a larger one is refused unread.
 REQUEST_BYTES_MAX = 4 * TEXT_CHARACTERS_MAX + 2**16
@@ -32,7 +32,6 @@ TOKEN_HEADER = "authorization"  # noqa: S105  # the name of a header, not a toke
 #: The columns that come before those of the topic; a topic's own column of such a name gets a `_` after it.
 OWN_COLUMNS = ("tick", "pubend")
 
-_Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 _Tick = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Rows = Annotated[int, Meta(ge=1, le=2**62)]
 
@@ -42,14 +41,14 @@ Request = TypeVar("Request", bound=msgspec.Struct)
 class AskTopic(msgspec.Struct, frozen=True, kw_only=True):
     """`horizons` and `describe`: which part of a topic is here."""
 
-    topic: _Name
+    topic: Name
 
 
 class AskPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`plan`: cut a range into parts of about `rows` rows, and end it before it has more than `rows_max`."""
 
-    topic: _Name
-    pubend: _Name
+    topic: Name
+    pubend: Name
     start: _Tick
     stop: _Tick
     rows: _Rows
@@ -59,14 +58,14 @@ class AskPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ReadTicket(msgspec.Struct, frozen=True, kw_only=True):
     """Read the events of a range that `where` accepts, as batches with `tick` and these columns."""
 
-    topic: _Name
-    pubend: _Name
+    topic: Name
+    pubend: Name
     start: _Tick
     #: None for the known horizon.
     stop: _Tick | None = None
     where: Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)] = ""
     #: None for all columns of the topic.
-    columns: Annotated[tuple[_Name, ...], Meta(max_length=COLUMNS_MAX)] | None = None
+    columns: Annotated[tuple[Name, ...], Meta(max_length=COLUMNS_MAX)] | None = None
     #: Everything that still exists; otherwise what a subscription would get: nothing that was released, and
     #: only the newest rows of a topic that keeps these.
     history: bool = True

@@ -1,6 +1,8 @@
 """How do the messages of clients and nodes become frames, and frames messages?
 
 A client asks and publishes, a node answers and delivers: each side encodes the one and decodes the other.
+Most messages are the head of their frame. Others have rows or schemas in them: these are translated here.
+
 Clients are trusted least. A Publish for a topic that does not exist, or whose schema has changed, does not
 break the protocol: its rows are not read, and the node refuses it politely.
 
@@ -13,20 +15,34 @@ Implements docs/wire.md, section 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, assert_never
+from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
 from gapless.errors import PeerError, SchemaError
-from gapless.model.ids import BrokerId, PubendId, TopicId
+from gapless.model.bounds import (
+    NAME_CHARACTERS_MAX,
+    ROWS_MAX,
+    SOURCES_MAX,
+    BrokerName,
+    ColumnTexts,
+    Counter,
+    CounterOrNone,
+    Name,
+    Number,
+    PubendName,
+    Text,
+    TickNumber,
+    TickPositions,
+    TopicName,
+)
+from gapless.model.ids import TopicId
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows
 from gapless.model.schema import Schema
-from gapless.model.ticks import TICK_MIN, Tick
-from gapless.protocol.events import Order
-from gapless.wire.arrow import rows_of
-from gapless.wire.client_messages import (
+from gapless.model.ticks import TICK_MIN
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     AskStatus,
     ChangeFilter,
@@ -40,8 +56,8 @@ from gapless.wire.client_messages import (
     ListTopics,
     NodeMessage,
     Publish,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     ReleasePublisher,
     RequestRefused,
     RowsDelivery,
@@ -50,19 +66,10 @@ from gapless.wire.client_messages import (
     Topics,
     Unsubscribe,
 )
+from gapless.wire.arrow import rows_of
 from gapless.wire.codec import (
-    NAME_CHARACTERS_MAX,
-    ROWS_MAX,
     ColumnsFormat,
-    ColumnTexts,
-    ConditionText,
-    Counter,
     Head,
-    Name,
-    Number,
-    RowCount,
-    Text,
-    TickNumber,
     column_texts,
     decode_head,
     encode_columns,
@@ -71,114 +78,27 @@ from gapless.wire.codec import (
     shortened,
     unreadable,
 )
-from gapless.wire.delivery import SOURCES_MAX, Source, decode_columns_delivery, decode_rows
+from gapless.wire.delivery import Source, decode_columns_delivery, decode_rows
 from gapless.wire.frames import Frame, Kind, Part, encode_frame
 from gapless.wire.rows import RowFormat, encode_packed
 
-#: Topics of one list.
+#: Maximum number of topics in one list.
 TOPICS_MAX: Final = 2**16
-#: Characters of a status report.
-REPORT_CHARACTERS_MAX: Final = 8 * 2**20
 
-_Positions = Annotated[dict[Name, TickNumber], Meta(max_length=SOURCES_MAX)]
-_Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
-#: Maximum number of rows granted at once.
-CREDIT_ROWS_MAX: Final = 2**40
-_CreditRows = Annotated[int, Meta(ge=0, le=CREDIT_ROWS_MAX)]
-#: A catenation number, or -1 for none.
-_Before = Annotated[int, Meta(ge=-1, le=2**62)]
+_Pubends = Annotated[tuple[PubendName, ...], Meta(max_length=SOURCES_MAX)]
 
 
 class _Publish(Head, frozen=True):
-    topic: Name
-    pubend: Name | None
+    topic: TopicName
+    pubend: PubendName | None
     publisher: Name
     first_catenation: Counter
     schema: Number
     #: Ignored. Earlier clients put the name of an event here.
     unused: tuple[Name, TickNumber] | None
     given_up: Counter | None = None
-    before: _Before | None = None
+    before: CounterOrNone | None = None
     is_temporary: bool = False
-
-
-class _Subscribe(Head, frozen=True):
-    request: Number
-    topic: Name
-    where: ConditionText
-    name: Name | None
-    order: Order
-    start: Literal["now", "earliest", "stored"] | TickNumber | _Positions
-    mode: Literal["guaranteed", "best-effort", "holding"]
-    credit_rows: _CreditRows | None
-    roams: bool = False
-
-
-class _ChangeFilter(Head, frozen=True):
-    request: Number
-    subscription: Number
-    where: ConditionText
-
-
-class _Unsubscribe(Head, frozen=True):
-    request: Number
-    subscription: Number
-    forget: bool
-
-
-class _Credit(Head, frozen=True):
-    subscription: Number
-    rows: _CreditRows
-
-
-class _Acknowledge(Head, frozen=True):
-    subscription: Number
-    positions: _Positions
-
-
-class _Request(Head, frozen=True):
-    request: Number
-
-
-class _ListTopics(Head, frozen=True):
-    request: Number
-    bulk: bool = False
-
-
-class _AskStatus(Head, frozen=True):
-    request: Number
-    event: tuple[Name, TickNumber] | None = None
-    subscription: Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARACTERS_MAX)] | None = None
-
-
-class _ReleasePublisher(Head, frozen=True):
-    request: Number
-    publisher: Name
-
-
-class _CreateTopic(Head, frozen=True):
-    request: Number
-    topic: Name
-    columns: ColumnTexts
-    retention: Text = ""
-
-
-class _Receipt(Head, frozen=True):
-    publisher: Name
-    first_catenation: Counter
-    last_catenation: Counter
-    pubend: Name
-    runs: Annotated[tuple[tuple[TickNumber, RowCount], ...], Meta(max_length=ROWS_MAX)]
-
-
-class _PublishRefused(Head, frozen=True):
-    publisher: Name
-    first_catenation: Counter
-    last_catenation: Counter
-    code: _Code
-    message: Text
-    retry: bool
-    had: _Before | None = None
 
 
 class _Confirmed(Head, frozen=True):
@@ -186,60 +106,55 @@ class _Confirmed(Head, frozen=True):
     subscription: Number
     source: Number
     pubends: Annotated[int, Meta(ge=1, le=SOURCES_MAX)]
-    pubend: Name
-    topic: Name
+    pubend: PubendName
+    topic: TopicName
     columns: ColumnTexts
     start: TickNumber
     lost_from: TickNumber | None = None
     log: Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)] = ""
     began: TickNumber = TICK_MIN
-    awaited: Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)] = ()
-
-
-class _RequestRefused(Head, frozen=True):
-    request: Number
-    code: _Code
-    message: Text
-    retry: bool
+    awaited: _Pubends = ()
 
 
 class _Topics(Head, frozen=True):
     request: Number
-    topics: Annotated[
-        tuple[tuple[Name, ColumnTexts, Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)]], ...],
-        Meta(max_length=TOPICS_MAX),
-    ]
-    places: Annotated[dict[Name, Name], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
-    addresses: Annotated[dict[Name, Text], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
-    repositories: Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)] = ()
+    topics: Annotated[tuple[tuple[TopicName, ColumnTexts, _Pubends], ...], Meta(max_length=TOPICS_MAX)]
+    places: Annotated[Mapping[PubendName, BrokerName], Meta(max_length=SOURCES_MAX)] = {}
+    addresses: Annotated[Mapping[BrokerName, Text], Meta(max_length=SOURCES_MAX)] = {}
+    repositories: Annotated[tuple[BrokerName, ...], Meta(max_length=SOURCES_MAX)] = ()
     bulk: Text = ""
-    ends: Annotated[dict[Name, TickNumber], Meta(max_length=SOURCES_MAX)] = msgspec.field(
-        default_factory=dict
-    )
-
-
-class _StatusReport(Head, frozen=True):
-    request: Number
-    report: Annotated[str, Meta(max_length=REPORT_CHARACTERS_MAX)]
+    ends: TickPositions = msgspec.field(default_factory=dict)
 
 
 _publish = msgspec.msgpack.Decoder(_Publish)
-_subscribe = msgspec.msgpack.Decoder(_Subscribe)
-_change_filter = msgspec.msgpack.Decoder(_ChangeFilter)
-_unsubscribe = msgspec.msgpack.Decoder(_Unsubscribe)
-_credit = msgspec.msgpack.Decoder(_Credit)
-_acknowledge = msgspec.msgpack.Decoder(_Acknowledge)
-_request = msgspec.msgpack.Decoder(_Request)
-_ask_status = msgspec.msgpack.Decoder(_AskStatus)
-_list_topics = msgspec.msgpack.Decoder(_ListTopics)
-_release_publisher = msgspec.msgpack.Decoder(_ReleasePublisher)
-_create_topic = msgspec.msgpack.Decoder(_CreateTopic)
-_receipt = msgspec.msgpack.Decoder(_Receipt)
-_publish_refused = msgspec.msgpack.Decoder(_PublishRefused)
 _confirmed = msgspec.msgpack.Decoder(_Confirmed)
-_request_refused = msgspec.msgpack.Decoder(_RequestRefused)
 _topics = msgspec.msgpack.Decoder(_Topics)
-_status_report = msgspec.msgpack.Decoder(_StatusReport)
+
+#: The messages that are nothing but a head.
+_OF_CLIENTS: Final[dict[Kind, type[ClientMessage]]] = {
+    Kind.SUBSCRIBE: Subscribe,
+    Kind.CHANGE_FILTER: ChangeFilter,
+    Kind.UNSUBSCRIBE: Unsubscribe,
+    Kind.CREDIT: Credit,
+    Kind.ACKNOWLEDGE: Acknowledge,
+    Kind.LIST_TOPICS: ListTopics,
+    Kind.CREATE_TOPIC: CreateTopic,
+    Kind.ASK_STATUS: AskStatus,
+    Kind.RELEASE_PUBLISHER: ReleasePublisher,
+}
+_OF_NODES: Final[dict[Kind, type[NodeMessage]]] = {
+    Kind.RECEIPT: PublishReceipt,
+    Kind.PUBLISH_REFUSED: PublishRefused,
+    Kind.HORIZON: Horizon,
+    Kind.DONE: Done,
+    Kind.REQUEST_REFUSED: RequestRefused,
+    Kind.STATUS_REPORT: StatusReport,
+}
+_KINDS: Final[dict[type, Kind]] = {
+    message: kind for kinds in (_OF_CLIENTS, _OF_NODES) for kind, message in kinds.items()
+}
+_from_clients = {kind: msgspec.msgpack.Decoder(message) for kind, message in _OF_CLIENTS.items()}
+_from_nodes = {kind: msgspec.msgpack.Decoder(message) for kind, message in _OF_NODES.items()}
 
 
 # ---- from the client ---------------------------------------------------------------------------------
@@ -247,53 +162,23 @@ _status_report = msgspec.msgpack.Decoder(_StatusReport)
 
 def encode_client(message: ClientMessage) -> list[Part]:
     """What a client sends, as pieces to write one after the other."""
-    match message:
-        case Publish(topic=topic, pubend=pubend, publisher=publisher, first_catenation=first):
-            assert message.rows is not None, f"a Publish to '{topic}' without rows"
-            published = _Publish(
-                topic,
-                pubend,
-                publisher,
-                first,
-                message.schema,
-                None,
-                message.given_up,
-                message.before,
-                message.is_temporary,
-            )
-            if isinstance(message.rows, PackedRows):
-                return encode_frame(Kind.PUBLISH_ROWS, encode_head(published), encode_packed(message.rows))
-            return encode_frame(Kind.PUBLISH, encode_head(published), [encode_columns(message.rows)])
-        case Subscribe(request=request, topic=topic, where=where, name=name, order=order):
-            start = message.start if isinstance(message.start, str | int) else _told(message.start)
-            subscribed = _Subscribe(
-                request, topic, where, name, order, start, message.mode, message.credit_rows, message.roams
-            )
-            return encode_frame(Kind.SUBSCRIBE, encode_head(subscribed))
-        case ChangeFilter(request=request, subscription=subscription, where=where):
-            head: Head = _ChangeFilter(request, subscription, where)
-            kind = Kind.CHANGE_FILTER
-        case Unsubscribe(request=request, subscription=subscription, forget=forget):
-            kind, head = Kind.UNSUBSCRIBE, _Unsubscribe(request, subscription, forget)
-        case Credit(subscription=subscription, rows=rows):
-            kind, head = Kind.CREDIT, _Credit(subscription, rows)
-        case Acknowledge(subscription=subscription, positions=positions):
-            kind, head = Kind.ACKNOWLEDGE, _Acknowledge(subscription, _told(positions))
-        case ListTopics(request=request, bulk=bulk):
-            kind, head = Kind.LIST_TOPICS, _ListTopics(request, bulk)
-        case CreateTopic(request=request, topic=topic, columns=columns, retention=retention):
-            kind, head = Kind.CREATE_TOPIC, _CreateTopic(request, topic, dict(columns), retention)
-        case AskStatus(request=request, event=event, subscription=name):
-            kind, head = Kind.ASK_STATUS, _AskStatus(request, event, name)
-        case ReleasePublisher(request=request, publisher=publisher):
-            kind, head = Kind.RELEASE_PUBLISHER, _ReleasePublisher(request, publisher)
-        case _:
-            assert_never(message)
-    return encode_frame(kind, encode_head(head))
-
-
-def _told(positions: Mapping[PubendId, Tick]) -> dict[str, int]:
-    return {pubend: tick for pubend, tick in positions.items()}  # noqa: C416  # the keys become plain texts
+    if not isinstance(message, Publish):
+        return encode_frame(_KINDS[type(message)], encode_head(message))
+    assert message.rows is not None, f"a Publish to '{message.topic}' without rows"
+    head = _Publish(
+        message.topic,
+        message.pubend,
+        message.publisher,
+        message.first_catenation,
+        message.schema,
+        None,
+        message.given_up,
+        message.before,
+        message.is_temporary,
+    )
+    if isinstance(message.rows, PackedRows):
+        return encode_frame(Kind.PUBLISH_ROWS, encode_head(head), encode_packed(message.rows))
+    return encode_frame(Kind.PUBLISH, encode_head(head), [encode_columns(message.rows)])
 
 
 class ClientDecoder:
@@ -308,54 +193,22 @@ class ClientDecoder:
 
     def decode(self, frame: Frame) -> ClientMessage:
         """The message in a frame. Raises PeerError, whatever the bytes are."""
-        match frame.kind:
-            case Kind.PUBLISH | Kind.PUBLISH_ROWS:
-                return self._publish(frame)
-            case Kind.ACKNOWLEDGE:
-                done = decode_head(_acknowledge, frame)
-                return Acknowledge(subscription=done.subscription, positions=_positions(done.positions))
-            case Kind.CREDIT:
-                credit = decode_head(_credit, frame)
-                return Credit(subscription=credit.subscription, rows=credit.rows)
-            case Kind.SUBSCRIBE:
-                return _decode_subscribe(frame)
-            case Kind.CHANGE_FILTER:
-                change = decode_head(_change_filter, frame)
-                return ChangeFilter(
-                    request=change.request, subscription=change.subscription, where=change.where
-                )
-            case Kind.UNSUBSCRIBE:
-                gone = decode_head(_unsubscribe, frame)
-                return Unsubscribe(request=gone.request, subscription=gone.subscription, forget=gone.forget)
-            case Kind.LIST_TOPICS:
-                listed = decode_head(_list_topics, frame)
-                return ListTopics(request=listed.request, bulk=listed.bulk)
-            case Kind.CREATE_TOPIC:
-                create = decode_head(_create_topic, frame)
-                return CreateTopic(
-                    request=create.request,
-                    topic=TopicId(create.topic),
-                    columns=create.columns,
-                    retention=create.retention,
-                )
-            case Kind.ASK_STATUS:
-                return _decode_ask_status(frame)
-            case Kind.RELEASE_PUBLISHER:
-                release = decode_head(_release_publisher, frame)
-                return ReleasePublisher(request=release.request, publisher=release.publisher)
-            case _:
-                raise PeerError("E213", f"a {frame.kind.name} frame may not come from a client")
+        if frame.kind in (Kind.PUBLISH, Kind.PUBLISH_ROWS):
+            return self._publish(frame)
+        decoder = _from_clients.get(frame.kind)
+        if decoder is None:
+            raise PeerError("E213", f"a {frame.kind.name} frame may not come from a client")
+        return decode_head(decoder, frame)
 
     def _publish(self, frame: Frame) -> Publish:
         is_packed = frame.kind is Kind.PUBLISH_ROWS
         head = decode_head(_publish, frame, parts=2 if is_packed else 1)
         if head.before is not None and head.before >= head.first_catenation:
             raise unreadable(frame, f"number {head.before} is not before {head.first_catenation}")
-        topic = TopicId(head.topic)
         rows: pa.RecordBatch | PackedRows | None = None
         encoded: memoryview | None = None
         damage: PeerError | None = None
-        known = self._known(topic)
+        known = self._known(head.topic)
         if known is not None and known[2] == head.schema:
             try:
                 if is_packed:
@@ -367,8 +220,8 @@ class ClientDecoder:
                 # A new error: this one refers to its cause, that to the stack, and the stack to this frame.
                 damage = PeerError(error.code, error.message, retry=error.retry)
         return Publish(
-            topic=topic,
-            pubend=None if head.pubend is None else PubendId(head.pubend),
+            topic=head.topic,
+            pubend=head.pubend,
             publisher=head.publisher,
             first_catenation=head.first_catenation,
             schema=head.schema,
@@ -403,82 +256,50 @@ def _claimed_rows(frame: Frame) -> int:
     return min(rows_of(frame.parts[0]), ROWS_MAX)
 
 
-def _decode_ask_status(frame: Frame) -> AskStatus:
-    head = decode_head(_ask_status, frame)
-    event = None if head.event is None else (PubendId(head.event[0]), head.event[1])
-    return AskStatus(request=head.request, event=event, subscription=head.subscription)
-
-
-def _positions(told: dict[str, int]) -> dict[PubendId, Tick]:
-    return {PubendId(pubend): tick for pubend, tick in told.items()}
-
-
-def _decode_subscribe(frame: Frame) -> Subscribe:
-    head = decode_head(_subscribe, frame)
-    start = head.start
-    return Subscribe(
-        request=head.request,
-        topic=TopicId(head.topic),
-        where=head.where,
-        name=head.name,
-        order=head.order,
-        start=_positions(start) if isinstance(start, dict) else start,
-        mode=head.mode,
-        credit_rows=head.credit_rows,
-        roams=head.roams,
-    )
-
-
 # ---- from the node -----------------------------------------------------------------------------------
 
 
 def encode_node(message: NodeMessage) -> list[Part]:
     """What a node answers. Deliveries are encoded by `delivery`, once for all who get them."""
     match message:
-        case Receipt(publisher=publisher, first_catenation=first, last_catenation=last):
-            head: Head = _Receipt(publisher, first, last, message.pubend, message.runs)
-            kind = Kind.RECEIPT
-        case PublishRefused(publisher=publisher, first_catenation=first, last_catenation=last):
-            kind = Kind.PUBLISH_REFUSED
-            head = _PublishRefused(
-                publisher, first, last, message.code, shortened(message.message), message.retry, message.had
-            )
-        case Confirmed(request=request, schema=schema):
-            kind = Kind.CONFIRMED
-            head = _Confirmed(
-                request,
-                message.subscription,
-                message.source,
-                message.pubends,
-                message.pubend,
-                schema.topic,
-                column_texts(schema),
-                message.start,
-                message.lost_from,
-                message.log,
-                message.began,
-                message.awaited,
-            )
-        case Horizon(subscription=subscription, before=before):
-            kind, head = Kind.HORIZON, _Acknowledge(subscription, _told(before))
-        case Done(request=request):
-            kind, head = Kind.DONE, _Request(request)
-        case RequestRefused(request=request, code=code, message=text, retry=retry):
-            kind, head = Kind.REQUEST_REFUSED, _RequestRefused(request, code, shortened(text), retry)
-        case Topics(request=request, topics=topics):
-            listed = tuple((each.topic, column_texts(each), tuple(pubends)) for each, pubends in topics)
-            places = {str(pubend): str(broker) for pubend, broker in message.places.items()}
-            addresses = {str(broker): address for broker, address in message.addresses.items()}
-            ends = _told(message.ends)
-            told = _Topics(request, listed, places, addresses, message.repositories, message.bulk, ends)
-            kind, head = Kind.TOPICS, told
-        case StatusReport(request=request, report=report):
-            kind, head = Kind.STATUS_REPORT, _StatusReport(request, report)
+        case PublishRefused(message=text) | RequestRefused(message=text):
+            message = msgspec.structs.replace(message, message=shortened(text))
+        case Confirmed():
+            return encode_frame(Kind.CONFIRMED, encode_head(_confirmed_head(message)))
+        case Topics():
+            return encode_frame(Kind.TOPICS, encode_head(_topics_head(message)))
         case RowsDelivery() | ColumnsDelivery():
             raise AssertionError("deliveries are encoded by SharedRows and SharedColumns")
-        case _:
-            assert_never(message)
-    return encode_frame(kind, encode_head(head))
+    return encode_frame(_KINDS[type(message)], encode_head(message))
+
+
+def _confirmed_head(message: Confirmed) -> _Confirmed:
+    return _Confirmed(
+        message.request,
+        message.subscription,
+        message.source,
+        message.pubends,
+        message.pubend,
+        message.schema.topic,
+        column_texts(message.schema),
+        message.start,
+        message.lost_from,
+        message.log,
+        message.began,
+        message.awaited,
+    )
+
+
+def _topics_head(message: Topics) -> _Topics:
+    return _Topics(
+        message.request,
+        tuple((schema.topic, column_texts(schema), pubends) for schema, pubends in message.topics),
+        dict(message.places),
+        dict(message.addresses),
+        message.repositories,
+        message.bulk,
+        dict(message.ends),
+    )
 
 
 class NodeDecoder:
@@ -496,82 +317,43 @@ class NodeDecoder:
                 return decode_rows(frame, self._sources)
             case Kind.COLUMNS:
                 return decode_columns_delivery(frame, self._sources)
-            case Kind.RECEIPT:
-                return _decode_receipt(frame)
-            case Kind.PUBLISH_REFUSED:
-                refused = decode_head(_publish_refused, frame)
-                return PublishRefused(**msgspec.structs.asdict(refused))
             case Kind.CONFIRMED:
                 return self._confirmed(frame)
-            case Kind.HORIZON:
-                told = decode_head(_acknowledge, frame)
-                return Horizon(subscription=told.subscription, before=_positions(told.positions))
-            case Kind.DONE:
-                return Done(request=decode_head(_request, frame).request)
-            case Kind.REQUEST_REFUSED:
-                return RequestRefused(**msgspec.structs.asdict(decode_head(_request_refused, frame)))
             case Kind.TOPICS:
                 return _decode_topics(frame)
-            case Kind.STATUS_REPORT:
-                report = decode_head(_status_report, frame)
-                return StatusReport(request=report.request, report=report.report)
-            case _:
-                raise PeerError("E213", f"a {frame.kind.name} frame may not come from a node")
+        decoder = _from_nodes.get(frame.kind)
+        if decoder is None:
+            raise PeerError("E213", f"a {frame.kind.name} frame may not come from a node")
+        message = decode_head(decoder, frame)
+        if isinstance(message, PublishReceipt):
+            _check_receipt(frame, message)
+        return message
 
     def _confirmed(self, frame: Frame) -> Confirmed:
-        head = decode_head(_confirmed, frame)
-        pubend = PubendId(head.pubend)
-        schema = _schema(frame, head.topic, head.columns)
-        known = self._sources.get(head.source)
-        if known is None or known.pubend != pubend or known.schema != schema:
-            self._sources[head.source] = Source(pubend, schema)
-        return Confirmed(
-            request=head.request,
-            subscription=head.subscription,
-            source=head.source,
-            pubends=head.pubends,
-            pubend=pubend,
-            schema=schema,
-            start=head.start,
-            lost_from=head.lost_from,
-            log=head.log,
-            began=head.began,
-            awaited=tuple(map(PubendId, head.awaited)),
-        )
+        fields = msgspec.structs.asdict(decode_head(_confirmed, frame))
+        schema = _schema(frame, fields.pop("topic"), fields.pop("columns"))
+        message = Confirmed(schema=schema, **fields)
+        known = self._sources.get(message.source)
+        if known is None or known.pubend != message.pubend or known.schema != schema:
+            self._sources[message.source] = Source(message.pubend, schema)
+        return message
 
 
-def _decode_receipt(frame: Frame) -> Receipt:
-    head = decode_head(_receipt, frame)
-    count = head.last_catenation - head.first_catenation + 1
-    named = sum(run[1] for run in head.runs)
-    if count < 1 or (head.runs and (named != count or count > ROWS_MAX)):
+def _check_receipt(frame: Frame, receipt: PublishReceipt) -> None:
+    count = receipt.last_catenation - receipt.first_catenation + 1
+    named = sum(run[1] for run in receipt.runs)
+    if count < 1 or (receipt.runs and (named != count or count > ROWS_MAX)):
         raise unreadable(frame, f"{named} ticks for {count} events")
-    return Receipt(
-        publisher=head.publisher,
-        first_catenation=head.first_catenation,
-        last_catenation=head.last_catenation,
-        pubend=PubendId(head.pubend),
-        runs=head.runs,
-    )
 
 
 def _decode_topics(frame: Frame) -> Topics:
-    head = decode_head(_topics, frame)
-    return Topics(
-        request=head.request,
-        topics=tuple(
-            (_schema(frame, topic, columns), tuple(map(PubendId, pubends)))
-            for topic, columns, pubends in head.topics
-        ),
-        places={PubendId(pubend): BrokerId(broker) for pubend, broker in head.places.items()},
-        addresses={BrokerId(broker): address for broker, address in head.addresses.items()},
-        repositories=tuple(map(BrokerId, head.repositories)),
-        bulk=head.bulk,
-        ends=_positions(head.ends),
-    )
+    fields = msgspec.structs.asdict(decode_head(_topics, frame))
+    listed = fields.pop("topics")
+    topics = tuple((_schema(frame, topic, columns), pubends) for topic, columns, pubends in listed)
+    return Topics(topics=topics, **fields)
 
 
-def _schema(frame: Frame, topic: str, columns: dict[str, str]) -> Schema:
+def _schema(frame: Frame, topic: str, columns: Mapping[str, str]) -> Schema:
     try:
         return Schema.parse(TopicId(topic), columns)
     except SchemaError as error:

@@ -14,41 +14,23 @@ Implements docs/wire.md, section 2.
 from __future__ import annotations
 
 import zlib
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import Meta
 
-from gapless.content.language import WRITTEN_CHARACTERS_MAX
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.bounds import ROWS_MAX, TEXT_MAX
 from gapless.model.python_values import first_unfit_decimal
-from gapless.model.schema import COLUMNS_MAX, Schema
+from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray
 from gapless.wire.arrow import Layout, slimmed
 from gapless.wire.frames import Frame
 
-#: Maximum length of any name: brokers, cells, pubends, topics, publishers, subscriptions.
-NAME_CHARACTERS_MAX: Final = 256
-#: Maximum length of an error message, a token or the version of a program.
-TEXT_MAX: Final = 4_096
-#: Maximum number of rows in one batch.
-ROWS_MAX: Final = 2**20
 #: Below this size, encoding columns again is cheaper than keeping their bytes.
 KEPT_BYTES_MIN: Final = 32 * 2**10
-
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
-Text = Annotated[str, Meta(max_length=TEXT_MAX)]
-ConditionText = Annotated[str, Meta(max_length=WRITTEN_CHARACTERS_MAX)]
-TickNumber = Annotated[int, Meta(ge=TICK_MIN, le=TICK_MAX)]
-#: Numbers that one side gives to requests, subscriptions and sources.
-Number = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-#: Versions and catenation numbers: they count up from 0 and never reach the end.
-Counter = Annotated[int, Meta(ge=0, le=2**62)]
-RowCount = Annotated[int, Meta(ge=0, le=ROWS_MAX)]
-ColumnTexts = Annotated[dict[Name, Name], Meta(min_length=1, max_length=COLUMNS_MAX)]
 
 
 class Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -60,7 +42,7 @@ AnyHead = TypeVar("AnyHead")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_head(head: Head) -> bytes:
+def encode_head(head: msgspec.Struct) -> bytes:
     """A head as bytes."""
     return _encoder.encode(head)
 

@@ -21,16 +21,15 @@ from msgspec import Meta
 from gapless.content.rows import Positions
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.bounds import ROWS_MAX, SOURCES_MAX, Number
 from gapless.model.budget import BATCH_BYTES_MAX
 from gapless.model.ids import PubendId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MAX, TICK_MIN
-from gapless.wire.client_messages import ColumnsDelivery, Event, RowsDelivery
+from gapless.protocol.sessions.messages import ColumnsDelivery, EventRow, RowsDelivery
 from gapless.wire.codec import (
-    ROWS_MAX,
     ColumnsFormat,
     Head,
-    Number,
     decode_batch,
     decode_head,
     encode_batch,
@@ -51,9 +50,8 @@ from gapless.wire.rows import RowFormat
 
 #: From this many rows per connection on, columns cost less than rows.
 COLUMNS_ROWS_MIN: Final = 64
-#: Maximum number of subscriptions in one delivery, and of pubends of one topic.
+#: Maximum number of subscriptions in one delivery.
 SUBSCRIPTIONS_MAX: Final = 2**20
-SOURCES_MAX: Final = 2**16
 #: A larger delivery is sent as several.
 DELIVERY_BYTES_MAX: Final = BATCH_BYTES_MAX
 
@@ -242,7 +240,7 @@ def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
     if not pairs or not rows or at + rows * _ENTRY.size > len(head) or rows > ROWS_MAX:
         raise unreadable(frame, f"{pairs} pairs and {rows} rows in {len(head)} bytes")
     to = tuple(_PAIR.iter_unpack(head[_COUNTS.size : at]))
-    events: list[Event] = []
+    events: list[EventRow] = []
     topic = None
     for _ in range(rows):
         if at + _ENTRY.size > len(head):
@@ -252,7 +250,7 @@ def decode_rows(frame: Frame, sources: Mapping[int, Source]) -> RowsDelivery:
         source = sources.get(number)
         if source is None or not TICK_MIN <= tick < TICK_MAX or at + length > len(head):
             raise unreadable(frame, f"a row of source {number} at tick {tick} with {length} bytes")
-        events.append(Event(source.pubend, tick, source.rows.decode(head[at : at + length])))
+        events.append(EventRow(source.pubend, tick, source.rows.decode(head[at : at + length])))
         at += length + -length % 8
         topic = _same_topic(frame, topic, source)
     if at != len(head):

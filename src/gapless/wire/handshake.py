@@ -13,17 +13,26 @@ Implements docs/wire.md, section 3.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, TypeAlias, assert_never
+from typing import Annotated, Final, TypeAlias, assert_never
 
 import msgspec
 from msgspec import Meta
 
 from gapless.errors import PeerError
+from gapless.model.bounds import Counter, ErrorCode, Name, Text
 from gapless.protocol.network import Network
-from gapless.wire.codec import Counter, Name, Text, column_texts, decode_head, shortened, unreadable
+from gapless.wire.codec import column_texts, decode_head, shortened, unreadable
 from gapless.wire.frames import VERSION_MAX, VERSION_MIN, Frame, Kind, Part, encode_frame, versions_text
+
+#: Size of a nonce and of a proof, in bytes.
+NONCE_BYTES: Final = 32
+PROOF_BYTES: Final = 32
+
+_Version = Annotated[int, Meta(ge=1, le=255)]
+_Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+_Proven = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 class Role(Enum):
@@ -33,42 +42,43 @@ class Role(Enum):
     CLIENT = "client"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class HandshakeMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that travels as a map, so that a program of any version finds the fields that it knows."""
+
+
+class Hello(HandshakeMessage, frozen=True, kw_only=True):
     """The first frame of the dialler."""
 
     role: Role
     #: The id of the broker, or a client's name, for people.
-    name: str
+    name: Name
     #: Of `network_fingerprint`; empty from a client, which need not know the network.
-    network: str = ""
+    network: Text = ""
     #: The version of the program, for people.
-    software: str = ""
-    token: str | None = None
+    software: Text = ""
+    token: Text | None = None
     #: From a broker that has the network's secret: bytes that it has never sent before; otherwise empty.
-    nonce: bytes = b""
-    version_min: int = VERSION_MIN
-    version_max: int = VERSION_MAX
+    nonce: _Nonce = b""
+    version_min: _Version = VERSION_MIN
+    version_max: _Version = VERSION_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
+class Welcome(HandshakeMessage, frozen=True, kw_only=True):
     """The answer to a Hello: from now on both sides speak `version`."""
 
-    version: int
+    version: _Version
     #: The broker that answers.
-    name: str
+    name: Name
     #: Of `network_fingerprint` to a broker; empty to a client.
-    network: str
-    software: str = ""
+    network: Text
+    software: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
+class Refuse(HandshakeMessage, frozen=True, kw_only=True):
     """The last frame of its sender: why it closes the connection."""
 
-    code: str
-    message: str
+    code: ErrorCode
+    message: Text
     #: Whether a later retry may help.
     retry: bool = False
 
@@ -87,76 +97,32 @@ class Pong:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(HandshakeMessage, frozen=True, kw_only=True):
     """The answer to a broker's Hello where brokers share a secret: prove that you know it, as I do."""
 
     #: The broker that answers.
-    name: str
+    name: Name
     #: Bytes that it has never sent before.
-    nonce: bytes
+    nonce: _Nonce
     #: Proves that it knows the secret.
-    proof: bytes
+    proof: _Proven
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Proof(HandshakeMessage, frozen=True, kw_only=True):
     """The answer to a Challenge."""
 
-    proof: bytes
+    proof: _Proven
 
 
 LinkMessage: TypeAlias = Hello | Welcome | Refuse | Ping | Pong | Challenge | Proof
-#: Size of a nonce and of a proof, in bytes.
-NONCE_BYTES = 32
-PROOF_BYTES = 32
 
-_Version = Annotated[int, Meta(ge=1, le=255)]
-_Code = Annotated[str, Meta(pattern="^E[1-9][0-9][0-9]$")]
-_Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-_Proven = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
-
-
-# These are maps, so that a program of any version finds the fields that it knows.
-class _Hello(msgspec.Struct, frozen=True):
-    role: Role
-    name: Name
-    network: Text
-    software: Text
-    token: Text | None
-    version_min: _Version
-    version_max: _Version
-    nonce: _Nonce | None = None
-
-
-class _Welcome(msgspec.Struct, frozen=True):
-    version: _Version
-    name: Name
-    network: Text
-    software: Text
-
-
-class _Refuse(msgspec.Struct, frozen=True):
-    code: _Code
-    message: Text
-    retry: bool
-
-
-class _Challenge(msgspec.Struct, frozen=True):
-    name: Name
-    nonce: _Nonce
-    proof: _Proven
-
-
-class _Proof(msgspec.Struct, frozen=True):
-    proof: _Proven
-
-
-_hello = msgspec.msgpack.Decoder(_Hello)
-_welcome = msgspec.msgpack.Decoder(_Welcome)
-_refuse = msgspec.msgpack.Decoder(_Refuse)
-_challenge = msgspec.msgpack.Decoder(_Challenge)
-_proof = msgspec.msgpack.Decoder(_Proof)
+_DECODERS: Final[dict[Kind, msgspec.msgpack.Decoder[Welcome | Refuse | Challenge | Proof]]] = {
+    Kind.WELCOME: msgspec.msgpack.Decoder(Welcome),
+    Kind.REFUSE: msgspec.msgpack.Decoder(Refuse),
+    Kind.CHALLENGE: msgspec.msgpack.Decoder(Challenge),
+    Kind.PROOF: msgspec.msgpack.Decoder(Proof),
+}
+_hello = msgspec.msgpack.Decoder(Hello)
 _number = msgspec.msgpack.Decoder(Counter)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -170,7 +136,7 @@ def encode_link(message: LinkMessage) -> list[Part]:
     """A message of the handshake, a ping or a pong, as a frame."""
     match message:
         case Hello(nonce=nonce):
-            # Without a secret the frame is the same as ever.
+            # Without a secret the frame is that of earlier versions.
             said = msgspec.to_builtins(message, builtin_types=(bytes,))
             return encode_frame(Kind.HELLO, _encode(said if nonce else _without(said, "nonce")))
         case Challenge():
@@ -180,7 +146,7 @@ def encode_link(message: LinkMessage) -> list[Part]:
         case Welcome():
             kind = Kind.WELCOME
         case Refuse(message=text):
-            kind, message = Kind.REFUSE, replace(message, message=shortened(text))
+            kind, message = Kind.REFUSE, msgspec.structs.replace(message, message=shortened(text))
         case Ping(number=number):
             return encode_frame(Kind.PING, _encode(number))
         case Pong(number=number):
@@ -201,21 +167,14 @@ def decode_link(frame: Frame) -> LinkMessage:
             hello = decode_head(_hello, frame)
             if hello.version_min > hello.version_max:
                 raise unreadable(frame, "it speaks no version at all")
-            return Hello(**{**msgspec.structs.asdict(hello), "nonce": hello.nonce or b""})
-        case Kind.WELCOME:
-            return Welcome(**msgspec.structs.asdict(decode_head(_welcome, frame)))
-        case Kind.REFUSE:
-            return Refuse(**msgspec.structs.asdict(decode_head(_refuse, frame)))
+            return hello
         case Kind.PING:
             return Ping(number=decode_head(_number, frame))
         case Kind.PONG:
             return Pong(number=decode_head(_number, frame))
-        case Kind.CHALLENGE:
-            return Challenge(**msgspec.structs.asdict(decode_head(_challenge, frame)))
-        case Kind.PROOF:
-            return Proof(**msgspec.structs.asdict(decode_head(_proof, frame)))
-        case _:
-            raise PeerError("E213", f"a {frame.kind.name} frame where the handshake was expected")
+    if frame.kind not in _DECODERS:
+        raise PeerError("E213", f"a {frame.kind.name} frame where the handshake was expected")
+    return decode_head(_DECODERS[frame.kind], frame)
 
 
 def check_hello(hello: Hello, network: str) -> int:

@@ -26,7 +26,7 @@ def commands() -> dict[str, Any]:
     return found
 
 
-def test_whoever_shows_a_token_has_all_options_of_the_door_in_one_order() -> None:
+def test_commands_that_take_a_token_have_the_same_connection_options_in_the_same_order() -> None:
     dialling = 0
     for name, command in commands().items():
         options = [each.name for each in command.params if each.name in OPTIONS]

@@ -133,7 +133,7 @@ def test_a_broken_promise_prints_its_story_and_how_to_see_it_again(
     assert answer.err == ""
 
 
-def test_a_broken_promise_is_in_the_json_too(gapless: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_reports_a_broken_promise(gapless: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "Broker", Forgetful)
     answer = gapless("sim", "--seed", "9", "--json")
     violation = json.loads(answer.out)["violation"]

@@ -79,7 +79,7 @@ def test_the_table_has_what_the_paper_speaks_of() -> None:
     assert "nack range of b1" not in measured
 
 
-def test_nobody_who_did_not_ask_is_consolidated() -> None:
+def test_a_run_without_nacks_has_no_consolidation_ratio() -> None:
     quiet = replace(RESULT, nacks={})
     assert consolidation(quiet, "b2") is None
     measured = {row.what: row.measured for row in rows(quiet)}
@@ -200,7 +200,7 @@ def test_the_demonstration_tells_its_story_without_a_terminal(monkeypatch: pytes
             "b1 crashes",
             "b2 is asked twice",
             "b1 is back",
-            "The account",
+            "Delivery report",
             "Nothing lost, nothing twice, nothing out of order.",
             "2 seeds: 0 violations",
             "Try next",

@@ -64,7 +64,7 @@ def test_a_token_that_makes_no_sense_is_refused(arguments: list[str], reason: st
     assert str(result.exception).startswith(reason)
 
 
-def test_the_secret_of_a_network_goes_into_a_file_of_its_own(tmp_path: Path) -> None:
+def test_the_network_secret_is_written_to_its_own_file(tmp_path: Path) -> None:
     file = tmp_path / "network.secret"
     result = CliRunner().invoke(app, ["token", "--network-secret", str(file)])
     assert result.exit_code == 0, result.output

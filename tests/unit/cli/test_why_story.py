@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gapless.cli.why.story import Question, Story, told, typed_row
+from gapless.cli.why.story import Question, Story, explain_event, typed_row
 from gapless.model.ids import TopicId
 from gapless.model.schema import Schema
 
@@ -95,7 +95,7 @@ def answers() -> dict[str, Any]:
 
 
 def why(answers: dict[str, Any]) -> Story:
-    return told(QUESTION, answers, SCHEMA, "s")
+    return explain_event(QUESTION, answers, SCHEMA, "s")
 
 
 def test_an_event_on_its_way_is_not_there_yet(answers: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def test_what_was_acknowledged_was_got_and_what_was_handed_out_may_have_been(ans
         ({}, "no_event"),
     ],
 )
-def test_without_an_event_nobody_gets_one(
+def test_without_an_event_no_subscriber_gets_one(
     answers: dict[str, Any], tick_facts: dict[str, int], verdict: str
 ) -> None:
     answers["p"]["event"]["row"] = None
@@ -150,7 +150,7 @@ def test_a_pubend_that_does_not_answer_leaves_it_unclear(answers: dict[str, Any]
     assert ("p", "does not answer") in story.evidence
 
 
-def test_another_topic_and_a_missing_start_are_said(answers: dict[str, Any]) -> None:
+def test_the_report_names_another_topic_and_a_missing_start(answers: dict[str, Any]) -> None:
     other = copy.deepcopy(answers)
     other["s"]["subscription"]["topic"] = "news"
     assert why(other).sentence == "NO: 'audit' reads topic 'news', and the event is one of 'trades'."
@@ -203,6 +203,6 @@ def test_a_row_comes_back_in_the_types_of_its_topic() -> None:
 
 def test_a_subscription_older_than_the_pubend_is_told_apart(answers: dict[str, Any]) -> None:
     answers["s"]["subscription"] |= {"pubends": ["lse"], "starts": {"lse": 200}, "stand": None}
-    story = told(QUESTION, answers, SCHEMA, "s")
+    story = explain_event(QUESTION, answers, SCHEMA, "s")
     assert story.verdict == "unconfirmed"
     assert "'audit' is older than pubend 'nyse' of its topic" in story.sentence

@@ -20,8 +20,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.packed import as_columns
 from gapless.model.schema import Schema
-from gapless.wire.client_codec import ClientDecoder, encode_node
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     AskStatus,
     ClientMessage,
     Confirmed,
@@ -30,14 +29,14 @@ from gapless.wire.client_messages import (
     ListTopics,
     NodeMessage,
     Publish,
+    PublishReceipt,
     PublishRefused,
-    Receipt,
     StatusReport,
     Subscribe,
     Topics,
     Unsubscribe,
-    tick_runs,
 )
+from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.delivery import SharedColumns, SharedRows
 from gapless.wire.frames import FROM_CLIENT, FROM_STRANGER, FrameReader, Part
 from gapless.wire.handshake import (
@@ -51,6 +50,7 @@ from gapless.wire.handshake import (
     encode_link,
 )
 from gapless.wire.rows import RowFormat
+from tests.properties.wire_cases import tick_runs
 
 #: A test that waits for longer has found a bug.
 PATIENCE_SECONDS = 20
@@ -259,7 +259,7 @@ class FakeNode:
         first, count = message.first_catenation, message.rows.num_rows
         ticks = np.array([self.stored[message.publisher, first + at][0] for at in range(count)])
         peer.send(
-            Receipt(
+            PublishReceipt(
                 publisher=message.publisher,
                 first_catenation=first,
                 last_catenation=first + count - 1,

@@ -9,8 +9,8 @@ import pytest
 import gapless
 from gapless.client import Options, connect
 from gapless.errors import GaplessError, LinkError, PeerError, UsageError
+from gapless.protocol.sessions.messages import ListTopics, Publish, RequestRefused, Subscribe
 from gapless.wire.address import parse_addresses
-from gapless.wire.client_messages import ListTopics, Publish, RequestRefused, Subscribe
 from gapless.wire.handshake import Hello, Ping, Pong, Refuse
 from tests.unit.client.fake_node import PUBEND, QUICK, TRADES, FakeNode, Peer, connected, event, run
 
@@ -51,7 +51,7 @@ def test_connect_is_offered_at_the_root() -> None:
     assert gapless.connect is connect
 
 
-def test_when_nobody_answers_the_error_names_every_address() -> None:
+def test_when_no_node_answers_the_error_names_every_address() -> None:
     async def story() -> None:
         ports = free_port(), free_port()
         address = f"gapless://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"

@@ -4,7 +4,7 @@ import pytest
 
 from gapless.client import connect
 from gapless.errors import UsageError
-from gapless.wire.client_messages import Subscribe
+from gapless.protocol.sessions.messages import Subscribe
 from gapless.wire.handshake import Hello, Welcome
 from tests.unit.client.fake_node import QUICK, FakeNode, Peer, connected, run
 

@@ -10,8 +10,7 @@ from gapless.client import Options, Receipt
 from gapless.client.publisher import uptime_ms
 from gapless.errors import LinkError, SchemaError, StoreError, UsageError
 from gapless.protocol.sessions.client_publishing import RESEND_MS_MAX, SENDS_MAX
-from gapless.protocol.sessions.messages import Publish, PublishRefused
-from gapless.protocol.sessions.messages import Receipt as WireReceipt
+from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.wire.handshake import Refuse
 from tests.unit.client.fake_node import PUBEND, QUICK, FakeNode, Peer, connected, event, run
 
@@ -125,7 +124,7 @@ def test_only_what_has_no_receipt_is_sent_again() -> None:
                 node.store(message)
                 node.on_publish = None
                 peer.send(
-                    WireReceipt(
+                    PublishReceipt(
                         publisher=message.publisher,
                         first_catenation=0,
                         last_catenation=1,
@@ -153,7 +152,7 @@ def test_a_receipt_without_ticks_is_a_receipt() -> None:
     async def story() -> None:
         async with connected() as (node, client):
             node.on_publish = lambda peer, message: peer.send(
-                WireReceipt(
+                PublishReceipt(
                     publisher=message.publisher, first_catenation=0, last_catenation=0, pubend=PUBEND, runs=()
                 )
             )
@@ -377,7 +376,7 @@ def test_events_queued_before_their_topic_is_known_are_checked_when_it_is() -> N
     run(story())
 
 
-def test_flush_raises_a_refusal_that_nobody_awaited_and_leaving_does_too() -> None:
+def test_flushing_and_leaving_raise_a_refusal_that_was_not_awaited() -> None:
     async def story() -> None:
         async with connected() as (_, client):
             client.publish("trades", {"sym": "IBM", "price": "much"})
@@ -415,7 +414,7 @@ def test_more_than_may_be_outstanding_is_refused_and_ready_waits_for_room() -> N
     run(story())
 
 
-def test_bytes_are_bounded_too() -> None:
+def test_unacknowledged_bytes_are_bounded() -> None:
     async def story() -> None:
         options = Options(outstanding_bytes_max=100_000, backoff_min_s=0.001, backoff_max_s=0.01)
         async with connected(options) as (node, client):
@@ -534,7 +533,7 @@ def test_a_receipt_for_what_was_never_sent_ends_the_connection_and_is_told() -> 
             def lie(peer: Peer, message: Publish) -> None:
                 node.on_publish = None
                 peer.send(
-                    WireReceipt(
+                    PublishReceipt(
                         publisher=message.publisher,
                         first_catenation=0,
                         last_catenation=5,

@@ -10,7 +10,7 @@ from gapless.client.options import AckMode
 from gapless.errors import ContentError, LinkError, UsageError
 from gapless.model.ids import PubendId
 from gapless.protocol.events import Order
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     Acknowledge,
     ChangeFilter,
     Confirmed,
@@ -83,7 +83,7 @@ def test_what_came_before_is_dropped_and_what_is_missing_comes(as_columns: bool)
     run(story())
 
 
-def test_a_subscription_lost_before_it_was_confirmed_begins_anew() -> None:
+def test_a_subscription_lost_before_its_confirmation_starts_over() -> None:
     async def story() -> None:
         async with connected() as (node, client):
 
@@ -93,7 +93,7 @@ def test_a_subscription_lost_before_it_was_confirmed_begins_anew() -> None:
 
             def confirm_one_of_two(peer: Peer, message: Subscribe) -> None:
                 node.on_subscribe = half
-                from gapless.wire.client_messages import Confirmed
+                from gapless.protocol.sessions.messages import Confirmed
                 from tests.unit.client.fake_node import TRADES
 
                 peer.send(
@@ -567,7 +567,7 @@ def test_a_subscription_is_used_inside_its_context_only() -> None:
     run(story())
 
 
-def test_whoever_waits_for_events_hears_that_the_client_was_closed() -> None:
+def test_waiting_for_events_ends_when_the_client_is_closed() -> None:
     async def story() -> None:
         async with connected() as (_, client):
             trades = await client.subscribe("trades").__aenter__()

@@ -11,7 +11,7 @@ import pytest
 
 from gapless.client import sync
 from gapless.errors import LinkError, SchemaError, UsageError
-from gapless.wire.client_messages import Acknowledge, ChangeFilter, Publish, Subscribe, Unsubscribe
+from gapless.protocol.sessions.messages import Acknowledge, ChangeFilter, Publish, Subscribe, Unsubscribe
 from tests.unit.client.fake_node import PATIENCE_SECONDS, PUBEND, QUICK, FakeNode, Peer, event
 
 Made = TypeVar("Made")
@@ -58,7 +58,7 @@ def thread() -> Iterator[Thread]:
 
 
 @contextmanager
-def connected(thread: Thread) -> Iterator[sync.Client]:
+def connected(thread: Thread) -> Iterator[sync.SyncClient]:
     with sync.connect(thread.node.address, options=QUICK) as client:
         yield client
 
@@ -177,7 +177,7 @@ def test_a_client_is_used_inside_its_context_only(thread: Thread) -> None:
         client.__enter__()
 
 
-def test_whoever_waits_in_another_thread_is_told_that_the_client_was_closed(thread: Thread) -> None:
+def test_a_call_in_another_thread_raises_when_the_client_is_closed(thread: Thread) -> None:
     """Before, it waited for ever, and what it had asked for was never awaited."""
     client = sync.connect(thread.node.address, options=QUICK)
     with client:

@@ -1,4 +1,4 @@
-"""The account of the demo notices whatever goes wrong, and nothing else."""
+"""The verification of the demo finds every kind of fault, and no false ones."""
 
 import io
 import json
@@ -213,14 +213,14 @@ def test_nothing_that_is_told_is_wider_than_a_terminal(record: Record) -> None:
 
 
 @pytest.mark.parametrize("as_object", [False, True])
-def test_a_broken_promise_is_said_in_one_line_and_is_exit_status_1(
+def test_a_broken_promise_prints_one_line_and_exits_with_status_1(
     as_object: bool, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def told(*_: object) -> Record:
         return record
 
     lose(record.arrivals["video"])
-    monkeypatch.setattr(demo, "_told", told)
+    monkeypatch.setattr(demo, "_narrated", told)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["demo", "--no-spark", *(["--json"] if as_object else [])])
     assert done.exit_code == demo.EXIT_BROKEN

@@ -1,4 +1,4 @@
-"""The account of the ticket sale notices whatever goes wrong, and nothing else."""
+"""The verification of the ticket sale finds every kind of fault, and no false ones."""
 
 import io
 import json
@@ -197,7 +197,7 @@ def test_a_wrong_table_is_exit_status_1(sale: Sale, tmp_path: Path, monkeypatch:
     assert (tmp_path / demo.FIGURES / "demo-view.png").is_file()
 
 
-def test_without_spark_the_second_act_is_left_out_and_that_is_said(
+def test_without_spark_the_demo_says_that_it_skips_the_second_act(
     sale: Sale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check_installed() -> None:

@@ -10,9 +10,9 @@ from gapless.model.ids import BrokerId, TopicId
 from gapless.model.ticks import Tick
 from gapless.node.catalog import AddLogs, Catalog
 from gapless.node.config import Limits
-from gapless.protocol.broker import Recovered
 from gapless.protocol.network import Network, PubendPlace
-from gapless.wire.client_messages import CreateTopic
+from gapless.protocol.pubend import Recovered
+from gapless.protocol.sessions.messages import CreateTopic
 from tests.integration.nodes import ONE_NODE
 
 

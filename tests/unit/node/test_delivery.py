@@ -156,7 +156,8 @@ def test_more_is_asked_for_when_all_is_sent_and_nothing_is_taken_by_that() -> No
         assert await desk.heard() == [DeliveryTaken(serial=1, also=(2,))]
         desk.delivery.perform(desk.delivery.session.acknowledged(desk.reader, {PUBEND: 14}))
         assert await desk.heard() == [DeliveryTaken(serial=3)]
-        assert not desk.delivery.session.owes(desk.reader)
+        assert not desk.reader.catching
+        assert desk.delivery.session.positions(desk.reader) == {PUBEND: 14}
 
     _run(story)
 

@@ -17,8 +17,8 @@ from gapless.node.security import EVERYTHING
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
 from gapless.protocol.sessions.edge_publishing import pieces_of
+from gapless.protocol.sessions.messages import NodeMessage, Publish, PublishRefused
 from gapless.protocol.sessions.publishers import Publishers
-from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused
 
 NETWORK = Network.parse(
     {

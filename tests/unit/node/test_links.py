@@ -15,7 +15,7 @@ from gapless.model.batch import EventBatch
 from gapless.model.budget import EVENT_BYTES_MAX
 from gapless.model.epochs import ALWAYS
 from gapless.model.ids import PubendId
-from gapless.node.links import Links
+from gapless.node.links import BrokerConnections
 from gapless.node.node import Node
 from gapless.protocol.messages import KnowledgeMessage
 from gapless.wire.broker_codec import BrokerEncoder
@@ -36,7 +36,7 @@ SCHEMA = pa.schema([pa.field("note", pa.string(), nullable=False)])
 def test_a_stranger_is_no_neighbour(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(TWO_NODES, tmp_path, "p1", "s1") as network:
-            links: Links = network.nodes["p1"].links
+            links: BrokerConnections = network.nodes["p1"].links
             with pytest.raises(PeerError) as caught:
                 links.welcome(None, Hello(role=Role.BROKER, name="mallory"))  # type: ignore[arg-type]
             assert caught.value.code == "E221"

@@ -68,7 +68,7 @@ def test_a_subscription_beyond_any_quota_is_refused() -> None:
     asyncio.run(story())
 
 
-def test_rights_do_not_remember_every_topic_that_somebody_asks_for() -> None:
+def test_the_cache_of_rights_is_bounded() -> None:
     rights = Rights(name="alice", subscribe=("trades.*",))
     for at in range(3 * KNOWN_MAX):
         assert not rights.may_subscribe(TopicId(f"invented-{at}"))
@@ -76,7 +76,7 @@ def test_rights_do_not_remember_every_topic_that_somebody_asks_for() -> None:
     assert rights.may_subscribe(TopicId("trades.nyse"))
 
 
-def test_a_principal_is_gone_when_nobody_can_be_it_any_more() -> None:
+def test_a_principal_is_gone_when_no_token_or_certificate_names_it() -> None:
     tokens = Tokens.of({token_hash("a"): Rights(name="alice")})
     assert not is_gone(ANONYMOUS, None, None)
     assert is_gone(ANONYMOUS, tokens, None)
@@ -198,7 +198,7 @@ def test_a_client_that_reads_nothing_for_long_is_cut_off(monkeypatch: pytest.Mon
     asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
 
 
-def test_when_the_share_of_one_connection_is_used_up_another_of_the_principal_waits_too(
+def test_connections_of_a_principal_share_its_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(principals, "TURN_SECONDS", 1e-9)
@@ -271,7 +271,7 @@ def test_what_conditions_cost_with_every_event_has_a_quota() -> None:
     asyncio.run(story())
 
 
-def test_everybody_without_a_token_may_cost_as_much_as_fifty_others_together() -> None:
+def test_anonymous_clients_share_fifty_times_the_matching_budget() -> None:
     schema = Schema.parse(TopicId("t"), {"note": "string"})
     conditions = [parse_condition(f"note LIKE '%{at:03}%'", schema) for at in range(51)]
 
@@ -389,7 +389,7 @@ def test_a_rest_is_over_when_all_others_are_gone() -> None:
     assert asyncio.run(story()) == principals.AMONG_OTHERS_SECONDS
 
 
-def test_nobody_rests_because_the_machine_was_at_something_else() -> None:
+def test_a_busy_machine_does_not_throttle_clients() -> None:
     async def story() -> None:
         turns = Turns()
         share, other = Share(0, turns), Share(0, turns)

@@ -19,8 +19,8 @@ from gapless.protocol.effects import RefusePublish
 from gapless.protocol.events import Event, PublishRequested
 from gapless.protocol.network import Network
 from gapless.protocol.sessions.edge_publishing import TOGETHER_BYTES_WORTH, TOGETHER_ROWS_MAX, TURN_BYTES
+from gapless.protocol.sessions.messages import NodeMessage, Publish, PublishRefused
 from gapless.protocol.sessions.publishers import Publishers
-from gapless.wire.client_messages import NodeMessage, Publish, PublishRefused
 
 NETWORK = Network.parse(
     {
@@ -177,14 +177,14 @@ def caused(seconds: float) -> tuple[float, float]:
     return much.caused_s, little.caused_s
 
 
-def test_a_long_step_was_caused_by_whoever_published_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_step_is_charged_to_its_publishers_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing_module, "FAIR_ROW_SECONDS", 1.0)
     much, little = caused(CAUSED_SECONDS * 4)
     assert 2 < much / little < 3.1
     assert much + little == pytest.approx(CAUSED_SECONDS * 4)
 
 
-def test_nobody_answers_for_a_step_that_others_make_long() -> None:
+def test_a_client_is_not_charged_for_steps_that_others_make_long() -> None:
     """Those who subscribe with conditions that cost much do."""
     assert sum(caused(10.0)) < 0.001
 

@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_long_condition_is_told_when_its_frame_comes_again(
     run(story)
 
 
-def test_a_mistake_while_reading_is_told_to_whoever_sent_the_condition(
+def test_an_internal_error_while_reading_a_condition_is_sent_to_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object, **__: object) -> Condition:
@@ -175,7 +175,7 @@ def test_a_client_that_is_gone_is_not_read_for_and_hears_nothing(monkeypatch: py
     run(story)
 
 
-def test_what_nobody_fetches_is_dropped_and_read_again() -> None:
+def test_conditions_that_are_not_fetched_are_dropped_and_read_again() -> None:
     async def story() -> None:
         asker = Asker()
         for at in range(READ_MAX + 1):
@@ -207,7 +207,7 @@ def test_a_mistake_after_reading_stops_the_node() -> None:
     run(story)
 
 
-def test_it_closes_while_a_condition_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_can_be_closed_while_a_condition_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         slow, asker = Slow(monkeypatch), Asker()
         asker.ask("token a", "a", long(0))

@@ -77,7 +77,7 @@ def test_what_the_disk_refused_is_written_the_next_time(tmp_path: Path) -> None:
     database.close()
 
 
-def test_who_was_forgotten_and_came_anew_meanwhile_is_not_lost(tmp_path: Path) -> None:
+def test_a_publisher_that_returns_while_being_forgotten_is_kept(tmp_path: Path) -> None:
     """The thread is about to forget somebody when all is written at once: it must not do so after that."""
     database = RecoveryDatabase.open(tmp_path / "node.sqlite")
     publishers = Publishers(P)

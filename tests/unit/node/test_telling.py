@@ -18,7 +18,7 @@ from gapless.node.telling import (
     STEP_BYTES_MAX,
     STEP_ROWS_MAX,
     Durable,
-    Telling,
+    DurableRecords,
 )
 from gapless.protocol.events import Event, RecordDurable
 
@@ -43,11 +43,11 @@ class _Clock:
     def told(self) -> None:
         self.is_told = True
 
-    def made(self) -> Telling:
+    def made(self) -> DurableRecords:
         def stop(mistake: BaseException) -> None:
             raise mistake
 
-        return Telling(self.feed, self.told, Guard(stop))
+        return DurableRecords(self.feed, self.told, Guard(stop))
 
 
 def durable(*tokens: int) -> list[Durable]:

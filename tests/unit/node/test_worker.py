@@ -44,7 +44,7 @@ def test_slow_work_is_answered_by_the_loop_once() -> None:
     asyncio.run(story())
 
 
-def test_an_error_of_quick_work_reaches_whoever_asked() -> None:
+def test_an_error_of_quick_work_reaches_its_caller() -> None:
     async def story() -> None:
         worker = Worker("test")
         errors: list[BaseException | None] = []

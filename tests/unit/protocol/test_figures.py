@@ -18,7 +18,7 @@ def position(hand: Hand, broker: str) -> int:
 
 
 @pytest.mark.parametrize("events", [0, 3])
-def test_whoever_has_the_last_event_is_not_behind_on_a_quiet_topic(events: int) -> None:
+def test_a_subscriber_with_the_last_event_has_no_lag_on_a_quiet_topic(events: int) -> None:
     hand = Hand.started(network())
     hand.subscribe("alice")
     for price in range(events):

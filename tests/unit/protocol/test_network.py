@@ -132,7 +132,7 @@ def test_the_pubends_of_a_topic_are_sorted(figure_3: Network) -> None:
     assert figure_3.pubends_of("unheard") == ()
 
 
-def test_each_cell_with_pubends_has_a_tree_of_its_own_by_the_shortest_ways() -> None:
+def test_each_cell_with_pubends_has_its_own_tree_of_shortest_paths() -> None:
     network = Network.parse(
         {
             "cells": {"a": ["a1"], "b": ["b1"], "c": ["c1"], "d": ["d1"]},
@@ -301,7 +301,7 @@ def test_what_is_not_toml_is_refused_with_one_line_that_names_the_file(text: str
         ("[parameters]\nack_delay_ms = 0", ParameterError, "E121 net.toml: parameter 'ack_delay_ms' must "),
     ],
 )
-def test_a_mistake_in_a_file_names_the_file_too(more: str, kind: type[GaplessError], complaint: str) -> None:
+def test_an_error_in_a_file_names_the_file(more: str, kind: type[GaplessError], complaint: str) -> None:
     with pytest.raises(kind) as caught:
         Network.load(f"[cells]\na = ['a1']\n{more}\n", "net.toml")
     assert str(caught.value).startswith(complaint)

@@ -209,7 +209,7 @@ def test_packed_rows_of_another_schema_are_refused_by_the_broker() -> None:
     assert broker.step(PublishRequested(pubend=TRADES, token=2, rows=fine), Now(6, 6_000))
 
 
-def test_an_ack_that_claims_to_hold_for_everybody_speaks_for_its_own_cell_alone() -> None:
+def test_an_ack_stamped_for_all_counts_only_for_its_own_cell() -> None:
     ostream = Ostream(CellId("S"), frozenset({BrokerId("s")}), runs_max=64)
     ostream.acked_by_cell(((50, ALWAYS),))
     [(stop, stamp)] = ostream.acked()

@@ -30,19 +30,19 @@ from gapless.protocol.messages import (
     SidewaysMessage,
 )
 from gapless.protocol.network import Network
-from gapless.wire import broker_codec, delivery
-from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
-from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
-from gapless.wire.client_messages import (
+from gapless.protocol.sessions.messages import (
     ClientMessage,
     ColumnsDelivery,
     Confirmed,
     Publish,
-    Receipt,
+    PublishReceipt,
     RequestRefused,
     RowsDelivery,
     Subscribe,
 )
+from gapless.wire import broker_codec, delivery
+from gapless.wire.broker_codec import BrokerDecoder, BrokerEncoder
+from gapless.wire.client_codec import ClientDecoder, NodeDecoder, encode_client, encode_node
 from gapless.wire.codec import KEPT_BYTES_MIN, ColumnsFormat, encode_batch, schema_fingerprint
 from gapless.wire.delivery import DELIVERY_BYTES_MAX, SharedColumns, SharedRows
 from gapless.wire.frames import FROM_STRANGER, Frame, FrameReader, Kind, Part, encode_frame
@@ -517,7 +517,9 @@ def test_a_subscription_out_of_bounds_is_refused() -> None:
 
 def test_a_receipt_names_as_many_ticks_as_events() -> None:
     for runs, last in ((((5, 2),), 3), (((5, 2),), 0), ((), 0), (((0, 2**20), (2**30, 1)), 2**20 + 1)):
-        message = Receipt(publisher="me", first_catenation=1, last_catenation=last, pubend=T, runs=runs)
+        message = PublishReceipt(
+            publisher="me", first_catenation=1, last_catenation=last, pubend=T, runs=runs
+        )
         with pytest.raises(PeerError, match="E215"):
             NodeDecoder().decode(*frames_of(encode_node(message)))
 

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from gapless.model import budget
+from gapless.content import language
+from gapless.model import bounds, budget
+from gapless.protocol.sessions import messages
 from gapless.wire import broker_codec, client_codec, codec, delivery, frames, rows
 from gapless.wire.frames import Kind
 
@@ -13,7 +15,18 @@ TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text(encoding="utf-
 def test_the_limits_are_documented() -> None:
     named = {
         name: value
-        for module in (budget, broker_codec, client_codec, codec, delivery, frames, rows)
+        for module in (
+            bounds,
+            budget,
+            language,
+            messages,
+            broker_codec,
+            client_codec,
+            codec,
+            delivery,
+            frames,
+            rows,
+        )
         for name, value in vars(module).items()
     }
     listed = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", TEXT, re.MULTILINE)

@@ -183,7 +183,7 @@ def _tell(report: dict[str, Any]) -> None:
 
 
 def _draw(measured: Measured, report: dict[str, Any], path: Path) -> None:
-    from gapless.figures.latency import draw_latencies  # noqa: PLC0415  # only who draws waits for matplotlib
+    from gapless.figures.latency import draw_latencies  # noqa: PLC0415  # loaded only for drawing
 
     lines = {"publish to receipt": measured.durable, "publish to subscriber": measured.delivery}
     title = f"{report['event_bytes']} bytes, {report['latency']['rate']:,.0f} events/s: {report['node']}"

@@ -30,9 +30,9 @@ TOPIC = "gapless-bench"
 COLUMNS = {"sent": "int", "body": "string"}
 #: The bytes of the column `sent`.
 STAMP_BYTES = 8
-#: How long each part takes when nobody says how many events.
+#: How long each part takes unless a number of events is given.
 SECONDS = 3.0
-#: The rate of the second part, in events a second, when nobody says another.
+#: The default rate of the second part, in events a second.
 RATE = 2_000.0
 #: Number of single events published before checking for answers.
 HANDFUL = 256
@@ -73,7 +73,7 @@ class Times:
     def sorted(self) -> Any:
         return np.sort(np.concatenate(self.parts)) if self.parts else np.zeros(1)
 
-    def told(self) -> dict[str, float]:
+    def quantiles(self) -> dict[str, float]:
         """The quantiles that people compare."""
         times = self.sorted()
         shares = {"p50": 50, "p99": 99, "p99.9": 99.9, "max": 100}
@@ -101,8 +101,8 @@ class Measured:
             "latency": {
                 "events": self.events,
                 "rate": round(self.rate, 1),
-                "durable_ms": self.durable.told(),
-                "delivery_ms": self.delivery.told(),
+                "durable_ms": self.durable.quantiles(),
+                "delivery_ms": self.delivery.quantiles(),
             },
         }
 
@@ -176,7 +176,7 @@ class Bench:
                 raise LinkError("E408", f"{missing:,} events did not arrive: see the node's status") from None
 
     async def _warm_up(self, publisher: Publisher) -> None:
-        """The first events pay for imports and first uses everywhere; nobody wants to know how much."""
+        """Warm up: the first events pay for imports and first uses."""
         for _ in range(HANDFUL):
             publisher.publish({"sent": 0, "body": self._body})
         await publisher.flush()

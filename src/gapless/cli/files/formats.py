@@ -118,7 +118,7 @@ def csv_reader(
     file: IO[bytes], name: str, types: Mapping[str, pa.DataType], **conversions: Any
 ) -> CSVStreamingReader:
     """A reader of the records below a header. Raises UsageError E156."""
-    from pyarrow import csv  # noqa: PLC0415  # only whoever has a CSV file pays for it
+    from pyarrow import csv  # noqa: PLC0415  # loaded only for CSV files
 
     # Without threads an error names the row.
     options = csv.ReadOptions(use_threads=False, block_size=PIECE_BYTES_MAX)
@@ -141,7 +141,7 @@ def csv_batches(reader: CSVStreamingReader, file: IO[bytes]) -> Iterator[tuple[p
 
 def parquet_reader(file: IO[bytes], name: str) -> ParquetFile:
     """A reader of a Parquet file. Raises UsageError E156."""
-    from pyarrow import parquet  # noqa: PLC0415  # only whoever has one pays for it
+    from pyarrow import parquet  # noqa: PLC0415  # loaded only for Parquet files
 
     try:
         return parquet.ParquetFile(file)

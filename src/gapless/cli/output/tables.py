@@ -24,7 +24,7 @@ PLAIN_WIDTH = 120
 
 def table_console() -> Console:
     """Standard output, as wide as the terminal."""
-    # Names are no markup, whatever brackets are in them.
+    # Names are not markup, even if they contain brackets.
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=PLAIN_WIDTH)
 
@@ -71,7 +71,7 @@ def cell(value: Any) -> str:
     >>> cell(None), cell("a"), cell(b"<a/>"), cell(1.5)
     ('', 'a', '<a/>', '1.5')
 
-    Whoever published it does not command the terminal:
+    Control characters are escaped:
 
     >>> cell("a\\x1b[31mb\\n")
     'a\\\\x1b[31mb\\\\n'

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
+
+import typer
 
 #: What a terminal obeys instead of showing it, and what cannot be seen: the Unicode categories Cc, Cf, Cs, Zl
 #: and Zp.
@@ -43,3 +46,11 @@ def tamed(value: Any) -> Any:
             return [tamed(each) for each in value]
         case _:
             return value
+
+
+def print_table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:
+    """Print lines in columns under their names; nothing without lines."""
+    widths = [max(len(line[at]) for line in [head, *lines]) for at in range(len(head) - 1)]
+    for line in [head, *lines] if lines else []:
+        cells = [f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)]
+        typer.echo(tame("  ".join(cells).rstrip()))

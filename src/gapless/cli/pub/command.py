@@ -188,7 +188,7 @@ async def _published(work: _Work, node: NodeOptions, *, as_json: bool) -> None:
         except GaplessError as error:
             await sender.settle_quietly()
             if account.events or work.files:
-                raise _told(error, account.before(error.message)) from error
+                raise _reworded(error, account.before(error.message)) from error
             raise
     if as_json:
         _say_json(work.topic, account)
@@ -196,7 +196,7 @@ async def _published(work: _Work, node: NodeOptions, *, as_json: bool) -> None:
         typer.echo(str(account), err=True)
 
 
-def _told(error: GaplessError, message: str) -> GaplessError:
+def _reworded(error: GaplessError, message: str) -> GaplessError:
     """The same error in other words."""
     from gapless.client.refusals import error_of  # noqa: PLC0415
 
@@ -304,7 +304,7 @@ def _read_stdin(file: IO[bytes], loop: asyncio.AbstractEventLoop, blocks: asynci
         try:
             asyncio.run_coroutine_threadsafe(blocks.put(block), loop).result()
         except RuntimeError:
-            return  # the loop is over, and nobody wants more
+            return  # the loop has ended
 
 
 # ---- sending -----------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def _progress(work: _Work, account: _Account) -> Iterator[Callable[[int], None]]
 
         def advance(size: int) -> None:
             rate = account.events / max(account.seconds, 1e-3)
-            told = f"published {account.events:,}, {rate:,.0f}/s"
-            bar.update(task, advance=size, description=told)
+            description = f"published {account.events:,}, {rate:,.0f}/s"
+            bar.update(task, advance=size, description=description)
 
         yield advance

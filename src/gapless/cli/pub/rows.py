@@ -91,7 +91,7 @@ class RowReader:
         """JSON objects from the command line. Raises UsageError before anything can be published."""
         several = len(texts) > 1
         places = [f"event {number}" if several else "the event" for number in range(1, len(texts) + 1)]
-        # Bytes of a command line that are no text are refused as what they are.
+        # Bytes of a command line that are not text are refused as such.
         lines = [text.encode(errors="surrogateescape") for text in texts]
         found = [self._object(line, place) for line, place in zip(lines, places, strict=True)]
         [piece] = self._objects(found, places, 0)

@@ -280,9 +280,9 @@ class _Asked:
         if self._path is not None:
             say(console, f"trace: {self._path} (the last {len(trace):,} events and effects)")
         if self._pubend is not None:
-            told = story(trace, self._pubend, self._tick) or "nothing happened to it"
+            text = story(trace, self._pubend, self._tick) or "nothing happened to it"
             say(console, f"\nthe story of {self._pubend}@{self._tick} (milliseconds, broker, what happened):")
-            say(console, told)
+            say(console, text)
 
 
 def _replay_seed(seed: int, asked: _Asked, json: bool) -> int:

@@ -1,4 +1,4 @@
-"""How are simulated runs told? Lines, tables and JSON objects for terminals, files and programs."""
+"""How are simulated runs reported? Lines, tables and JSON objects for terminals, files and programs."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def run_scenario(
     _make(folder)
     if not machine_readable:
         say(console, f"{name}: {SCENARIOS[name]}", "bold")
-    # Only who draws waits for matplotlib to load.
+    # matplotlib is loaded only for drawing.
     from gapless.figures.failures import draw  # noqa: PLC0415
 
     with _progress(console, enabled=console.is_terminal and not machine_readable) as progress:

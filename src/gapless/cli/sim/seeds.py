@@ -152,7 +152,7 @@ def _in_processes(
     seeds: Sequence[int], jobs: int, finished: Callable[[], None]
 ) -> Generator[SeedOutcome, None, None]:
     before = active_children()
-    # A forked process would inherit the threads of a progress bar in the middle of whatever they do.
+    # A forked process would inherit the threads of a progress bar in the middle of their work.
     with ProcessPoolExecutor(min(jobs, len(seeds)), mp_context=get_context("spawn")) as pool:
         futures = _submitted(pool, seeds)
         for future in futures:

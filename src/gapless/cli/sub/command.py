@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gapless.client import Batch, Client, Subscription
     from gapless.client.options import AckMode, DeliveryOrder
     from gapless.model.schema import Schema
-    from gapless.wire.client_messages import Start
+    from gapless.protocol.sessions.messages import Start
 
 #: Prints the first rows of a batch.
 Printer = Callable[["Batch | PastRows", int], None]
@@ -127,15 +127,15 @@ def sub(
         _check_history(start, order, named=name is not None, limited=limit is not None)
     begin, acknowledges = parse_start(start), ack == "auto"
     ordering = cast("DeliveryOrder", order)
-    wish = _Wish(topic, where, xpath, column, name, begin, ordering, limit, acknowledges, names, table)
+    request = _Request(topic, where, xpath, column, name, begin, ordering, limit, acknowledges, names, table)
     if forget:
-        run(_forgotten(wish, node))
+        run(_forgotten(request, node))
     else:
-        run(_replayed(wish, node) if history else _printed(wish, node))
+        run(_replayed(request, node) if history else _printed(request, node))
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Request:
     """What to print, and how."""
 
     topic: str
@@ -184,7 +184,7 @@ def parse_start(text: str) -> Start:
     return round(time.timestamp() * 1_000_000)
 
 
-async def _known(client: Client, topic: str) -> Schema:
+async def _schema_of(client: Client, topic: str) -> Schema:
     topics = await client.topics()
     if topic not in topics:
         raise no_topic(topic, topics)
@@ -217,78 +217,80 @@ def condition_text(schema: Schema, where: str, xpath: str | None, column: str | 
     return f"({where}) AND {pattern}" if where.strip() else pattern
 
 
-async def _forgotten(wish: _Wish, node: NodeOptions) -> None:
+async def _forgotten(request: _Request, node: NodeOptions) -> None:
     async with node.client() as client:
-        await _known(client, wish.topic)
+        await _schema_of(client, request.topic)
         subscription = client.subscribe(
-            wish.topic, wish.where, name=wish.name, order=wish.order, start="stored", ack="manual"
+            request.topic, request.where, name=request.name, order=request.order, start="stored", ack="manual"
         )
         async with subscription as events:
             await events.forget()
-    typer.echo(f"forgot '{wish.name}'", err=True)
+    typer.echo(f"forgot '{request.name}'", err=True)
 
 
-async def _printed(wish: _Wish, node: NodeOptions) -> None:
+async def _printed(request: _Request, node: NodeOptions) -> None:
     async with node.client() as client:
-        schema = await _known(client, wish.topic)
-        where = condition_text(schema, wish.where, wish.xpath, wish.column)
-        async with _subscribed(client, wish, where, wish.start) as events:
-            _say_begun(wish, events)
-            with _printer(wish, schema) as show:
-                await _taken(events, wish.limit, show)
+        schema = await _schema_of(client, request.topic)
+        where = condition_text(schema, request.where, request.xpath, request.column)
+        async with _subscribed(client, request, where, request.start) as events:
+            _say_begun(request, events)
+            with _printer(request, schema) as show:
+                await _taken(events, request.limit, show)
 
 
-def _subscribed(client: Client, wish: _Wish, where: str, start: Start) -> Subscription:
-    ack: AckMode = "auto" if wish.acknowledges else "manual"
-    return client.subscribe(wish.topic, where, name=wish.name, order=wish.order, start=start, ack=ack)
+def _subscribed(client: Client, request: _Request, where: str, start: Start) -> Subscription:
+    ack: AckMode = "auto" if request.acknowledges else "manual"
+    return client.subscribe(
+        request.topic, where, name=request.name, order=request.order, start=start, ack=ack
+    )
 
 
-def _say_begun(wish: _Wish, events: Subscription) -> None:
+def _say_begun(request: _Request, events: Subscription) -> None:
     # First, so that a caller that has read the line may stop us.
     _stop_with_reader(asyncio.current_task())
-    typer.echo(f"subscribed to {wish.topic}", err=True)
+    typer.echo(f"subscribed to {request.topic}", err=True)
     if events.awaited:
         typer.echo(f"waiting for pubend {', '.join(events.awaited)}; the others are served", err=True)
 
 
 @contextlib.contextmanager
-def _printer(wish: _Wish, schema: Schema) -> Iterator[Printer]:
-    if not wish.table:
-        yield line_printer(schema, names=wish.names)
+def _printer(request: _Request, schema: Schema) -> Iterator[Printer]:
+    if not request.table:
+        yield line_printer(schema, names=request.names)
         return
     from gapless.cli.sub.table import LiveTable  # noqa: PLC0415  # a table needs rich
 
-    with LiveTable(schema, names=wish.names) as live:
+    with LiveTable(schema, names=request.names) as live:
         yield live.show
 
 
-async def _replayed(wish: _Wish, node: NodeOptions) -> None:
+async def _replayed(request: _Request, node: NodeOptions) -> None:
     """Print the past, and then new events. A known name resumes where it was."""
     from gapless.cli.sub.history import HOLD, Past, is_known  # noqa: PLC0415
 
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(node.client())
-        schema = await _known(client, wish.topic)
-        where = condition_text(schema, wish.where, wish.xpath, wish.column)
-        start, left, past = wish.start, wish.limit, None
-        if wish.name is None or not await is_known(client, wish.name):
-            past = await Past.opened(wish.topic, schema, wish.start, node)
+        schema = await _schema_of(client, request.topic)
+        where = condition_text(schema, request.where, request.xpath, request.column)
+        start, left, past = request.start, request.limit, None
+        if request.name is None or not await is_known(client, request.name):
+            past = await Past.opened(request.topic, schema, request.start, node)
             stack.callback(past.close)
             start = past.stops
-        show = stack.enter_context(_printer(wish, schema))
-        if past is not None and wish.name is not None:
+        show = stack.enter_context(_printer(request, schema))
+        if past is not None and request.name is not None:
             held = {str(pubend): tick for pubend, tick in past.stops.items()}
-            hold = await stack.enter_async_context(client.hold(wish.topic, f"{wish.name}{HOLD}", held))
+            hold = await stack.enter_async_context(client.hold(request.topic, f"{request.name}{HOLD}", held))
             await _past(past, where, show, None)
-            events = await stack.enter_async_context(_subscribed(client, wish, where, start))
+            events = await stack.enter_async_context(_subscribed(client, request, where, start))
             # From here on the name itself holds what it lacks.
             await hold.forget()
         else:
-            events = await stack.enter_async_context(_subscribed(client, wish, where, start))
+            events = await stack.enter_async_context(_subscribed(client, request, where, start))
             if past is not None:
                 left = await _past(past, where, show, left)
         if left is None or left > 0:
-            _say_begun(wish, events)
+            _say_begun(request, events)
             await _taken(events, left, show)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gapless.client import Client
     from gapless.client.bulk import Bulk
     from gapless.model.ticks import Tick, TickArray
-    from gapless.wire.client_messages import Start
+    from gapless.protocol.sessions.messages import Start
 
 #: What is put behind a subscriber's name for the hold that keeps the log while its past is read.
 HOLD = ".history"
@@ -90,13 +90,13 @@ class Past:
 
 async def is_known(client: Client, name: str) -> bool:
     """Whether there is a subscription of that name. Raises UsageError when the node has too many to tell."""
-    told: dict[str, Any] = (await client.status())["subscriptions"]
-    if any(each.get("name") == name for each in told["list"]):
+    listed: dict[str, Any] = (await client.status())["subscriptions"]
+    if any(each.get("name") == name for each in listed["list"]):
         return True
-    if len(told["list"]) < told["count"]:
+    if len(listed["list"]) < listed["count"]:
         raise UsageError(
             "E151",
-            f"--history: this node has {told['count']} subscriptions and does not list them all, so nobody "
-            f"knows whether '{name}' is new: leave --history out to go on where it was",
+            f"--history: this node has {listed['count']} subscriptions and does not list them all, so it is "
+            f"unknown whether '{name}' is new: leave --history out to resume it",
         )
     return False

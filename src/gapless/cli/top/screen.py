@@ -13,7 +13,7 @@ from gapless.cli.reports import Answer
 
 #: How wide tables are where there is no terminal to fit into.
 PLAIN_WIDTH = 140
-#: So many rows of each of the longer tables are drawn.
+#: Maximum number of rows drawn of each of the longer tables.
 ROWS_MAX = 40
 
 _BAD, _GOOD = "bold red", "green"
@@ -21,7 +21,7 @@ _BAD, _GOOD = "bold red", "green"
 
 def new_console() -> Console:
     """Standard output, as wide as the terminal."""
-    # Names are no markup, whatever brackets are in them.
+    # Names are not markup, even if they contain brackets.
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=PLAIN_WIDTH)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gapless.cli.nodes import Json, NodeOptions, dials, notice, run
-from gapless.cli.output.terminal import tame
-from gapless.cli.readers import seconds, whole_number
+from gapless.cli.output.terminal import print_table, tame
+from gapless.cli.readers import file_text, seconds, whole_number
 from gapless.errors import GaplessError, PipelineError, UsageError
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def create(
 
     made, status, is_new = run(story())
     if as_json:
-        told = {"view": made.name, "sql": made.sql, "topic": made.topic, "created": is_new}
-        typer.echo(json.dumps({**told, "state": None if status is None else status.state}))
+        described = {"view": made.name, "sql": made.sql, "topic": made.topic, "created": is_new}
+        typer.echo(json.dumps({**described, "state": None if status is None else status.state}))
     else:
         there = "created" if is_new else "was there already:"
         typer.echo(tame(f"{there} {name}{'' if status is None else f', {_state(status)}'}"))
@@ -112,16 +112,12 @@ def list_views(
 
     views = run(story())
     if as_json:
-        typer.echo(json.dumps([_told(view) for view in views.values()]))
+        typer.echo(json.dumps([_view_json(view) for view in views.values()]))
         return
     if not views:
         typer.echo("no views: make one with gapless view create", err=True)
-        return
-    lines = [("VIEW", "STATE", "SQL")]
-    lines += [(name, _state(view.status), " ".join(view.sql.split())) for name, view in views.items()]
-    widths = [max(len(line[at]) for line in lines) for at in range(2)]
-    for line in lines:
-        typer.echo(tame(f"{line[0]:<{widths[0]}}  {line[1]:<{widths[1]}}  {line[2]}"))
+    lines = [(name, _state(view.status), " ".join(view.sql.split())) for name, view in views.items()]
+    print_table(("VIEW", "STATE", "SQL"), lines)
 
 
 @app.command("show")
@@ -203,7 +199,7 @@ def watch(
 @app.command("explain")
 @dials
 def explain(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A view that there is.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="An existing view.")] = None,
     *,
     sql: Annotated[
         str | None, typer.Option("--sql", metavar="SQL", help="Explain this text, without creating a view.")
@@ -232,10 +228,10 @@ def explain(
         async with node.client() as client:
             return await explained(client, name, text)
 
-    told, graph = run(story())
+    explanation, graph = run(story())
     if svg is not None:
         write_drawing(graph, svg)
-    typer.echo(told, nl=False)
+    typer.echo(explanation, nl=False)
 
 
 @app.command("drop")
@@ -264,14 +260,12 @@ def _sql(sql: str | None, file: Path | None) -> str:
     if file is None:
         assert sql is not None
         return sql
+    if str(file) != "-":
+        return file_text(file)
     try:
-        if str(file) == "-":
-            return typer.get_text_stream("stdin").read()
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            "E156", f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
-        ) from error
+        return typer.get_text_stream("stdin").read()
+    except UnicodeDecodeError as error:
+        raise UsageError("E156", "standard input is not a text") from error
 
 
 async def _running(client: Client, made: Definition, wait_s: float) -> Status:
@@ -325,7 +319,7 @@ def _state(status: Status | None) -> str:
     return f"{status.state}{rows}{f': {status.message}' if status.message else ''}"
 
 
-def _told(view: ViewInfo) -> dict[str, Any]:
+def _view_json(view: ViewInfo) -> dict[str, Any]:
     """A view for programs."""
     status = view.status
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapless.client.views import found, named_views, read_registry, read_view, schemas_of
+from gapless.client.views import named_views, read_registry, read_view, schemas_of, view_named
 from gapless.errors import UsageError
 from gapless.views.planning.drawing import draw
 from gapless.views.planning.explain import explain
@@ -26,11 +26,11 @@ async def explained(client: Client, name: str | None, sql: str | None) -> tuple[
     views = named_views(schemas, registry)
     # As in the pipeline. A view that cannot be planned is not computed either, and its status says so.
     graph, _ = Planner().planned(registry.texts(), views)
-    text = found(registry.definitions, name).sql if name is not None else sql or ""
+    text = view_named(registry.definitions, name).sql if name is not None else sql or ""
     relation, _ = read_view(text, schemas, registry)
     called = name or UNNAMED
-    told = explain(called, relation, graph)
-    return told, graph if name is not None else graph.with_view(called, relation)[0]
+    explanation = explain(called, relation, graph)
+    return explanation, graph if name is not None else graph.with_view(called, relation)
 
 
 def write_drawing(graph: TransformGraph, path: Path) -> None:

@@ -114,8 +114,8 @@ def _brighten(bright: dict[str, float], change: Change, *, first: bool) -> None:
 def _frame(table: View, bright: Mapping[str, float], console: Console, count: int) -> Group:
     rows = table.to_arrow()
     noun = "change" if count == 1 else "changes"
-    told = f"{table.name}: {rows.num_rows:,} rows, {count:,} {noun}, {as_of_time(table.as_of)}"
-    return Group(_table(rows.slice(0, rows_that_fit(console)), set(bright)), Text(told, style="dim"))
+    caption = f"{table.name}: {rows.num_rows:,} rows, {count:,} {noun}, {as_of_time(table.as_of)}"
+    return Group(_table(rows.slice(0, rows_that_fit(console)), set(bright)), Text(caption, style="dim"))
 
 
 def _table(rows: pa.Table, bright: set[str]) -> Table:

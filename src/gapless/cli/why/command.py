@@ -67,11 +67,11 @@ def parse_question(event: str, subscription: str) -> Question:
 
 async def _answered(question: Question, network: Path | None, nodes: NodesOptions, *, as_json: bool) -> None:
     from gapless.cli.reports import Watch, places_of  # noqa: PLC0415
-    from gapless.cli.why.story import told  # noqa: PLC0415
+    from gapless.cli.why.story import explain_event  # noqa: PLC0415
 
     async with Watch(places_of(network, nodes), nodes) as watch:
         places = await _everybody(watch, nodes)
-        answers = await _asked(watch, places, question)
+        answers = await _answers_of_all(watch, places, question)
         edges = [name for name, each in answers.items() if each is not None and each["subscription"]]
         if not edges:
             raise _nobody(question, answers)
@@ -79,7 +79,7 @@ async def _answered(question: Question, network: Path | None, nodes: NodesOption
         here = answers[edge]
         assert here is not None
         topics = await (await watch.client(places[edge])).topics()
-        story = told(question, answers, topics[here["event"]["topic"]].schema, edge)
+        story = explain_event(question, answers, topics[here["event"]["topic"]].schema, edge)
     if as_json:
         report = {"verdict": story.verdict, "sentence": story.sentence, "edge": edge, "brokers": answers}
         typer.echo(json.dumps(report))
@@ -97,8 +97,8 @@ async def _everybody(watch: Watch, door: Credentials) -> dict[str, Place]:
     fresh = [answer.report for answer in answers if answer.report is not None]
     while fresh and len(places) < NODES_MAX:
         scheme = fresh[0]["listens"].partition("://")[0]
-        told = {link["broker"]: link["address"] for report in fresh for link in report["links"]}
-        new = [Place(f"{scheme}://{where}", name) for name, where in told.items() if name not in places]
+        addresses = {link["broker"]: link["address"] for report in fresh for link in report["links"]}
+        new = [Place(f"{scheme}://{where}", name) for name, where in addresses.items() if name not in places]
         async with Watch(new, door) as others:
             found = await others.ask()
         places.update((answer.place.broker or answer.name, answer.place) for answer in found)
@@ -106,7 +106,7 @@ async def _everybody(watch: Watch, door: Credentials) -> dict[str, Place]:
     return places
 
 
-async def _asked(
+async def _answers_of_all(
     watch: Watch, places: dict[str, Place], question: Question
 ) -> dict[str, dict[str, Any] | None]:
     """What each broker knows; None for those that are down. Raises UsageError for a wrong question."""

@@ -70,7 +70,7 @@ def typed_row(row: Mapping[str, Any], schema: Schema) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow())
 
 
-def told(question: Question, answers: Answers, schema: Schema, edge: str) -> Story:
+def explain_event(question: Question, answers: Answers, schema: Schema, edge: str) -> Story:
     """The whole story. `edge` is the broker that has the subscription."""
     here = answers[edge]
     assert here is not None, f"{edge} has answered"
@@ -248,13 +248,13 @@ def _evidence(
         found.append(("event", text if len(text) < 1_000 else f"{text[:997]}..."))
     if source is not None:
         facts = source["event"]["source"]
-        told = (
+        log = (
             f"in the log of {source['broker']}"
             if facts["in_log"]
             else f"not in the log of {source['broker']}"
         )
         found.append(
-            ("pubend", f"{told}; durable below {facts['durable']}, released below {facts['released']}")
+            ("pubend", f"{log}; durable below {facts['durable']}, released below {facts['released']}")
         )
     who = f"at {edge}, {'client ' + subscription['client'] if subscription['client'] else 'away'}"
     found.append(("subscriber", f"{who}, {subscription['mode']}, in {subscription['order']} order"))
@@ -263,9 +263,9 @@ def _evidence(
     if stand is not None:
         acknowledged = (subscription.get("acknowledged") or {}).get(question.pubend)
         states = [word for word in ("lagging", "slow", "away") if stand[word]] or ["live"]
-        told = f"handed out below {stand['handed']}, acknowledged below {acknowledged}"
+        progress = f"handed out below {stand['handed']}, acknowledged below {acknowledged}"
         found.append(
-            ("position", f"{told}; {', '.join(states)}; its condition is of epoch {stand['birth_text']}")
+            ("position", f"{progress}; {', '.join(states)}; its condition is of epoch {stand['birth_text']}")
         )
     return found
 
@@ -287,7 +287,7 @@ def _hops(
                 found.append((name, "does not answer" if name in answers else "was not asked"))
                 continue
             event = answer["event"]
-            text = f"{_known(event)}"
+            text = f"{_knowledge_text(event)}"
             for way in event["ways"]:
                 if way["cell"] == below:
                     text += f"; {_way(way, row, schema, edge, birth)}"
@@ -295,7 +295,7 @@ def _hops(
     return found
 
 
-def _known(event: dict[str, Any]) -> str:
+def _knowledge_text(event: dict[str, Any]) -> str:
     if event["known"] == "event":
         return "has the event"
     if event["known"] == "unknown":

@@ -24,8 +24,8 @@ from itertools import islice
 import numpy as np
 
 from gapless.content.condition import Condition
+from gapless.content.covering.boxes import Box, BoxSet, BoxTable, box_of
 from gapless.content.covering.cover import COVER_WORK_MAX, surely_covers
-from gapless.content.covering.hulls import Hull, HullSet, HullTable, hull_of
 from gapless.content.covering.work import UNBOUNDED, OutOfWorkError, Work
 from gapless.content.rows import Positions
 from gapless.content.terms import Term
@@ -68,7 +68,7 @@ class _Node:
 
     number: int
     condition: Condition
-    hulls: list[Hull]
+    boxes: list[Box]
     has_atoms: bool
     count: int = 1
     parent: _Node | None = None
@@ -138,7 +138,7 @@ class Forest:
             self._leaving.pop(node.number, None)
             return CoveringChange()
         has_atoms = any(term.atoms for term in condition.terms)
-        node = _Node(self._numbers, condition, [hull_of(term) for term in condition.terms], has_atoms)
+        node = _Node(self._numbers, condition, [box_of(term) for term in condition.terms], has_atoms)
         self._numbers += 1
         self._nodes[condition] = node
         result = _Result()
@@ -227,7 +227,7 @@ class Forest:
         result.entered(node)
         if is_cut:
             self._waiting[node.number] = node
-        work.left -= before - mine.left + _ENTRY_WORK * (1 + len(node.hulls))
+        work.left -= before - mine.left + _ENTRY_WORK * (1 + len(node.boxes))
 
     def _look_again(self, node: _Node, work: Work, result: _Result) -> None:
         """The same for a root that was made one for lack of work. There is always work for this one."""
@@ -299,52 +299,52 @@ class _Roots:
         #: The root that accepts nothing, if there is one.
         self._nothing: _Node | None = None
         #: Every conjunction of every root is an entry of the tables.
-        self._all = HullTable()
-        self._pointless = HullTable()
-        self._by_point: dict[tuple[Term, Key], HullSet] = {}
+        self._all = BoxTable()
+        self._pointless = BoxTable()
+        self._by_point: dict[tuple[Term, Key], BoxSet] = {}
 
     def add(self, node: _Node) -> None:
         self.nodes[node.number] = node
-        if not node.hulls:
+        if not node.boxes:
             self._nothing = node
-        for entry, hull in enumerate(node.hulls, node.number << _NODE_BITS):
-            self._all.add(entry, hull)
-            if not hull.points:
-                self._pointless.add(entry, hull)
-            for point in hull.points:
+        for entry, box in enumerate(node.boxes, node.number << _NODE_BITS):
+            self._all.add(entry, box)
+            if not box.points:
+                self._pointless.add(entry, box)
+            for point in box.points:
                 found = self._by_point.get(point)
                 if found is None:
-                    found = self._by_point[point] = HullSet()
-                found.add(entry, hull)
+                    found = self._by_point[point] = BoxSet()
+                found.add(entry, box)
 
     def remove(self, node: _Node) -> None:
         del self.nodes[node.number]
         if self._nothing is node:
             self._nothing = None
-        for entry, hull in enumerate(node.hulls, node.number << _NODE_BITS):
-            self._all.remove(entry, hull)
-            if not hull.points:
-                self._pointless.remove(entry, hull)
-            for point in hull.points:
+        for entry, box in enumerate(node.boxes, node.number << _NODE_BITS):
+            self._all.remove(entry, box)
+            if not box.points:
+                self._pointless.remove(entry, box)
+            for point in box.points:
                 table = self._by_point[point]
-                table.remove(entry, hull)
+                table.remove(entry, box)
                 if not len(table):
                     del self._by_point[point]
 
     def covering(self, node: _Node, work: Work) -> _Node | None:
         """The oldest other root that covers a node, and stays; None also when that takes too much work."""
-        if not node.hulls:
+        if not node.boxes:
             # It accepts nothing, so anything covers it.
             others = (root for root in self.nodes.values() if root is not node and root.count)
             return min(others, key=lambda root: root.number, default=None)
         # Some conjunction of a covering root must cover its first one.
-        hull = node.hulls[0]
-        tables: list[HullTable | HullSet] = [
+        box = node.boxes[0]
+        tables: list[BoxTable | BoxSet] = [
             self._pointless,
-            *(self._by_point[point] for point in hull.points if point in self._by_point),
+            *(self._by_point[point] for point in box.points if point in self._by_point),
         ]
         try:
-            found = [_looked(table, hull, work).around(hull) for table in tables]
+            found = [_looked(table, box, work).around(box) for table in tables]
             misses = 0
             for each in _owners(found, MISSES_MAX + 1):
                 root = self.nodes[each]
@@ -367,12 +367,12 @@ class _Roots:
         covered: list[_Node] = []
         try:
             found: list[Positions] = []
-            for hull in node.hulls:
-                smallest: HullTable | HullSet = self._all
-                for table in [self._by_point.get(point) for point in hull.points]:
+            for box in node.boxes:
+                smallest: BoxTable | BoxSet = self._all
+                for table in [self._by_point.get(point) for point in box.points]:
                     if table is None or len(table) < len(smallest):
-                        smallest = table if table is not None else _NO_HULLS
-                found.append(_looked(smallest, hull, work).inside(hull))
+                        smallest = table if table is not None else _NO_BOXES
+                found.append(_looked(smallest, box, work).inside(box))
             if self._nothing is not None:
                 # It accepts nothing, is covered by anything, and has no conjunction to be found by.
                 found.append(np.asarray([self._nothing.number << _NODE_BITS]))
@@ -382,7 +382,7 @@ class _Roots:
                 if root is node:
                     continue
                 if _covers(node, root, work):
-                    work.spend(_ENTRY_WORK * (1 + len(root.hulls)))
+                    work.spend(_ENTRY_WORK * (1 + len(root.boxes)))
                     covered.append(root)
                     continue
                 misses += ATOM_MISSES if node.has_atoms and root.has_atoms else 1
@@ -393,12 +393,12 @@ class _Roots:
         return covered, False
 
 
-_NO_HULLS = HullTable()
+_NO_BOXES = BoxTable()
 
 
-def _looked(table: HullTable | HullSet, hull: Hull, work: Work) -> HullTable | HullSet:
+def _looked(table: BoxTable | BoxSet, box: Box, work: Work) -> BoxTable | BoxSet:
     """The table, when there is work enough to look at it."""
-    work.spend(_TABLE_WORK + len(table) * (1 + len(hull.spans)) // _ENTRIES_PER_WORK)
+    work.spend(_TABLE_WORK + len(table) * (1 + len(box.spans)) // _ENTRIES_PER_WORK)
     return table
 
 
@@ -427,8 +427,8 @@ def _covers(wide: _Node, narrow: _Node, work: Work | None = None) -> bool:
 
 def _may_cover(wide: _Node, narrow: _Node, work: Work) -> bool:
     """Whether the outlines of two nodes allow it: a necessary condition that is cheap to check."""
-    work.spend(1 + len(wide.hulls) * len(narrow.hulls) // 2)
-    return all(any(other.holds(hull) for other in wide.hulls) for hull in narrow.hulls)
+    work.spend(1 + len(wide.boxes) * len(narrow.boxes) // 2)
+    return all(any(other.holds(box) for other in wide.boxes) for box in narrow.boxes)
 
 
 def _hang(node: _Node, parent: _Node) -> None:

@@ -1,4 +1,4 @@
-"""How much work may be done before it is somebody else's turn? Counted, never timed.
+"""How much work may be done before other work gets its turn? Counted, never timed.
 
 Comparing conditions is quadratic in their size, which subscribers decide. So the work is counted while it is
 done, in units of about a microsecond, and stops at its limit. Counts are the same on every machine and in

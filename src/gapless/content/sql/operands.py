@@ -78,7 +78,7 @@ def literal_operand(leaf: TokenLeaf, text: str) -> Operand:
                 refuse("E162", "a binary literal is X'' with pairs of hexadecimal digits", text, leaf.at)
             return Operand("binary", leaf.at, value=bytes.fromhex(leaf.text))
         case _:
-            assert leaf.kind == "word", f"{leaf} is no literal"
+            assert leaf.kind == "word", f"{leaf} is not a literal"
             if leaf.text == "NULL":
                 return Operand("null", leaf.at)
             return Operand("bool", leaf.at, value=leaf.text == "TRUE")

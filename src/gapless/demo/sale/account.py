@@ -1,4 +1,4 @@
-"""Was every table right that the ticket sale showed? Computed anew from what was published, by plain dicts.
+"""Was every table right that the ticket sale showed? Recomputed from what was published, with plain dicts.
 
 Nothing here asks a broker or Spark, and nothing is shared with the code of views. Each event has a tick, from
 its receipt. Each state that was shown says how far it goes, a tick per pubend; so it must be the table that
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gapless.demo.account import PHASES, LatencyFigures, Seconds
+from gapless.demo.account import LatencyFigures, Seconds, by_phase
 from gapless.demo.sale.tickets import SELLERS, TRADERS
 
 #: What a table says of an item: its price, and how many are left.
@@ -140,7 +140,7 @@ def differing(one: Mapping[str, Row], other: Mapping[str, Row]) -> int:
 
 
 def account_of(edge: str, sale: Sale) -> WatchAccount:
-    """Settle the account of one client."""
+    """Verify every state that one client has shown."""
     shown = sale.shown[edge]
     ledger = Ledger(sale.traded)
     reached: dict[str, int] = {}
@@ -165,7 +165,11 @@ def account_of(edge: str, sale: Sale) -> WatchAccount:
             sum(tick >= last.horizons.get(pubend, 0) for tick in traded.ticks)
             for pubend, traded in sale.traded.items()
         ),
-        staleness=_phases(*staleness(shown, sale), sale),
+        staleness=by_phase(
+            *staleness(shown, sale),
+            min(sale.router_killed_s, sale.spark_killed_s),
+            max(sale.router_back_s, sale.spark_back_s),
+        ),
     )
 
 
@@ -185,16 +189,6 @@ def staleness(shown: Sequence[ShownState], sale: Sale) -> tuple[Seconds, Seconds
         sent.append(sent_s[: len(ticks)][mask])
         came.append(at_s[place[mask]])
     return np.concatenate(sent), np.concatenate(came)
-
-
-def _phases(sent_s: Seconds, at_s: Seconds, sale: Sale) -> dict[str, LatencyFigures]:
-    """By phase. Whatever was on its way while something was down belongs to the time during the outage."""
-    before = at_s <= min(sale.router_killed_s, sale.spark_killed_s)
-    after = sent_s >= max(sale.router_back_s, sale.spark_back_s)
-    masks = (before, ~before & ~after, after)
-    return {
-        phase: LatencyFigures.of((at_s - sent_s)[mask]) for phase, mask in zip(PHASES, masks, strict=True)
-    }
 
 
 def counts(sale: Sale) -> tuple[int, int]:

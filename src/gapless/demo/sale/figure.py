@@ -6,12 +6,12 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
+from gapless.demo.figure import style
 from gapless.demo.network import EDGES
 from gapless.demo.sale.account import Sale, staleness
 
-#: Told apart by lightness, too, for those who do not tell them apart by colour.
+#: They also differ in lightness, for readers who cannot distinguish the colours.
 COLOURS = dict(zip(EDGES, ("#0072b2", "#e69f00"), strict=True))
 ROUTER, SPARK = "#555555", "#d55e00"
 
@@ -32,18 +32,12 @@ def draw(sale: Sale, path: Path) -> None:
     _mark(axes, f"{sale.victim} down", (sale.router_killed_s, sale.router_back_s), ROUTER, 0.97)
     _mark(axes, "Spark down, until it has caught up", (sale.spark_killed_s, sale.spark_back_s), SPARK, 0.91)
     axes.set_xlim(0, sale.stopped_s)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    style(axes)
     axes.set_xlabel("time at which the event was published (s)")
     axes.set_ylabel("staleness (s)")
     low, high = axes.get_ylim()
     # Room for two names above all dots.
     axes.set_ylim(low, high * (high / low) ** 0.2)
-    axes.grid(visible=True, which="major", color="#dddddd", lw=0.6)
-    axes.set_axisbelow(True)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=9, markerscale=3)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
     figure.savefig(path, format="png")
 
 

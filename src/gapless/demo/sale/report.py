@@ -1,4 +1,4 @@
-"""How is the ticket sale told? In words while it runs, then as an account; no line is wider than 80.
+"""How is the ticket sale reported? In words while it runs, then as a summary; no line is wider than 80.
 
 On a terminal the table itself is at the bottom, as the client at the first edge shows it.
 """
@@ -18,12 +18,12 @@ from rich.text import Text
 from gapless.cli.output.console import say
 from gapless.demo.account import PHASES
 from gapless.demo.network import EDGES, ROUTERS
-from gapless.demo.report import STYLES, duration, latency_cells, latency_columns, plain_table
+from gapless.demo.report import STYLES, duration, latency_cells, latency_columns, plain_table, say_event
 from gapless.demo.sale.account import Row, Sale, WatchAccount, counts
 from gapless.demo.sale.run import TicketSale
 from gapless.demo.sale.tickets import ITEMS, SQL, VIEW
 
-#: So many rows of the table are on the terminal: those with the fewest tickets left.
+#: Maximum number of rows on the terminal: those with the fewest tickets left.
 ROWS = 10
 
 HEADER = """\
@@ -104,10 +104,7 @@ class SaleNarrator:
                 raise AssertionError(f"nothing is known of {what!r}")
 
     def _event(self, time_s: float, text: str, style: str) -> None:
-        first, *rest = text.splitlines()
-        say(self._console, f"{time_s:>5.1f} s  {first}", style)
-        for line in rest:
-            say(self._console, f"         {line}", style)
+        say_event(self._console, time_s, text, style)
 
     def row(self, running: TicketSale, now_s: float) -> None:
         """Tell what the time since the last row was like."""
@@ -146,10 +143,10 @@ def view_table(rows: Mapping[str, Row], count: int) -> Table:
 
 
 def report(console: Console, outcome: SaleOutcome) -> None:
-    """Print the account, the staleness and the verdict."""
+    """Print the states, the staleness and the verdict."""
     sale = outcome.sale
     offers, buys = counts(sale)
-    say(console, f"\nThe account of {offers:,} offers and {buys:,} buys. From them, plain Python computed")
+    say(console, f"\nReport on {offers:,} offers and {buys:,} buys. From them, plain Python computed")
     say(console, "what each state that was shown must be, as of the ticks that it names.")
     table = plain_table("\nat")
     names = (

@@ -33,11 +33,11 @@ START_SECONDS_MAX = 300.0
 PATIENCE_SECONDS = 120.0
 #: Between the death of the Spark application and the next one, as with a node that starts it.
 PAUSE_SECONDS = 1.0
-#: Nothing is killed before every client has shown so many states of the sale, or so much time has passed.
+#: Nothing is killed before every client has shown this many states of the sale, or this much time has passed.
 WARM_STATES, WARM_SECONDS_MAX = 3, 30.0
-#: How often somebody looks whether the Spark application still runs.
+#: How often to check that the Spark application still runs.
 LOOK_SECONDS = 0.2
-#: The time of whatever was before the doors opened.
+#: The time of everything before the sale opened.
 BEFORE_S = -1.0
 
 #: Told what has just happened, and the record so far.
@@ -129,7 +129,7 @@ class TicketSale:
         return self.sale
 
     async def _open(self, sellers: Trader, tables: Sequence[View]) -> None:
-        """Offer each item once, and wait until everybody sees it."""
+        """Offer each item once, and wait until every client sees it."""
         sellers.publish(len(ITEMS))
         await sellers.flush()
         try:
@@ -231,7 +231,7 @@ class Trader:
         await self.flush()
 
     def publish(self, count: int) -> None:
-        """Publish so many events."""
+        """Publish this many events."""
         traded = self._traded
         for _ in range(count):
             event = self._make(len(traded.trades))

@@ -20,7 +20,7 @@ log = event_log("gapless.bulk")
 
 #: Connections are shut when fewer descriptors than this are free. All other bounds leave more.
 FREE_MIN = 64
-#: How often somebody looks.
+#: How often connections are checked.
 LOOK_SECONDS = 0.1
 
 

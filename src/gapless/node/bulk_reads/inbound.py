@@ -145,6 +145,6 @@ def traffic_of(port: int) -> Iterator[Traffic]:
     assert _TCP_INFO is not None
     for connection, peer in connections(port):
         with suppress(OSError, struct.error):
-            told = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _COUNTS_AT + _COUNTS.size)
-            sent, received = _COUNTS.unpack_from(told, _COUNTS_AT)
+            counts = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _COUNTS_AT + _COUNTS.size)
+            sent, received = _COUNTS.unpack_from(counts, _COUNTS_AT)
             yield Traffic(peer, received, sent)

@@ -1,4 +1,4 @@
-"""When does a node serve bulk reads? When somebody asks for it first, in a thread, and until the node stops.
+"""When does a node serve bulk reads? From the first request on, in a thread, until the node stops.
 
 Loading Arrow Flight takes a tenth of a second that most nodes never need to spend. So the door is opened by
 the first client that asks where it is, or at once where the network description names an address for it.
@@ -75,7 +75,7 @@ class BulkReads:
         try:
             return await asyncio.shield(self._opening)
         except UsageError:
-            # The next one who asks may have better luck.
+            # The next request tries again.
             self._opening = None
             raise
 
@@ -102,7 +102,7 @@ class BulkReads:
             raise UsageError("E181", "this node cannot load its bulk-read libraries; see its log") from error
 
     async def close(self) -> None:
-        """Let reads that are under way end with their next batch; those that nobody takes are left behind."""
+        """Let reads that are under way end with their next batch; those that are not taken are abandoned."""
         self._closed = True
         if self._opening is not None:
             await asyncio.wait([self._opening])

@@ -43,7 +43,7 @@ def is_loopback(peer: str) -> bool:
 
 
 def hang_up(peer: str | Place, port: int) -> None:
-    """End the connection that a peer has to a port of this process; whoever owns the socket sees it end.
+    """End the connection that a peer has to a port of this process; the owner of the socket sees it end.
 
     The socket is another library's. It is not closed, which would give its number to somebody else while it
     is in use: it is only shut, and its owner closes it.
@@ -88,12 +88,12 @@ def _open_numbers() -> list[int]:
 
 
 def _copied(number: int) -> socket.socket:
-    """The socket with this number, under a number that nobody else uses meanwhile. Raises OSError."""
+    """The socket with this number, under a number that nothing else uses meanwhile. Raises OSError."""
     copy = os.dup(number)
     try:
         return socket.socket(fileno=copy)
     except OSError:
-        # It is no socket.
+        # It is not a socket.
         os.close(copy)
         raise
 

@@ -61,7 +61,7 @@ from gapless.wire.codec import column_texts
 
 log = event_log("gapless.bulk")
 
-#: So many reads may run at once; another one waits for so long, and is then refused (E199).
+#: Maximum number of concurrent reads, and how long another one waits before it is refused (E199).
 READS_MAX = 16
 WAIT_SECONDS_MAX = 10.0
 #: One principal may have this many, those that wait included; without a token, each connection may.
@@ -156,7 +156,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
             return iter([encode(self._answered(context, action.type, action.body.to_pybytes()))])
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:  # noqa: ARG002  # as Flight calls it
-        """What may be asked for."""
+        """The supported actions."""
         return [
             ("horizons", "the progress of each pubend of a topic"),
             ("describe", "what is kept of a topic"),
@@ -238,7 +238,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
                 )
 
     def _described(self, topic: str, *, here: bool) -> Described:
-        """What is kept of a topic; and where, for whoever is `here`, on this machine."""
+        """What is kept of a topic, and where; the latter only for callers `here`, on this machine."""
         found = self._source.of(topic)
         pasts: list[PubendPast] = []
         for pubend, history in found.items():
@@ -264,7 +264,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # PyArrow has no 
     def _bounded(
         self, context: Any, batches: Iterator[pa.RecordBatch], read: Read
     ) -> Iterator[pa.RecordBatch]:
-        """The same rows; few are computed at once, none that nobody takes, and none after the end."""
+        """The same rows, computed only as they are taken, a few reads at a time, and none after the end."""
         with _telling(context):
             try:
                 for piece in self._worked(each for batch in batches for each in pieces(batch)):
@@ -314,13 +314,13 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow ha
         self.tokens = tokens
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Caller:
-        """Whoever has no good token comes no further, and no call that is not for us."""
-        told = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
+        """Refuse callers without a valid token, and calls that are not for us."""
+        token = next((values[0] for name, values in headers.items() if name.lower() == TOKEN_HEADER), "")
         try:
             rights = EVERYTHING
             tokens = self.tokens
             if tokens is not None:
-                rights = tokens.rights(str(told).removeprefix("Bearer ") or None)
+                rights = tokens.rights(str(token).removeprefix("Bearer ") or None)
             if info.method not in _OFFERED:
                 raise UsageError(
                     "E181",
@@ -328,12 +328,12 @@ class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # PyArrow ha
                     "and plan, and read with do_get",
                 )
         except UsageError as error:
-            raise _told(error) from error
+            raise _flight_error(error) from error
         return _Caller(rights)
 
 
 class _Caller(flight.ServerMiddleware):  # type: ignore[misc]  # PyArrow has no types
-    """What whoever makes a call may do."""
+    """The rights of the caller."""
 
     def __init__(self, rights: Rights) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ def _rights(context: Any) -> Rights:
 
 @contextlib.contextmanager
 def _telling(context: Any) -> Iterator[None]:
-    """What goes wrong in here is told to the caller in one line, and in the log where it is our trouble."""
+    """Report errors to the caller in one line; log those that are not the caller's fault."""
     try:
         yield
     except GaplessError as error:
@@ -356,13 +356,13 @@ def _telling(context: Any) -> Iterator[None]:
             if not is_loopback(context.peer()):
                 # The text names a file of this machine.
                 error = StoreError(error.code, "the node cannot read what it keeps: its log says why")
-        raise _told(error) from error
+        raise _flight_error(error) from error
     except Exception as error:
         log.error("bulk_read_failed", code="E181", reason=repr(error))
-        raise _told(UsageError("E181", "the node failed to answer this: its log says why")) from error
+        raise _flight_error(UsageError("E181", "the node failed to answer this: its log says why")) from error
 
 
-def _told(error: GaplessError) -> Exception:
+def _flight_error(error: GaplessError) -> Exception:
     """An error in the form in which Flight carries it to the client."""
     refusal: Refusal = refusal_of(error)
     kinds: dict[str, Callable[..., Exception]] = {

@@ -9,7 +9,7 @@ cannot end one call from this side, so it is the connection that ends. Programs 
 same connection connect again.
 
 A call that waits for a slot holds a thread of gRPC. So few may wait, and one principal may neither wait with
-many calls nor take all slots: whoever comes beyond that is refused at once.
+many calls nor take all slots: further callers are refused at once.
 
 Nothing here looks at a clock but `Reads.watch`, which is the thread that looks.
 """
@@ -70,7 +70,7 @@ class Reads:
         self.idle_s = idle_s
         self._lock = threading.Lock()
         self._under_way: set[Read] = set()
-        #: Reads that nobody refers to any more; they end at the next opportunity.
+        #: Reads without references; they end at the next opportunity.
         self._abandoned: SimpleQueue[Read] = SimpleQueue()
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Reads:
             del self._admitted[read.owner]
 
     def end(self, read: Read) -> None:
-        """It is over, in whatever way. Repeating it is harmless."""
+        """The read has ended, for any reason. Repeating it is harmless."""
         with self._lock:
             if read not in self._under_way:
                 return
@@ -127,7 +127,7 @@ class Reads:
                 self.end(self._abandoned.get_nowait())
 
     def look(self, now: float) -> None:
-        """Cut off who is idle, and hang up on who still is after as long again."""
+        """Stop idle reads, and close their connections if they stay idle for as long again."""
         self._end_abandoned()
         gone: set[str] = set()
         with self._lock:

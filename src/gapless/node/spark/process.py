@@ -1,6 +1,6 @@
 """Who starts Spark? The node does, in a process of its own, while there are views, and starts it again.
 
-Spark takes seconds to start and a gigabyte to run, so it is there only when somebody has a view. The process
+Spark takes seconds to start and a gigabyte to run, so it runs only while there are views. The process
 is `gapless pipeline`. When it dies, it is started again after a pause, which grows with every failure that
 follows soon after another; when the node stops, it is stopped first.
 """
@@ -126,7 +126,7 @@ class PipelineProcess:
             # A session of its own: Ctrl-C at a terminal is for the node, which stops it in order.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
-                # It ends with its input: a node that is killed leaves nobody behind.
+                # It ends with its input: a node that is killed leaves no process behind.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,

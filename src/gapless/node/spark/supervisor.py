@@ -64,10 +64,10 @@ async def supervised_pipeline(node: Node, config: NodeConfig) -> AsyncIterator[P
         folder = config.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         token = {} if spark.token is None else {"GAPLESS_TOKEN": spark.token}
         files = tls or TlsFiles()
-        told = command(
+        arguments = command(
             address, spark, folder, ca=files.authority, certificate=files.certificate, key=files.key
         )
-        process = PipelineProcess(told, folder / "pipeline.log", token)
+        process = PipelineProcess(arguments, folder / "pipeline.log", token)
         demand = _Demand(process, config.broker)
 
         def connected() -> Client:
@@ -139,11 +139,11 @@ class _Demand:
             self._wait_for_missing(self._views.definitions)
 
     def statuses(self) -> list[Status]:
-        """What those who wait for a view are to hear; said once."""
-        told, self.waiting = self.waiting, set()
+        """The failures to report to those waiting for a view; each once."""
+        waiting, self.waiting = self.waiting, set()
         self.is_waiting.clear()
         message = f"{NOT_INSTALLED} {self._missing}"
-        return [Status(name, topic, FAILED, message, at=datetime.now(UTC)) for name, topic in sorted(told)]
+        return [Status(name, topic, FAILED, message, at=datetime.now(UTC)) for name, topic in sorted(waiting)]
 
     def _wait_for_missing(self, names: Iterable[str]) -> None:
         found = [self._views.definitions[name] for name in names if name in self._views.definitions]
@@ -156,7 +156,7 @@ class _Demand:
 
 
 async def _say_missing(demand: _Demand, connected: Callable[[], Client]) -> None:
-    """Tell whoever waits for a view that Spark cannot start here, for as long as this runs."""
+    """Report to those waiting for a view that Spark cannot start here, for as long as this runs."""
     while True:
         await demand.is_waiting.wait()
         statuses = demand.statuses()

@@ -23,7 +23,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from gapless.errors import GaplessError, PeerError, UsageError
 from gapless.model.ids import PubendId
 from gapless.protocol.marks import mark, reached
-from gapless.protocol.sessions.messages import RESEND_HOURS_MAX, PublishRefused, Receipt
+from gapless.protocol.sessions.messages import RESEND_HOURS_MAX, PublishReceipt, PublishRefused
 
 #: A small send waits while another is in flight, because fewer and larger ones are faster. For each of these
 #: milliseconds that the quickest receipt took, one more may be in flight: a distant node is not a busy one.
@@ -99,7 +99,7 @@ class Settle(NamedTuple, Generic[Sent]):
     outgoing: Sent
     start: int
     stop: int
-    receipt: Receipt | None
+    receipt: PublishReceipt | None
     error: GaplessError | None
 
 
@@ -260,7 +260,7 @@ class ClientPublishing(Generic[Sent]):
 
     # ---- answers -------------------------------------------------------------------------------------
 
-    def receipt(self, receipt: Receipt, now_ms: int) -> list[PublishingEffect[Sent]]:
+    def receipt(self, receipt: PublishReceipt, now_ms: int) -> list[PublishingEffect[Sent]]:
         """Events are durable. Raises PeerError if they were never sent."""
         self._moves = 0
         self.pubend = self.pubend or receipt.pubend
@@ -311,7 +311,7 @@ class ClientPublishing(Generic[Sent]):
         return self.search() if self._looks_again else []
 
     def _settle(
-        self, first: int, last: int, receipt: Receipt | None, error: GaplessError | None, now_ms: int
+        self, first: int, last: int, receipt: PublishReceipt | None, error: GaplessError | None, now_ms: int
     ) -> Iterator[Settle[Sent]]:
         if last >= self.next:
             raise PeerError(

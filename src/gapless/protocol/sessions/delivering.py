@@ -186,15 +186,6 @@ class Deliveries:
             if self._ledger(group).acked[pubend][reader.slot] > TICK_MIN
         }
 
-    def owes(self, reader: Reader) -> bool:
-        """Whether it was handed something that it has not acknowledged."""
-        return bool(reader.catching) or any(
-            ledger.handed[pubend][reader.slot] > ledger.acked[pubend][reader.slot]
-            for group in reader.groups
-            for ledger in (self._ledger(group),)
-            for pubend in group
-        )
-
     # What goes out.
 
     def deliver(self, effect: Deliver) -> list[DeliveryEffect]:

@@ -34,7 +34,7 @@ from gapless.protocol.effects import AcceptPublish
 from gapless.protocol.events import PublishRequested
 from gapless.protocol.marks import mark, reached
 from gapless.protocol.network import Network
-from gapless.protocol.sessions.messages import Publish, PublishRefused, Receipt
+from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.protocol.sessions.publishers import HoleError, Publishers
 
 #: Maximum number of rows that are stored together. A request with more is cut: a step would take too long.
@@ -87,7 +87,7 @@ class PublishAnswer(NamedTuple, Generic[Peer]):
     """Tell a client what became of its events. Lost when it is gone; then it asks again elsewhere."""
 
     to: Peer
-    message: Receipt | PublishRefused
+    message: PublishReceipt | PublishRefused
 
 
 @dataclass(slots=True, eq=False)
@@ -471,8 +471,8 @@ def pieces_of(rows: int, weights: Weights | None) -> list[tuple[int, int, int]]:
 
 def _receipt(
     publisher: str, pubend: PubendId, first: int, last: int, runs: tuple[tuple[Tick, int], ...]
-) -> Receipt:
-    return Receipt(
+) -> PublishReceipt:
+    return PublishReceipt(
         publisher=publisher, first_catenation=first, last_catenation=last, pubend=pubend, runs=runs
     )
 

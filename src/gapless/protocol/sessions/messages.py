@@ -16,14 +16,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Meta
 
+from gapless.content.language import WRITTEN_CHARACTERS_MAX
 from gapless.content.rows import Positions
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.bounds import (
+    NAME_CHARACTERS_MAX,
+    ROWS_MAX,
+    ColumnTexts,
+    Counter,
+    CounterOrNone,
+    CreditRows,
+    ErrorCode,
+    Name,
+    Number,
+    PubendName,
+    RowCount,
+    Text,
+    TickNumber,
+    TickPositions,
+    TopicName,
+)
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.packed import PackedRows
 from gapless.model.schema import Schema
@@ -33,7 +53,7 @@ from gapless.protocol.events import Order
 #: Where a subscription begins: with the next events, with everything that is kept, at the stored position of
 #: its name (E142 if the name does not exist), at one tick for all pubends, or at a tick for each pubend that
 #: the client remembers; other pubends begin now.
-Start: TypeAlias = Literal["now", "earliest", "stored"] | Tick | Mapping[PubendId, Tick]
+Start: TypeAlias = Literal["now", "earliest", "stored"] | TickNumber | TickPositions
 #: `holding` is for a name whose client reads in bulk: nothing is delivered, and unacknowledged events are
 #: kept.
 Mode: TypeAlias = Literal["guaranteed", "best-effort", "holding"]
@@ -41,6 +61,17 @@ Mode: TypeAlias = Literal["guaranteed", "best-effort", "holding"]
 #: How long after first sending it a client may resend an event: later, a node may have forgotten the
 #: publisher, and would store the event twice.
 RESEND_HOURS_MAX = 24
+#: Maximum length of a status report.
+REPORT_CHARACTERS_MAX = 8 * 2**20
+
+ConditionText = Annotated[str, Meta(max_length=WRITTEN_CHARACTERS_MAX)]
+
+
+class SessionMessage(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """A message that travels as the array of its fields, in this order. New fields come last, with a default.
+
+    The bounds of the fields are checked when a message is decoded.
+    """
 
 
 # ---- from the client ---------------------------------------------------------------------------------
@@ -84,97 +115,88 @@ class Publish:
         return self.first_catenation + rows - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
+class Subscribe(SessionMessage, frozen=True, kw_only=True):
     """Answered by one Confirmed for each pubend of the topic, or by a RequestRefused."""
 
-    request: int
-    topic: TopicId
+    request: Number
+    topic: TopicName
     #: A condition in SQL or XPath; empty for every event.
-    where: str = ""
+    where: ConditionText = ""
     #: A subscription with a name is durable: what it has not acknowledged is kept for it.
-    name: str | None = None
+    name: Name | None = None
     order: Order = Order.PUBLISHER
     start: Start = "now"
     mode: Mode = "guaranteed"
     #: How many rows may be delivered before the client must grant more; None for as many as it reads.
-    credit_rows: int | None = None
+    credit_rows: CreditRows | None = None
     #: Whether the client may come back at another node, and so wants to know its horizon.
     roams: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeFilter:
+class ChangeFilter(SessionMessage, frozen=True, kw_only=True):
     """Answered like a Subscribe: each Confirmed names the tick from which the new condition applies."""
 
-    request: int
-    subscription: int
-    where: str
+    request: Number
+    subscription: Number
+    where: ConditionText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsubscribe:
+class Unsubscribe(SessionMessage, frozen=True, kw_only=True):
     """Answered by a Done, after which nothing comes for the subscription."""
 
-    request: int
-    subscription: int
+    request: Number
+    subscription: Number
     #: Whether a durable subscription is to be forgotten, and not only left for now.
     forget: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credit:
+class Credit(SessionMessage, frozen=True, kw_only=True):
     """This many more rows may be delivered. Not answered."""
 
-    subscription: int
-    rows: int
+    subscription: Number
+    rows: CreditRows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledge:
+class Acknowledge(SessionMessage, frozen=True, kw_only=True):
     """Per pubend, the tick below which the subscription no longer needs anything. Not answered."""
 
-    subscription: int
-    positions: Mapping[PubendId, Tick]
+    subscription: Number
+    positions: TickPositions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListTopics:
+class ListTopics(SessionMessage, frozen=True, kw_only=True):
     """Answered by Topics."""
 
-    request: int
+    request: Number
     #: Whether the client wants to read events in bulk: the node opens the port for it, and says where it is.
     bulk: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopic:
+class CreateTopic(SessionMessage, frozen=True, kw_only=True):
     """Answered by Done; creating the same topic again is not an error."""
 
-    request: int
-    topic: TopicId
+    request: Number
+    topic: TopicName
     #: As in a network description: `{"price": "float", "note": "string?"}`.
-    columns: Mapping[str, str]
+    columns: ColumnTexts
     #: How long events that nobody needs any more are kept: `7d`, `10GB`, `forever`; empty for not at all.
-    retention: str = ""
+    retention: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskStatus:
+class AskStatus(SessionMessage, frozen=True, kw_only=True):
     """Answered by a StatusReport: of the node, or of one event and one subscription, if one is named."""
 
-    request: int
-    event: tuple[PubendId, Tick] | None = None
+    request: Number
+    event: tuple[PubendName, TickNumber] | None = None
     #: By the name that its client gave it, or as a status lists it.
-    subscription: str | None = None
+    subscription: Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARACTERS_MAX)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasePublisher:
+class ReleasePublisher(SessionMessage, frozen=True, kw_only=True):
     """The identity will belong to the next principal that publishes under it. Answered by Done."""
 
-    request: int
-    publisher: str
+    request: Number
+    publisher: Name
 
 
 ClientMessage: TypeAlias = (
@@ -194,22 +216,21 @@ ClientMessage: TypeAlias = (
 # ---- from the node -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class PublishReceipt(SessionMessage, frozen=True, kw_only=True):
     """The events with these catenation numbers are durable, and will be delivered."""
 
-    publisher: str
-    first_catenation: int
-    last_catenation: int
-    pubend: PubendId
+    publisher: Name
+    first_catenation: Counter
+    last_catenation: Counter
+    pubend: PubendName
     #: Their ticks in order, as (first, how many follow each other); none when they are no longer known.
-    runs: tuple[tuple[Tick, int], ...]
+    runs: Annotated[tuple[tuple[TickNumber, RowCount], ...], Meta(max_length=ROWS_MAX)]
 
     def ticks(self) -> TickArray:
         """The tick of each event, in the order of their catenation numbers.
 
         >>> names = {"publisher": "me", "first_catenation": 7, "last_catenation": 9, "pubend": PubendId("p")}
-        >>> receipt = Receipt(**names, runs=((5, 2), (9, 1)))
+        >>> receipt = PublishReceipt(**names, runs=((5, 2), (9, 1)))
         >>> receipt.ticks().tolist()
         [5, 6, 9]
         """
@@ -217,36 +238,18 @@ class Receipt:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def tick_runs(ticks: TickArray) -> tuple[tuple[Tick, int], ...]:
-    """Ticks as the runs of a receipt.
-
-    >>> tick_runs(np.array([5, 6, 9]))
-    ((5, 2), (9, 1))
-    """
-    if not len(ticks):
-        return ()
-    first, last = int(ticks[0]), int(ticks[-1])
-    if last - first + 1 == len(ticks):
-        return ((first, len(ticks)),)
-    cuts = np.flatnonzero(np.diff(ticks) != 1) + 1
-    starts = np.concatenate([[0], cuts])
-    counts = np.diff(np.concatenate([starts, [len(ticks)]]))
-    return tuple(zip(ticks[starts].tolist(), counts.tolist(), strict=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishRefused:
+class PublishRefused(SessionMessage, frozen=True, kw_only=True):
     """The events with these catenation numbers were not stored."""
 
-    publisher: str
-    first_catenation: int
-    last_catenation: int
-    code: str
-    message: str
+    publisher: Name
+    first_catenation: Counter
+    last_catenation: Counter
+    code: ErrorCode
+    message: Text
     #: Whether a retry may help.
     retry: bool
     #: When events that the publisher counts on are missing: the last number that is stored, -1 for none.
-    had: int | None = None
+    had: CounterOrNone | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,15 +275,14 @@ class Confirmed:
     awaited: tuple[PubendId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Horizon:
+class Horizon(SessionMessage, frozen=True, kw_only=True):
     """The subscription was sent everything below these ticks. Sent to those who roam; they acknowledge it."""
 
-    subscription: int
-    before: Mapping[PubendId, Tick]
+    subscription: Number
+    before: TickPositions
 
 
-class Event(NamedTuple):
+class EventRow(NamedTuple):
     """One event: its name, and a value for each column of its topic."""
 
     pubend: PubendId
@@ -293,7 +295,7 @@ class RowsDelivery:
     """A few events, each written once, and who gets which, in this order."""
 
     topic: TopicId
-    events: tuple[Event, ...]
+    events: tuple[EventRow, ...]
     #: Pairs of a subscription and the place of an event.
     to: tuple[tuple[int, int], ...]
 
@@ -311,20 +313,18 @@ class ColumnsDelivery:
     to: Mapping[int, Positions | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(SessionMessage, frozen=True, kw_only=True):
     """The request succeeded."""
 
-    request: int
+    request: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRefused:
+class RequestRefused(SessionMessage, frozen=True, kw_only=True):
     """The request failed, and changed nothing."""
 
-    request: int
-    code: str
-    message: str
+    request: Number
+    code: ErrorCode
+    message: Text
     retry: bool
 
 
@@ -346,16 +346,15 @@ class Topics:
     ends: Mapping[PubendId, Tick] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusReport:
+class StatusReport(SessionMessage, frozen=True, kw_only=True):
     """The node's status, as JSON."""
 
-    request: int
-    report: str
+    request: Number
+    report: Annotated[str, Meta(max_length=REPORT_CHARACTERS_MAX)]
 
 
 NodeMessage: TypeAlias = (
-    Receipt
+    PublishReceipt
     | PublishRefused
     | Confirmed
     | Horizon

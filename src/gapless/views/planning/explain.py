@@ -41,7 +41,7 @@ def explain(name: str, relation: Relation, graph: TransformGraph | None = None) 
     lines += _operators(relation, made)
     for stage, number in numbers.items():
         lines += ["", *_stage(stage, number, numbers, [each for each in graph.users(stage) if each != name])]
-    return "\n".join([*lines, "", *_seen(made, numbers)]) + "\n"
+    return "\n".join([*lines, "", *_shown_lines(made, numbers)]) + "\n"
 
 
 def _columns(relation: Relation) -> list[str]:
@@ -133,7 +133,7 @@ def _shown(shown: Shown) -> list[str]:
     return [f"takes {rows}", *([f"  as {outputs_text(shown.outputs)}"] if shown.outputs else [])]
 
 
-def _seen(made: ViewPlan, numbers: dict[Stage, int]) -> list[str]:
+def _shown_lines(made: ViewPlan, numbers: dict[Stage, int]) -> list[str]:
     shown = made.shown
     rows = "all rows" if shown.visible is None else f"rows where {expression_sql(shown.visible)}"
     lines = [f"the view shows of stage {numbers[shown.stage]} {rows}", f"  as {outputs_text(shown.outputs)}"]

@@ -21,14 +21,6 @@ from gapless.views.relation import Relation
 
 
 @dataclass(frozen=True, slots=True)
-class GraphChange:
-    """What begins and what ends when the set of views changes; inputs before those that use them."""
-
-    added: tuple[Stage, ...] = ()
-    removed: tuple[Stage, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class TransformGraph:
     """The plans of all views, by name, in the order in which they were added."""
 
@@ -47,29 +39,17 @@ class TransformGraph:
         """How a new view would be computed in this graph. Raises ViewError as `plan` does."""
         return _planned(relation, set(self.stages))
 
-    def with_view(self, name: str, relation: Relation) -> tuple[TransformGraph, GraphChange]:
+    def with_view(self, name: str, relation: Relation) -> TransformGraph:
         """The graph with one more view, or with a view of that name replaced."""
         others = {each: made for each, made in self.plans.items() if each != name}
         made = TransformGraph(MappingProxyType(others)).planned(relation)
-        return self._changed({**others, name: made})
-
-    def without_view(self, name: str) -> tuple[TransformGraph, GraphChange]:
-        """The graph without a view that is in it."""
-        assert name in self.plans, f"no view {name!r} in the graph"
-        return self._changed({each: made for each, made in self.plans.items() if each != name})
-
-    def _changed(self, plans: dict[str, ViewPlan]) -> tuple[TransformGraph, GraphChange]:
-        graph = TransformGraph(MappingProxyType(plans))
-        before, after = self.stages, graph.stages
-        added = tuple(stage for stage in after if stage not in set(before))
-        removed = tuple(stage for stage in before if stage not in set(after))
-        return graph, GraphChange(added, removed)
+        return TransformGraph(MappingProxyType({**others, name: made}))
 
 
 class Planner:
     """Plans all views together, in the order in which they were created.
 
-    A plan depends only on the views before it. So everybody who plans the same views, a restarted application
+    A plan depends only on the views before it. So all who plan the same views, a restarted application
     or a person who asks how a view is computed, gets the same stages.
     """
 
@@ -83,11 +63,11 @@ class Planner:
         self, texts: Mapping[str, str], relations: Mapping[str, Relation]
     ) -> tuple[TransformGraph, dict[str, GaplessError]]:
         """The graph of all views, oldest first, and what is wrong with those that cannot be planned."""
-        told = list(texts.items())
+        listed = list(texts.items())
         # A view that could not be planned may be plannable now, and then later ones share its stages.
-        if told[: len(self._texts)] != self._texts or len(self._plans) < len(self._texts):
+        if listed[: len(self._texts)] != self._texts or len(self._plans) < len(self._texts):
             self._plans, self._stages = {}, set()
-        self._texts = told
+        self._texts = listed
         refused: dict[str, GaplessError] = {}
         for name in texts:
             if name in self._plans:

@@ -125,14 +125,14 @@ class ExpressionReader:
 
     def leaf(self, word: Any) -> TokenLeaf:
         """The leaf that a name, function or literal of the tree stands for."""
-        found = self._found(word)
+        found = self._leaf_of(word)
         if found is None:
             # sqlglot treats some SQL keywords as names.
             at = next((token.start for token in self._tokens if token.text == word), 0)
             self.refuse("E165", f'{word} is not allowed here: a column of that name is written "{word}"', at)
         return found
 
-    def _found(self, word: Any) -> TokenLeaf | None:
+    def _leaf_of(self, word: Any) -> TokenLeaf | None:
         digits = str(word).lstrip("nf")
         return self._leaves[int(digits)] if digits.isdigit() else None
 
@@ -141,7 +141,7 @@ class ExpressionReader:
         places = []
         for each in node.walk() if node is not None else ():
             is_leaf = isinstance(each, exp.Identifier | exp.Literal | exp.Anonymous)
-            if is_leaf and (found := self._found(each.this)) is not None:
+            if is_leaf and (found := self._leaf_of(each.this)) is not None:
                 places.append(found.at)
         return min(places, default=0)
 

@@ -44,7 +44,7 @@ def test_a_connection_that_sends_more_than_a_request_is_ended() -> None:
     assert watched.grown(Traffic(PLACE, CONNECTION_BYTES_MAX + 1, 0)) == [PLACE]
 
 
-def test_nobody_looks_while_the_process_stays_as_large_as_it_is() -> None:
+def test_traffic_is_checked_only_after_the_process_has_grown() -> None:
     watched = Watched()
     watched.traffic = [Traffic(PLACE, 2**40, 0)]
     watched.size += GROWTH_BYTES - 1

@@ -38,7 +38,7 @@ async def called() -> AsyncIterator[tuple[int, Calls]]:
         yield server.sockets[0].getsockname()[1], calls
 
 
-def test_a_process_that_dies_is_started_again_and_stopped_in_the_end(
+def test_a_dead_process_is_restarted_and_stopped_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "PAUSE_SECONDS_MIN", 0.001)

@@ -192,7 +192,7 @@ def test_a_note_is_no_larger_than_it_must_be() -> None:
 # ---- owners ------------------------------------------------------------------------------------------
 
 
-def test_an_identity_belongs_to_whoever_used_it_first_over_restarts_too() -> None:
+def test_an_identity_belongs_to_its_first_user_across_restarts() -> None:
     publishers = Publishers(P)
     publishers.check_owner("me", "token feed")
     value = publishers.accept("me", 0, 0, "token feed")
@@ -207,7 +207,7 @@ def test_an_identity_belongs_to_whoever_used_it_first_over_restarts_too() -> Non
             assert (code(caught), caught.value.retry) == ("E103", False)
 
 
-def test_what_belongs_to_somebody_who_is_gone_goes_to_whoever_uses_it() -> None:
+def test_the_identity_of_a_removed_principal_belongs_to_its_next_user() -> None:
     notes = Notes((5, {"me": PublisherState(0, ANONYMOUS, is_temporary=False, holes=())}))
     with pytest.raises(UsageError):
         recovered(notes).check_owner("me", "certificate ann")
@@ -218,7 +218,7 @@ def test_what_belongs_to_somebody_who_is_gone_goes_to_whoever_uses_it() -> None:
         named.check_owner("me", "token other")
 
 
-def test_a_released_identity_goes_to_whoever_uses_it_next() -> None:
+def test_a_released_identity_belongs_to_its_next_user() -> None:
     publishers = Publishers(P)
     publishers.accept("me", 0, 0, "token feed")
     publishers.stored("me", 0, 5)
@@ -247,7 +247,7 @@ def limited(publishers_max: int = 3) -> Publishers:
     return Publishers(P, PublisherIdentities(publishers_max=publishers_max))
 
 
-def test_invented_publishers_evict_nobody_whose_events_may_come_again() -> None:
+def test_invented_publishers_evict_no_publisher_that_may_resend() -> None:
     clock = Clock()
     publishers = limited()
     publishers.accept("real", 0, 0, "token feed", now=clock.now)
@@ -356,7 +356,7 @@ def test_an_identity_without_anything_stored_does_not_stop_writing_in_parts() ->
     assert not publishers.unwritten
 
 
-def test_whoever_was_forgotten_and_came_anew_is_forgotten_first_when_written_in_parts() -> None:
+def test_a_forgotten_publisher_that_returned_is_removed_first_when_written_in_parts() -> None:
     """Were it forgotten in a later part, its new position would be lost with the old one."""
     names = [f"publisher {at}" for at in range(8)]
     for returning in names:

@@ -1,9 +1,9 @@
-"""Which conjunctions can cover which? A quick check of their outlines, for thousands at once.
+"""Which conjunctions can cover which? A quick check of their bounding boxes, for thousands at once.
 
-The *hull* of a conjunction says for each term that it restricts between which codes the value must lie.
-If one conjunction implies another, its hull lies inside the other's, and it restricts at least the same
-terms. So a comparison of hulls, two array operations per term for any number of conjunctions, leaves the
-few pairs for which the exact question is worth asking.
+The *bounding box* of a conjunction says, for each term that it restricts, between which codes the value must
+lie. If one conjunction implies another, its box lies inside the other's, and it restricts at least the same
+terms. So a comparison of boxes, two array operations per term for any number of conjunctions, leaves the few
+pairs for which the exact question is worth asking.
 
 Implements docs/content.md, section 5.
 """
@@ -23,7 +23,7 @@ from gapless.content.rows import CODE_MAX, CODE_MIN, NULL_CODE, CodeArray, Posit
 from gapless.content.terms import Term
 from gapless.content.values import Key
 
-#: Above this number of hulls, arrays are worth it.
+#: Above this number of boxes, arrays are worth it.
 FEW_MAX = 16
 #: Maximum number of terms with arrays in a table; others are ignored.
 TERMS_MAX = 64
@@ -31,14 +31,14 @@ _NO_ENTRIES: Positions = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Hull:
+class Box:
     """For each restricted term the least and the greatest code; null is the least of all."""
 
     spans: Mapping[Term, tuple[int, int]]
     #: The terms that have just one value, and which.
     points: tuple[tuple[Term, Key], ...]
 
-    def holds(self, other: Hull) -> bool:
+    def holds(self, other: Box) -> bool:
         """Whether the other may lie inside this one: each term restricted here is restricted more there."""
         for term, (low, high) in self.spans.items():
             span = other.spans.get(term)
@@ -47,8 +47,8 @@ class Hull:
         return True
 
 
-def hull_of(conjunction: Conjunction) -> Hull:
-    """The hull of a conjunction."""
+def box_of(conjunction: Conjunction) -> Box:
+    """The bounding box of a conjunction."""
     domains = dict(conjunction.within)
     for column, implied in implied_domains(conjunction.ordered_atoms).items():
         domain = domains.get(column)
@@ -59,7 +59,7 @@ def hull_of(conjunction: Conjunction) -> Hull:
         for term, domain in conjunction.within.items()
         if len(domain.intervals) == 1 and not domain.null and domain.keys()
     )
-    return Hull(spans, points)
+    return Box(spans, points)
 
 
 def _span(term: Term, domain: Domain) -> tuple[int, int]:
@@ -80,8 +80,8 @@ def _code(term: Term, key: Key) -> int:
     return min(max(key, CODE_MIN), CODE_MAX)
 
 
-class HullTable:
-    """The hulls of many entries. An entry is a number of the caller's choice."""
+class BoxTable:
+    """The boxes of many entries. An entry is a number of the caller's choice."""
 
     __slots__ = ("_asked", "_count", "_entries", "_highs", "_lows", "_places", "_restricted")
 
@@ -102,7 +102,7 @@ class HullTable:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, entry: int, hull: Hull) -> None:
+    def add(self, entry: int, box: Box) -> None:
         """One more."""
         if self._count == len(self._entries):
             self._grow()
@@ -111,7 +111,7 @@ class HullTable:
         self._entries[place] = entry
         self._places[entry] = place
         restricted = 0
-        for term, (low, high) in hull.spans.items():
+        for term, (low, high) in box.spans.items():
             asked = self._asked.get(term, 0)
             self._asked[term] = asked + 1
             if not asked and len(self._lows) < TERMS_MAX:
@@ -124,8 +124,8 @@ class HullTable:
                 self._highs[term][place] = high
         self._restricted[place] = restricted
 
-    def remove(self, entry: int, hull: Hull) -> None:
-        """Remove an entry that was added with this hull; the last one takes its place."""
+    def remove(self, entry: int, box: Box) -> None:
+        """Remove an entry that was added with this box; the last one takes its place."""
         place = self._places.pop(entry)
         self._count -= 1
         last = self._count
@@ -138,29 +138,29 @@ class HullTable:
             highs = self._highs[term]
             lows[place], highs[place] = lows[last], highs[last]
             lows[last], highs[last] = CODE_MAX, NULL_CODE
-        for term in hull.spans:
+        for term in box.spans:
             self._asked[term] -= 1
             if not self._asked[term]:
                 del self._asked[term]
                 if term in self._lows:
                     del self._lows[term], self._highs[term]
 
-    def around(self, hull: Hull) -> Positions:
-        """The entries whose hull may hold this one."""
+    def around(self, box: Box) -> Positions:
+        """The entries whose box may hold this one."""
         count = self._count
         held = np.zeros(count, np.int64)
-        for term, (low, high) in hull.spans.items():
+        for term, (low, high) in box.spans.items():
             if term in self._lows:
                 held += (self._lows[term][:count] <= low) & (self._highs[term][:count] >= high)
         # Entries that restrict a term must contain the span there; the others do not matter.
         found: Positions = self._entries[:count][held == self._restricted[:count]]
         return found
 
-    def inside(self, hull: Hull) -> Positions:
-        """The entries whose hull may lie in this one."""
+    def inside(self, box: Box) -> Positions:
+        """The entries whose box may lie in this one."""
         count = self._count
         kept = np.ones(count, np.bool_)
-        for term, (low, high) in hull.spans.items():
+        for term, (low, high) in box.spans.items():
             if term not in self._asked:
                 return _NO_ENTRIES
             if term not in self._lows:
@@ -178,47 +178,47 @@ class HullTable:
             self._highs[term] = np.concatenate([self._highs[term], np.full(size, NULL_CODE, np.int64)])
 
 
-class HullSet:
-    """The hulls of a few entries, one after the other; of more, in a table."""
+class BoxSet:
+    """The boxes of a few entries, one after the other; of more, in a table."""
 
     __slots__ = ("_few", "_table")
 
     def __init__(self) -> None:
-        self._few: dict[int, Hull] = {}
-        self._table: HullTable | None = None
+        self._few: dict[int, Box] = {}
+        self._table: BoxTable | None = None
 
     def __len__(self) -> int:
         return len(self._few) if self._table is None else len(self._table)
 
-    def add(self, entry: int, hull: Hull) -> None:
+    def add(self, entry: int, box: Box) -> None:
         """One more."""
         if self._table is None and len(self._few) == FEW_MAX:
-            self._table = HullTable()
+            self._table = BoxTable()
             for each, known in self._few.items():
                 self._table.add(each, known)
             self._few = {}
         if self._table is None:
-            self._few[entry] = hull
+            self._few[entry] = box
         else:
-            self._table.add(entry, hull)
+            self._table.add(entry, box)
 
-    def remove(self, entry: int, hull: Hull) -> None:
-        """One less, which was added with that hull."""
+    def remove(self, entry: int, box: Box) -> None:
+        """One less, which was added with that box."""
         if self._table is None:
             del self._few[entry]
         else:
-            self._table.remove(entry, hull)
+            self._table.remove(entry, box)
 
-    def around(self, hull: Hull) -> Positions:
-        """The entries whose hull may hold this one."""
+    def around(self, box: Box) -> Positions:
+        """The entries whose box may hold this one."""
         if self._table is not None:
-            return self._table.around(hull)
-        found = [entry for entry, known in self._few.items() if known.holds(hull)]
+            return self._table.around(box)
+        found = [entry for entry, known in self._few.items() if known.holds(box)]
         return np.asarray(found, np.int64) if found else _NO_ENTRIES
 
-    def inside(self, hull: Hull) -> Positions:
-        """The entries whose hull may lie in this one."""
+    def inside(self, box: Box) -> Positions:
+        """The entries whose box may lie in this one."""
         if self._table is not None:
-            return self._table.inside(hull)
-        found = [entry for entry, known in self._few.items() if hull.holds(known)]
+            return self._table.inside(box)
+        found = [entry for entry, known in self._few.items() if box.holds(known)]
         return np.asarray(found, np.int64) if found else _NO_ENTRIES
