@@ -101,9 +101,11 @@ class Publishing:
 
     def _take_turn(self) -> None:
         """Give the broker what came in this turn of the loop, or as much of it as a turn may take."""
-        if self._is_stored and self.session.is_waiting:
+        if self._is_stored:
+            self._is_stored = False
+            if not self.session.is_waiting:
+                return
             self._together_until = perf_counter() + TOGETHER_SECONDS
-        self._is_stored = False
         self._store_some()
 
     def _store_some(self) -> None:

@@ -25,6 +25,7 @@ from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.quarantine import Quarantine
 from gapless.node.telling import Durable, Telling
+from gapless.node.turn import NextTurn
 from gapless.node.worker import Desk, Worker
 from gapless.protocol.broker import Recovered
 from gapless.protocol.effects import AppendRecord, BatchRecord, ReadRecords, TrimLog
@@ -132,6 +133,7 @@ class Storage:
         self._appended: dict[PubendId, None] = {}
         #: Records that are not flushed yet, with their rows and bytes; then those to report to the broker.
         self._weights: dict[PubendId, deque[Durable]] = {}
+        self._next_turn = NextTurn(self._flush_appended, self._guard)
         self._telling = Telling(feed, self._look_whether_idle, self._guard)
         #: Set while nothing is under way.
         self._idle = asyncio.Event()
@@ -242,7 +244,7 @@ class Storage:
             self._idle.clear()
             if not self._appended:
                 # In the next turn of the loop, so that other records can join; or earlier, by `flush`.
-                self._loop.call_soon(self._guard.call(self._flush_appended))
+                self._next_turn.ask()
             self._appended[effect.pubend] = None
 
     def flush(self) -> None:
