@@ -30,7 +30,7 @@ from gapless.protocol.sessions.messages import RESEND_HOURS_MAX, PublishRefused,
 TRIP_MS = 5
 #: Nothing waits while only this many events are in flight, together with those to be sent: waiting would
 #: double the latency of single events, and a node that is busy gets larger sends soon enough.
-FEW_ROWS_MAX = 8
+FEW_ROWS_MAX = 4
 #: Maximum number of small sends in flight.
 SENDS_MAX = 8
 #: A send with at least this many events is not small.
