@@ -85,7 +85,7 @@ def test_a_few_events_wait_for_nothing() -> None:
                 node.store(message)
                 node.receipt(peer, message)
             ticks = [(await publication).tick for publication in publications]
-            assert ticks == sorted(set(ticks))
+            assert len(set(ticks)) == len(ticks)
             assert node.prices == [float(price) for price in range(FEW_ROWS_MAX + 5)]
 
     run(story())
