@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gapless.host")
 
+#: The events whose steps are charged to publishers.
+_CAUSED = (PublishRequested, RecordDurable)
+
 
 class Host:
     """The loop around one broker."""
@@ -135,10 +138,17 @@ class Host:
         counters.happened(event)
         # The time of the processor: nobody rests because the machine was busy elsewhere.
         began = thread_time()
+        accepted: list[AcceptPublish] = []
         for effect in self._broker.step(event, self.now()):
             counters.asked(effect)
+            if isinstance(effect, AcceptPublish):
+                # After the deliveries: readers wait for the longer way.
+                accepted.append(effect)
+            else:
+                self._perform(effect)
+        for effect in accepted:
             self._perform(effect)
-        if isinstance(event, PublishRequested | RecordDurable):
+        if isinstance(event, _CAUSED):
             assert self._sessions is not None
             self._sessions.publishing.stepped(thread_time() - began, perf_counter())
 

@@ -1,13 +1,14 @@
 """How does a node host what clients publish? Frames go to the edge session, its steps to the broker.
 
-What is known, new, refused or owed is decided by `EdgePublishing`. This is its host: it hands over once per
-turn of the event loop, sends the answers, and charges the time of a step to whoever published what it was
-about.
+What is known, new, refused or owed is decided by `EdgePublishing`. This is its host: it hands over what a
+client has sent as soon as it has come, or once per turn of the event loop while several clients publish. It
+sends the answers, and charges the time of a step to whoever published what it was about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
 from typing import Protocol
 
 from gapless.errors import UsageError
@@ -27,6 +28,9 @@ from gapless.protocol.sessions.publishers import Publishers
 
 #: Steps that take less are charged to nobody.
 CAUSED_SECONDS = 0.001
+#: When several clients have published in one turn of the loop, what they publish is stored together, once a
+#: turn, for this long. Otherwise it is stored as soon as it has come.
+TOGETHER_SECONDS = 0.05
 #: What a row and a byte of an event take at most, without conditions that cost much.
 FAIR_ROW_SECONDS, FAIR_BYTE_SECONDS = 1e-4, 1e-8
 
@@ -67,6 +71,9 @@ class Publishing:
         self._next_turn = NextTurn(self._take_turn, guard)
         self._feed = feed
         self._clock = clock
+        #: Whether something was stored at once in this turn of the loop, and until when nothing is.
+        self._is_stored = False
+        self._together_until = 0.0
         #: What the present step is about.
         self._in_step: list[PendingPublish[Speaker]] = []
         #: Begins to flush what was stored; set before anybody is let in.
@@ -81,6 +88,12 @@ class Publishing:
         if session.is_waiting:
             self._next_turn.ask()
 
+    def settled(self) -> None:
+        """All that came together from one client was published: store it at once if it is alone."""
+        if self.session.is_waiting and not self._is_stored and perf_counter() >= self._together_until:
+            self._store_some()
+            self._is_stored = True
+
     def hand_over(self) -> None:
         """Give the broker everything that came."""
         while self.session.is_waiting:
@@ -88,6 +101,14 @@ class Publishing:
 
     def _take_turn(self) -> None:
         """Give the broker what came in this turn of the loop, or as much of it as a turn may take."""
+        if self._is_stored:
+            self._is_stored = False
+            if not self.session.is_waiting:
+                return
+            self._together_until = perf_counter() + TOGETHER_SECONDS
+        self._store_some()
+
+    def _store_some(self) -> None:
         self._hand_over_some()
         self.flush()
         if self.session.is_waiting:

@@ -428,7 +428,8 @@ class Session:
         self._sessions.received(self, frame)
 
     def settled(self) -> None:
-        """Requests of clients are answered at once."""
+        """All frames that came together were carried out, and what was published with them can be stored."""
+        self._sessions.publishing.settled()
 
     def drained(self) -> None:
         """The client reads: there may be more for it."""

@@ -1,8 +1,8 @@
 """How do records become durable without blocking the event loop? Threads flush them, log by log.
 
 Records appended during a flush make up the next one: a busy log flushes in large groups, an idle log at once.
-While the disk is quick and there is little to write, the loop waits for the thread, at most a millisecond: an
-event is then stored, confirmed and delivered in one turn of the loop.
+While the disk is quick, nothing else waits for it and there is little to write, the loop itself flushes: an
+event is then stored, confirmed and delivered in one turn of the loop, without a hop to a thread and back.
 Large flushes have a thread of their own, so that small ones need not wait for them. So do reads and trims, so
 that new events never wait for history.
 """
@@ -25,6 +25,7 @@ from gapless.node.guard import Guard
 from gapless.node.logs import event_log
 from gapless.node.quarantine import Quarantine
 from gapless.node.telling import Durable, DurableRecords
+from gapless.node.turn import NextTurn
 from gapless.node.worker import Worker, WorkThread
 from gapless.protocol.effects import AppendRecord, BatchRecord, ReadRecords, TrimLog
 from gapless.protocol.events import Event, RecordFailed, RecordsRead, RetentionMoved
@@ -44,13 +45,12 @@ TRIM_AGAIN_SECONDS = 2.0
 #: share the disk.
 QUICK_BYTES_MAX = 1 * 2**20
 OTHERS_SECONDS = 0.1
-#: The loop waits for a flush of no more rows and bytes than this if the disk is quick: answering in the same
-#: turn saves more than the wait costs. More rows are worth overlapping with the disk.
-AWAITED_ROWS_MAX, AWAITED_BYTES_MAX = 8, 16 * 2**10
-#: How long it waits at most, and for how long it does not wait after a flush that took longer: at first, and
-#: if the disk is slow again and again.
-AWAITED_SECONDS_MAX = 0.001
-UNAWAITED_SECONDS, UNAWAITED_SECONDS_MAX = 0.1, 10.0
+#: The loop itself does a flush of no more rows and bytes than this if the disk is quick: a thread and a turn
+#: of the loop would take longer. More rows are worth overlapping with the disk.
+AT_ONCE_ROWS_MAX, AT_ONCE_BYTES_MAX = 8, 16 * 2**10
+#: A flush that kept the loop for longer than that was slow. Then a thread does all flushes, for this many
+#: times as long as it took: a disk that stalls has at most one part in 25 of the loop.
+SLOW_SECONDS, SLOW_TIMES = 0.004, 25
 #: A read or trim, or an archiving or tidying run, that takes longer than this is stuck.
 READ_SECONDS_MAX = 30.0
 ARCHIVE_SECONDS_MAX = 300.0
@@ -125,15 +125,15 @@ class Storage:
         #: The log that was flushed last, and when that began; then the same for the last one of another log.
         self._last_flush: tuple[PubendId, float] = (PubendId(""), -OTHERS_SECONDS)
         self._last_other = self._last_flush
-        #: Until when the loop waits for no flush because the disk was slow, and how long the next pause is.
-        self._unawaited_until = 0.0
-        self._unawaited_s = UNAWAITED_SECONDS
+        #: Until when the loop does no flush because the disk was slow.
+        self._slow_until = 0.0
         #: Number of flushes under way.
         self._flushes = 0
         #: Logs with records that no flush has been started for.
         self._appended: dict[PubendId, None] = {}
         #: Records that are not flushed yet, with their rows and bytes; then those to report to the broker.
         self._weights: dict[PubendId, deque[Durable]] = {}
+        self._next_turn = NextTurn(self._flush_appended, self._guard)
         self._telling = DurableRecords(feed, self._look_whether_idle, self._guard)
         #: Set while nothing is under way.
         self._idle = asyncio.Event()
@@ -244,14 +244,17 @@ class Storage:
             self._idle.clear()
             if not self._appended:
                 # In the next turn of the loop, so that other records can join; or earlier, by `flush`.
-                self._loop.call_soon(self._guard.call(self.flush))
+                self._next_turn.ask()
             self._appended[effect.pubend] = None
 
     def flush(self) -> None:
-        """Start flushing what was appended, without waiting for the next turn of the loop."""
+        """Flush what was appended without waiting for the next turn of the loop: now, if that is quick."""
+        self._flush_appended(at_once=len(self._appended) == 1)
+
+    def _flush_appended(self, *, at_once: bool = False) -> None:
         appended, self._appended = self._appended, {}
         for pubend in appended:
-            self._flush(pubend, may_wait=True)
+            self._flush(pubend, at_once=at_once)
 
     def read(self, effect: ReadRecords) -> None:
         """Read records. The result arrives as an event."""
@@ -348,7 +351,7 @@ class Storage:
         for each in self._logs.values():
             each.close()
 
-    def _flush(self, pubend: PubendId, *, may_wait: bool = False) -> None:
+    def _flush(self, pubend: PubendId, *, at_once: bool = False) -> None:
         began = time.perf_counter()
         weights = self._weights[pubend]
         nbytes = sum(each.nbytes for each in weights)
@@ -358,26 +361,35 @@ class Storage:
         self._last_flush = (pubend, began)
         self._flushes += 1
         work, then = self._logs[pubend].flush, partial(self._flushed, pubend, began, is_quick=is_quick)
-        if (
-            may_wait
-            and is_quick
-            and self._flushes == 1
-            and nbytes <= AWAITED_BYTES_MAX
-            and began >= self._unawaited_until
-            and sum(each.rows for each in weights) <= AWAITED_ROWS_MAX
-        ):
-            self._flush_quickly(work, then)
+        if at_once and self._flushes == 1 and self._is_done_at_once(pubend):
+            self._flush_at_once(work, then, began)
         else:
             (self._writer if is_quick else self._bulk_writer).do(work, then)
 
-    def _flush_quickly(
-        self, work: Callable[[], Flushed], then: Callable[[Flushed, BaseException | None], None]
+    def _is_done_at_once(self, pubend: PubendId) -> bool:
+        """Whether a flush is small enough, and the disk quick enough, for the loop to do it."""
+        weights = self._weights[pubend]
+        return (
+            time.perf_counter() >= self._slow_until
+            and sum(each.nbytes for each in weights) <= AT_ONCE_BYTES_MAX
+            and sum(each.rows for each in weights) <= AT_ONCE_ROWS_MAX
+        )
+
+    def _flush_at_once(
+        self,
+        work: Callable[[], Flushed],
+        then: Callable[[Flushed, BaseException | None], None],
+        began: float,
     ) -> None:
-        if self._writer.do_quickly(work, then, AWAITED_SECONDS_MAX):
-            self._unawaited_s = max(UNAWAITED_SECONDS, self._unawaited_s * 0.99)
-        else:
-            self._unawaited_until = time.perf_counter() + self._unawaited_s
-            self._unawaited_s = min(2 * self._unawaited_s, UNAWAITED_SECONDS_MAX)
+        flushed, error = Flushed(), None
+        try:
+            flushed = work()
+        except Exception as raised:  # noqa: BLE001  # as if a thread had done it
+            error = raised
+        took_s = time.perf_counter() - began
+        if took_s > SLOW_SECONDS:
+            self._slow_until = began + took_s * (1 + SLOW_TIMES)
+        then(flushed, error)
 
     def _flushed(
         self, pubend: PubendId, began: float, flushed: Flushed, error: BaseException | None, *, is_quick: bool
@@ -405,6 +417,9 @@ class Storage:
         durable = self._durable(pubend, flushed)
         if self._weights[pubend] and pause_s and self._others_flush(pubend):
             self._loop.call_later(pause_s, self._guard.call(self._flush), pubend)
+        elif self._weights[pubend] and self._is_done_at_once(pubend):
+            # First those hear of it whose records are durable.
+            self._loop.call_soon(self._guard.call(partial(self._flush, at_once=True)), pubend)
         elif self._weights[pubend]:
             self._flush(pubend)
         else:

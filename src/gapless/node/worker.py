@@ -1,9 +1,8 @@
 """How does work that may wait for the disk leave the event loop? One thread, one piece of work at a time.
 
 An executor makes two futures and several callbacks for each piece, which takes longer than a small flush
-does. Here a piece of work is one entry of a queue, and its end is one call on the loop. Where even that turn
-of the loop takes longer than the work, the loop may wait for it, up to a bound (`do_quickly`). `WorkThread`
-is the same with futures, for work that is rare.
+does. Here a piece of work is one entry of a queue, and its end is one call on the loop. `WorkThread` is the
+same with futures, for work that is rare.
 
 A thread that has ended, or that has been at one piece for longer than its patience, says so: a node that
 waits for it is not ready (`trouble`).
@@ -16,11 +15,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Lock, Thread
-from typing import Any, ParamSpec, TypeVar
+from threading import Thread
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
+
+#: A piece of work, and what is called with its result or with what it raised.
+_Piece: TypeAlias = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
 #: Work that takes longer than this counts as stuck, unless the worker was made with another patience.
 PATIENCE_SECONDS = 5.0
@@ -48,47 +50,6 @@ class _Busy:
         return f"thread {self.name}, which has been busy for {seconds:.0f} s"
 
 
-class _Piece:
-    """One piece of work, and whether the loop waits for it."""
-
-    __slots__ = ("_ended", "_gate", "_is_awaited", "error", "result", "then", "work")
-
-    def __init__(
-        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None], *, is_awaited: bool
-    ) -> None:
-        self.work = work
-        self.then = then
-        self.result: Any = None
-        self.error: BaseException | None = None
-        #: Both are needed only while the loop waits: `_ended` is held until the work is done, and `_gate`
-        #: decides who calls `then` when the work and the loop's patience end at the same moment.
-        self._is_awaited = is_awaited
-        self._gate = Lock() if is_awaited else None
-        self._ended = Lock() if is_awaited else None
-        if self._ended is not None:
-            self._ended.acquire()
-
-    def ended(self) -> bool:
-        """The work is done; whether the loop waits for it and will call `then`. Called by the thread."""
-        if self._gate is None or self._ended is None:
-            return False
-        with self._gate:
-            self._ended.release()
-            return self._is_awaited
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end of the work, not longer than this; whether it has ended. Called by the loop."""
-        assert self._gate is not None
-        assert self._ended is not None
-        if self._ended.acquire(timeout=seconds):
-            return True
-        with self._gate:
-            if self._ended.acquire(blocking=False):
-                return True
-            self._is_awaited = False
-            return False
-
-
 class Worker:
     """A thread of its own for one kind of work."""
 
@@ -110,21 +71,7 @@ class Worker:
 
     def do(self, work: Callable[[], Result], then: Callable[[Result, BaseException | None], None]) -> None:
         """Do the work in the thread, then call `then` on the loop: with the result, or what was raised."""
-        self._queue.put(_Piece(work, then, is_awaited=False))
-
-    def do_quickly(
-        self, work: Callable[[], Result], then: Callable[[Result, BaseException | None], None], seconds: float
-    ) -> bool:
-        """As `do`, but wait for the end of the work, not longer than this. Whether it has ended.
-
-        `then` is called before this returns if it has, and by the loop later if not.
-        """
-        piece = _Piece(work, then, is_awaited=True)
-        self._queue.put(piece)
-        if not piece.wait(seconds):
-            return False
-        then(piece.result, piece.error)
-        return True
+        self._queue.put((work, then))
 
     def trouble(self) -> str | None:
         """What a person should know, None when all is well."""
@@ -146,13 +93,15 @@ class Worker:
     def _run(self) -> None:
         try:
             while (piece := self._queue.get()) is not None:
+                work, then = piece
+                result: Any = None
+                error: BaseException | None = None
                 try:
                     with self._busy:
-                        piece.result = piece.work()
+                        result = work()
                 except BaseException as raised:  # noqa: BLE001  # whoever asked decides what to do about it
-                    piece.error = raised
-                if not piece.ended():
-                    self._call(piece.then, piece.result, piece.error)
+                    error = raised
+                self._call(then, result, error)
         except BaseException as raised:  # noqa: BLE001  # it must not end without a word
             if self._died is not None:
                 self._call(self._died, raised)

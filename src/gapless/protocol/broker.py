@@ -127,12 +127,13 @@ class Broker:
         Raises UsageError, before anything changes, when the caller broke the contract, and PeerError
         when a neighbour broke the protocol.
         """
-        step = Step(now)
+        step = Step(now, is_due=self._timer_ms is None or now.ms >= self._timer_ms)
         self._apply(event, step)
-        if self._timer_ms is not None and now.ms >= self._timer_ms and not isinstance(event, TimerFired):
+        if step.is_due and self._timer_ms is not None and not isinstance(event, TimerFired):
             # The timer is due: its work is done here and now, so that no flood of messages can put it off.
             self._woken(step)
-        self._settle(step)
+        if step.is_due or not isinstance(event, PublishRequested):  # A publish settles nothing.
+            self._settle(step)
         self._touched = step.touched | step.straight
         return step.effects
 
@@ -582,6 +583,8 @@ class Broker:
                     step.effects += self._edge.horizons(pubend, step.now)
                 self._ack(pubend, step)
         self._forget(step)
+        if step.straight and not (step.is_due or step.touched or step.used):
+            return  # It makes nobody due earlier.
         up = self._links.all_up()
         step.effects += self._links.woken(step.now)
         if up:

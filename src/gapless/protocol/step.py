@@ -25,6 +25,8 @@ class Step:
     """What one step collects."""
 
     now: Now
+    #: Whether the timer of the broker is due, or was never set.
+    is_due: bool = True
     effects: list[Effect] = field(default_factory=list)
     #: The pubends whose streams or readers changed.
     touched: set[PubendId] = field(default_factory=set)

@@ -55,7 +55,7 @@ class FlushGroup:
             if isinstance(record, BatchRecord):
                 batch = record.batch
                 assert batch.first >= stop, f"{batch} is logged after tick {stop - 1}"
-                assert batch.schema.equals(schema), f"columns {batch.schema.names}"
+                assert batch.schema is schema or batch.schema.equals(schema), f"columns {batch.schema.names}"
                 stop = batch.last + 1
                 small.append(entry)
                 size += batch.nbytes

@@ -213,6 +213,9 @@ class FrameReader:
         if not view.c_contiguous:
             view = memoryview(bytes(view))
         view = view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        if not self._have and len(view) >= HEADER_BYTES and self._size(view, 0) == len(view):
+            # The common path: one frame came, and nothing else.
+            return [_frame(view if view.readonly else memoryview(bytes(view)))]
         frames: list[Frame] = []
         at = self._complete(view, frames) if self._have else 0
         sizes: list[int] = []

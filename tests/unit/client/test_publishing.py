@@ -9,7 +9,7 @@ import pytest
 from gapless.client import Options, Receipt
 from gapless.client.publisher import uptime_ms
 from gapless.errors import LinkError, SchemaError, StoreError, UsageError
-from gapless.protocol.sessions.client_publishing import RESEND_MS_MAX, SENDS_MAX
+from gapless.protocol.sessions.client_publishing import FEW_ROWS_MAX, RESEND_MS_MAX, SENDS_MAX
 from gapless.protocol.sessions.messages import Publish, PublishReceipt, PublishRefused
 from gapless.wire.handshake import Refuse
 from tests.unit.client.fake_node import PUBEND, QUICK, FakeNode, Peer, connected, event, run
@@ -41,6 +41,7 @@ def test_small_frames_wait_for_each_other_while_others_are_under_way(
     trip_ms: float, under_way: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gapless.protocol.sessions.client_publishing.TRIP_MS", trip_ms)
+    monkeypatch.setattr("gapless.protocol.sessions.client_publishing.FEW_ROWS_MAX", 0)
 
     async def story() -> None:
         async with connected() as (node, client):
@@ -61,6 +62,30 @@ def test_small_frames_wait_for_each_other_while_others_are_under_way(
             assert len({(await publication).tick for publication in publications}) == under_way + 50
             # One frame each for the first ones, and one for all that waited.
             assert node.publishes == 1 + under_way + 1
+
+    run(story())
+
+
+def test_a_few_events_wait_for_nothing() -> None:
+    async def story() -> None:
+        async with connected() as (node, client):
+            held: list[tuple[Peer, Publish]] = []
+            node.on_publish = lambda peer, message: held.append((peer, message))
+            publications = []
+            for price in range(FEW_ROWS_MAX):
+                publications.append(client.publish("trades", event(price)))
+                await node.hear(Publish)
+            # From here on they wait for a receipt, and for each other.
+            publications += [client.publish("trades", event(FEW_ROWS_MAX + price)) for price in range(5)]
+            await asyncio.sleep(0)
+            assert [message.first_catenation for _, message in held] == list(range(FEW_ROWS_MAX))
+            node.on_publish = None
+            for peer, message in held:
+                node.store(message)
+                node.receipt(peer, message)
+            ticks = [(await publication).tick for publication in publications]
+            assert len(set(ticks)) == len(ticks)
+            assert node.prices == [float(price) for price in range(FEW_ROWS_MAX + 5)]
 
     run(story())
 

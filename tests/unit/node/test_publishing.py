@@ -111,6 +111,32 @@ def test_one_turn_hands_over_one_piece_and_the_next_turns_the_rest() -> None:
     asyncio.run(story())
 
 
+def test_what_one_client_publishes_is_stored_at_once_and_what_several_do_once_a_turn() -> None:
+    fed: list[Event] = []
+    flushes: list[int] = []
+
+    async def story() -> None:
+        publishing = Publishing(NETWORK, {MINE: Publishers(MINE)}, fed.append, {})
+        publishing.flush = lambda: flushes.append(len(fed))
+        publishing.publish(_Client(), published(0, "a"))
+        publishing.publish(_Client(), published(1, "b"))
+        publishing.settled()
+        assert flushes == [1], "all that came together, in one step"
+        # Another client in the same turn has to wait for the next one: from now on it is worth while.
+        publishing.publish(_Client(), replace(published(0, "c"), publisher="other"))
+        publishing.settled()
+        assert len(fed) == 1
+        await asyncio.sleep(0)
+        assert len(fed) == 2
+        publishing.publish(_Client(), published(2, "d"))
+        publishing.settled()
+        assert len(fed) == 2
+        await asyncio.sleep(0)
+        assert len(fed) == 3
+
+    asyncio.run(story())
+
+
 def test_pieces_behind_one_that_failed_are_refused() -> None:
     """The disk is full when the first piece is stored: none of the later ones may be."""
     client = _Client()

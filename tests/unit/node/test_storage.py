@@ -216,69 +216,107 @@ def test_a_large_flush_keeps_no_small_one_of_another_log_waiting(monkeypatch: py
     assert fed[1:] == [RecordDurable(pubend=PUBEND, token=2)]
 
 
-class _Stalling(MemoryLog):
-    """A log whose flushes wait until they may end, and count."""
+class _Timed(MemoryLog):
+    """A log that counts its flushes and says which threads did them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.flushes = 0
-        self.stall: threading.Event | None = None
+        self.threads: list[str] = []
 
     def flush(self) -> Flushed:
-        self.flushes += 1
-        if self.stall is not None:
-            assert self.stall.wait(30)
+        self.threads.append(threading.current_thread().name)
         return super().flush()
 
 
-def test_the_loop_waits_for_a_quick_flush_and_not_for_a_disk_that_stalls(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(storage_module, "UNAWAITED_SECONDS", 3_600.0)
-    monkeypatch.setattr(storage_module, "AWAITED_SECONDS_MAX", 30.0)
+def _durable(fed: list[Event]) -> list[int]:
+    return [event.token for event in fed if isinstance(event, RecordDurable)]
+
+
+def test_the_loop_flushes_at_once_while_the_disk_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "SLOW_SECONDS", 30.0)
     fed: list[Event] = []
 
-    def durable() -> list[int]:
-        return [event.token for event in fed if isinstance(event, RecordDurable)]
-
     async def story() -> None:
-        log = _Stalling()
-        storage = Storage({PUBEND: log}, fed.append, lambda _: None)
-        storage.append(AppendRecord(pubend=PUBEND, token=1, record=batch(1)))
-        storage.flush()
-        assert durable() == [1], "answered in the same turn of the loop"
-        monkeypatch.setattr(storage_module, "AWAITED_SECONDS_MAX", 0.0)
-        log.stall = threading.Event()
-        storage.append(AppendRecord(pubend=PUBEND, token=2, record=batch(2)))
-        storage.flush()
-        assert durable() == [1], "the loop goes on without the disk"
-        log.stall.set()
-        await storage.idle()
-        assert durable() == [1, 2]
-        # From now on the loop does not wait for a while, however patient it is.
-        monkeypatch.setattr(storage_module, "AWAITED_SECONDS_MAX", 30.0)
-        storage.append(AppendRecord(pubend=PUBEND, token=3, record=batch(3)))
-        storage.flush()
-        assert durable() == [1, 2]
+        storage = Storage({PUBEND: (log := _Timed())}, fed.append, lambda _: None)
+        for token in (1, 2):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+            storage.flush()
+            assert _durable(fed) == list(range(1, token + 1)), "answered in the same turn of the loop"
         await storage.idle()
         await storage.close()
-        assert durable() == [1, 2, 3]
-        assert log.flushes == 3
+        assert log.threads == 2 * [threading.current_thread().name]
 
     asyncio.run(story())
 
 
-def test_the_loop_does_not_wait_for_a_flush_of_many_rows() -> None:
+def test_a_thread_flushes_after_a_slow_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(storage_module, "SLOW_TIMES", 10**9)
     fed: list[Event] = []
 
     async def story() -> None:
-        storage = Storage({PUBEND: MemoryLog()}, fed.append, lambda _: None)
-        many = batch(*range(1, storage_module.AWAITED_ROWS_MAX + 2))
+        storage = Storage({PUBEND: (log := _Timed())}, fed.append, lambda _: None)
+        for token in (1, 2, 3):
+            storage.append(AppendRecord(pubend=PUBEND, token=token, record=batch(token)))
+            storage.flush()
+            assert _durable(fed) == ([1] if token == 1 else list(range(1, token)))
+            await storage.idle()
+        await storage.close()
+        assert _durable(fed) == [1, 2, 3]
+        assert log.threads == [threading.current_thread().name, "gapless-flush", "gapless-flush"]
+
+    asyncio.run(story())
+
+
+def test_a_thread_flushes_many_rows() -> None:
+    fed: list[Event] = []
+
+    async def story() -> None:
+        storage = Storage({PUBEND: (log := _Timed())}, fed.append, lambda _: None)
+        many = batch(*range(1, storage_module.AT_ONCE_ROWS_MAX + 2))
         storage.append(AppendRecord(pubend=PUBEND, token=1, record=many))
         storage.flush()
         assert not fed
         await storage.idle()
         await storage.close()
         assert [type(event) for event in fed] == [RecordDurable]
+        assert log.threads == ["gapless-flush"]
+
+    asyncio.run(story())
+
+
+def test_a_thread_flushes_while_another_flush_is_under_way() -> None:
+    fed: list[Event] = []
+    other = PubendId("q")
+
+    async def story() -> None:
+        gated, timed = _Gated(bytes_max=2**30), _Timed()
+        storage = Storage({PUBEND: gated, other: timed}, fed.append, lambda _: None)
+        storage.append(AppendRecord(pubend=PUBEND, token=1, record=batch(1)))
+        await asyncio.get_running_loop().run_in_executor(None, gated.taken.wait, 30)
+        storage.append(AppendRecord(pubend=other, token=1, record=batch(1)))
+        storage.flush()
+        assert not fed
+        gated.go.set()
+        await storage.idle()
+        await storage.close()
+        assert timed.threads == ["gapless-flush"]
+
+    asyncio.run(story())
+
+
+def test_an_error_of_a_flush_at_once_is_heard_like_that_of_a_thread() -> None:
+    broken: list[StoreError] = []
+
+    class _Broken(MemoryLog):
+        def flush(self) -> Flushed:
+            raise StoreError("E303", "injected")
+
+    async def story() -> None:
+        storage = Storage({PUBEND: _Broken()}, lambda _: None, broken.append)
+        storage.append(AppendRecord(pubend=PUBEND, token=1, record=batch(1)))
+        storage.flush()
+        assert [error.code for error in broken] == ["E303"]
+        await storage.close()
 
     asyncio.run(story())

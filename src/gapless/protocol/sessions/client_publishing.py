@@ -28,6 +28,9 @@ from gapless.protocol.sessions.messages import RESEND_HOURS_MAX, PublishReceipt,
 #: A small send waits while another is in flight, because fewer and larger ones are faster. For each of these
 #: milliseconds that the quickest receipt took, one more may be in flight: a distant node is not a busy one.
 TRIP_MS = 5
+#: Nothing waits while only this many events are in flight, together with those to be sent: waiting would
+#: double the latency of single events, and a node that is busy gets larger sends soon enough.
+FEW_ROWS_MAX = 4
 #: Maximum number of small sends in flight.
 SENDS_MAX = 8
 #: A send with at least this many events is not small.
@@ -179,7 +182,10 @@ class ClientPublishing(Generic[Sent]):
 
     def has_window(self, rows: int) -> bool:
         """Whether so many events may be sent now, with others in flight."""
-        return len(self.sent) < self._sends_max or rows >= SEND_ROWS_WORTH
+        sends = len(self.sent)
+        if sends < self._sends_max or rows >= SEND_ROWS_WORTH:
+            return True
+        return sends < SENDS_MAX and rows + sum(each.count for each in self.sent) <= FEW_ROWS_MAX
 
     def resends(self, bytes_max: int) -> tuple[list[Transmission[Sent]], bool]:
         """What must be sent again, about so many bytes, and whether there is more. Comes before all else."""
