@@ -1,0 +1,56 @@
+"""What is a mutant? A declaration: what is replaced, by what, and who should notice."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+#: Where a hunt begins. Folders are lost only in runs with seeds from the second one on.
+ANY_SEEDS = 0
+FOLDER_SEEDS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken machine."""
+
+    name: str
+    #: What it does wrong, in a few words.
+    wrong: str
+    #: The class or module, and the name of what is replaced in it.
+    owner: Any
+    method: str
+    #: Given the right method, the wrong one.
+    broken: Callable[[Callable[..., Any]], Callable[..., Any]]
+    #: The checkers that are meant to notice.
+    noticed_by: frozenset[str]
+    #: The seed with which the hunt for it begins.
+    first_seed: int
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The machines with this fault in them."""
+        right = getattr(self.owner, self.method)
+        with mock.patch.object(self.owner, self.method, self.broken(right)):
+            yield
+
+
+#: All mutants by name, in the order of their declarations.
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(
+    owner: Any, method: str, wrong: str, *noticed_by: str, first_seed: int = ANY_SEEDS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a mutant: the decorated function turns the right method into the wrong one."""
+
+    def declare(broken: Callable[..., Any]) -> Callable[..., Any]:
+        name = broken.__name__
+        assert name not in MUTANTS, f"two mutants are called {name}"
+        MUTANTS[name] = Mutant(name, wrong, owner, method, broken, frozenset(noticed_by), first_seed)
+        return broken
+
+    return declare

@@ -1,0 +1,135 @@
+"""Which seed catches a mutant? A hunt, in stretches of seeds, so that the quick ones are caught first."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from gapless.sim.checkers import Violation
+from gapless.sim.run import run
+from tests.mutants import folders, promises, publishing, streams, subscribing, waste
+from tests.mutants.declared import MUTANTS, Mutant
+
+#: The modules that declare mutants.
+DECLARING = (streams, promises, waste, publishing, folders, subscribing)
+SEEDS_MAX = 500
+#: Where the stretches of a hunt end, in seeds. All mutants are hunted through one before the next.
+STRETCHES = (5, 20, 60, 150, 300, SEEDS_MAX)
+#: The processor time that a run may take; most take less than two seconds.
+RUN_SECONDS_MAX = 120
+
+
+class OverdueError(BaseException):
+    """A run takes too long. Nothing that a simulation catches, for it is no fault of a machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hunt:
+    """How far the hunt for one mutant has come, and what it has found."""
+
+    name: str
+    #: How many seeds were tried, and in how much processor time.
+    seeds: int = 0
+    seconds: float = 0.0
+    #: The seed that caught it, and the violation; None and empty while it is at large.
+    seed: int | None = None
+    checker: str = ""
+    text: str = ""
+    #: How often checkers objected that are not meant for it; seeds on which the right machines fail as well;
+    #: runs that were given up.
+    others: dict[str, int] = field(default_factory=dict)
+    worthless: list[int] = field(default_factory=list)
+    overdue: list[int] = field(default_factory=list)
+    #: Why the mutant cannot be what it is declared to be.
+    misfit: str = ""
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether a checker that is meant for it has noticed."""
+        return self.seed is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to hunt on makes no sense."""
+        return self.is_caught or bool(self.misfit)
+
+    def __str__(self) -> str:
+        effort = f"{self.seeds} seeds, {self.seconds:.0f} s"
+        if self.is_caught:
+            return f"{self.name}: caught by {self.checker} at seed {self.seed} ({effort}): {self.text}"
+        if self.misfit:
+            return f"{self.name}: does not fit what it replaces: {self.misfit}"
+        others = ", ".join(f"{checker} {count} times" for checker, count in sorted(self.others.items()))
+        notes = f"; others objected: {others}" if others else ""
+        notes += f"; the right machines fail on {self.worthless}" if self.worthless else ""
+        notes += f"; given up: {self.overdue}" if self.overdue else ""
+        return f"{self.name}: at large after {effort}{notes}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as a line of a file with results."""
+        return asdict(self)
+
+
+def hunt(so_far: Hunt, stop: int) -> Hunt:
+    """Go on until the mutant is caught or `stop` seeds were tried."""
+    chosen = MUTANTS[so_far.name]
+    others, worthless, overdue = Counter(so_far.others), list(so_far.worthless), list(so_far.overdue)
+    began = time.process_time()
+    result = so_far
+    for count in range(so_far.seeds, stop):
+        seed = chosen.first_seed + count
+        result = replace(result, seeds=count + 1)
+        try:
+            found = _violation(chosen, seed)
+            misfit = _misfit(found)
+            if misfit:
+                result = replace(result, misfit=misfit)
+            elif found is not None and found.checker not in chosen.noticed_by:
+                others[found.checker] += 1
+            elif found is not None and run_within(seed) is not None:
+                worthless.append(seed)
+            elif found is not None:
+                result = replace(result, seed=seed, checker=found.checker, text=str(found))
+        except OverdueError:
+            overdue.append(seed)
+        if result.is_over:
+            break
+    seconds = so_far.seconds + time.process_time() - began
+    return replace(result, seconds=seconds, others=dict(others), worthless=worthless, overdue=overdue)
+
+
+def _violation(chosen: Mutant, seed: int) -> Violation | None:
+    with chosen.applied():
+        return run_within(seed)
+
+
+def run_within(seed: int) -> Violation | None:
+    """What a run violates; raises OverdueError when it takes too long."""
+    with _limited():
+        return run(seed).violation
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise OverdueError(number, frame)
+
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, RUN_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _misfit(found: Violation | None) -> str:
+    """A mutant that is called as what it replaces is not proves nothing when it fails."""
+    cause = None if found is None else found.__cause__
+    return str(cause) if isinstance(cause, TypeError | NameError | AttributeError) else ""
