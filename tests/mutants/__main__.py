@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.mutants.declared import MUTANTS
-from tests.mutants.hunting import SEEDS_MAX, STRETCHES, Hunt, hunt
+from tests.mutants.hunting import KNOWN, SEEDS_MAX, STRETCHES, Hunt, hunt, known_seeds
 
 
 def main(arguments: list[str]) -> int:
@@ -36,6 +36,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=3_600, help="processor time for each at most")
     parser.add_argument("--processes", type=int, default=2, help="hunts at a time")
     parser.add_argument("--file", type=Path, help="where results are kept and taken from")
+    parser.add_argument(
+        "--remember", action="store_true", help="try the seeds that caught them first, from now on"
+    )
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.names if name not in MUTANTS]
     if unknown:
@@ -48,8 +51,8 @@ def main(arguments: list[str]) -> int:
 
     hunts = {name: Hunt(name=name) for name in chosen.names or MUTANTS}
     if chosen.file is not None and chosen.file.exists():
-        kept = [Hunt(**json.loads(line)) for line in chosen.file.read_text(encoding="utf-8").splitlines()]
-        hunts |= {each.name: each for each in kept if each.name in hunts}
+        lines = [Hunt(**json.loads(line)) for line in chosen.file.read_text(encoding="utf-8").splitlines()]
+        hunts |= {each.name: each for each in lines if each.name in hunts}
     stretches = [*(each for each in STRETCHES if each < chosen.seeds), chosen.seeds]
     with multiprocessing.Pool(chosen.processes) as pool:
         for stop in stretches:
@@ -64,6 +67,10 @@ def main(arguments: list[str]) -> int:
                 hunts[result.name] = result
                 say(str(result))
                 _keep(chosen.file, result)
+    if chosen.remember:
+        found = {each.name: each.seed for each in hunts.values() if each.seed is not None}
+        kept = {name: seed for name, seed in known_seeds().items() if name in MUTANTS}
+        KNOWN.write_text(json.dumps(kept | found, indent=4, sort_keys=True) + "\n", encoding="utf-8")
     _show(hunts, Console(highlight=False).print)
     return 0 if all(each.is_caught for each in hunts.values()) else 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -29,12 +29,16 @@ class Mutant:
     noticed_by: frozenset[str]
     #: The seed with which the hunt for it begins.
     first_seed: int
+    #: What else has to be broken, because the same is looked at in several places.
+    more: list[tuple[Any, str, Callable[..., Any]]] = field(default_factory=list)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """The machines with this fault in them."""
-        right = getattr(self.owner, self.method)
-        with mock.patch.object(self.owner, self.method, self.broken(right)):
+        with contextlib.ExitStack() as patches:
+            for owner, method, broken in ((self.owner, self.method, self.broken), *self.more):
+                wrong = broken(getattr(owner, method))
+                patches.enter_context(mock.patch.object(owner, method, wrong))
             yield
 
 
@@ -51,6 +55,16 @@ def mutant(
         name = broken.__name__
         assert name not in MUTANTS, f"two mutants are called {name}"
         MUTANTS[name] = Mutant(name, wrong, owner, method, broken, frozenset(noticed_by), first_seed)
+        return broken
+
+    return declare
+
+
+def breaks_too(name: str, owner: Any, method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare another method that a mutant replaces."""
+
+    def declare(broken: Callable[..., Any]) -> Callable[..., Any]:
+        MUTANTS[name].more.append((owner, method, broken))
         return broken
 
     return declare

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gapless.model.epochs import EPOCH_NONE
+from gapless.protocol.broker import Broker
 from gapless.protocol.edge import Edge
+from gapless.protocol.messages import StartGrantMessage
 from gapless.protocol.path import Path, Standing
 from gapless.protocol.pubend import Pubend
-from tests.mutants.declared import FOLDER_SEEDS, mutant
+from gapless.protocol.routing import Routing
+from gapless.protocol.sessions import subscriber
+from gapless.protocol.sessions.losses import LossBook
+from tests.mutants.declared import FOLDER_SEEDS, breaks_too, mutant
 
 
 @mutant(
@@ -69,3 +75,83 @@ def mix_two_logs(_: Any) -> Any:
 )
 def go_on_with_an_older_copy(_: Any) -> Any:
     return lambda self, broker, message: None
+
+
+@mutant(
+    Routing,
+    "acknowledged",
+    "go on in a life that is behind one that others have seen",
+    "liveness",
+    "gapless",
+    "release",
+    first_seed=FOLDER_SEEDS,
+)
+def fall_behind(right: Any) -> Any:
+    def broken(self: Any, sender: Any, message: Any) -> None:
+        if message.version is None or message.version <= self._roots[message.root].version:
+            right(self, sender, message)
+
+    return broken
+
+
+@breaks_too("fall_behind", Edge, "check_stamps")
+def fall_behind_by_stamps(_: Any) -> Any:
+    return lambda self, runs: None
+
+
+@breaks_too("fall_behind", Edge, "granted")
+def fall_behind_by_grants(right: Any) -> Any:
+    return lambda self, message: right(self, replace(message, seen=EPOCH_NONE))
+
+
+@mutant(
+    Broker,
+    "_acked",
+    "believe acks of a log that is lost",
+    "release",
+    "gapless",
+    "gap",
+    first_seed=FOLDER_SEEDS,
+)
+def believe_acks_of_a_lost_log(right: Any) -> Any:
+    def broken(self: Any, sender: Any, message: Any, step: Any) -> None:
+        right(self, sender, replace(message, log=self._paths[message.pubend].istream.log.id), step)
+
+    return broken
+
+
+@mutant(
+    Broker,
+    "_upstream_said",
+    "believe grants of a log that is lost",
+    "release",
+    "gapless",
+    "gap",
+    "start",
+    first_seed=FOLDER_SEEDS,
+)
+def believe_old_grants(right: Any) -> Any:
+    def broken(self: Any, sender: Any, message: Any, step: Any) -> None:
+        if isinstance(message, StartGrantMessage):
+            self._grant(message, step)
+        else:
+            right(self, sender, message, step)
+
+    return broken
+
+
+@mutant(LossBook, "_lose", "forget what a named subscription has lost", "gap", first_seed=FOLDER_SEEDS)
+def forget_the_losses(_: Any) -> Any:
+    return lambda self, name, effect, lost_from, reason: None
+
+
+@mutant(
+    subscriber,
+    "gap_before",
+    "see no gap where another log begins",
+    "gap",
+    "resumption",
+    first_seed=FOLDER_SEEDS,
+)
+def overlook_another_log(right: Any) -> Any:
+    return lambda confirmed, asked, log: right(confirmed, asked, None)

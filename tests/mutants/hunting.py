@@ -1,18 +1,27 @@
-"""Which seed catches a mutant? A hunt, in stretches of seeds, so that the quick ones are caught first."""
+"""Which seed catches a mutant? A hunt, in stretches of seeds, so that the quick ones are caught first.
+
+Seeds that draw small networks are tried first, for they are quick, and before all others the one that caught
+the mutant the last time (`known.json`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
 from gapless.sim.checkers import Violation
-from gapless.sim.run import run
+from gapless.sim.run import BROKERS_MAX, run
+from gapless.sim.topologies import random_network
 from tests.mutants import folders, promises, publishing, streams, subscribing, waste
 from tests.mutants.declared import MUTANTS, Mutant
 
@@ -21,6 +30,10 @@ DECLARING = (streams, promises, waste, publishing, folders, subscribing)
 SEEDS_MAX = 500
 #: Where the stretches of a hunt end, in seeds. All mutants are hunted through one before the next.
 STRETCHES = (5, 20, 60, 150, 300, SEEDS_MAX)
+#: Networks with at most so many brokers take turns; all larger ones come behind them.
+SMALL_BROKERS = 5
+#: The seed that caught each mutant the last time.
+KNOWN = Path(__file__).with_name("known.json")
 #: The processor time that a run may take; most take less than two seconds.
 RUN_SECONDS_MAX = 120
 
@@ -76,14 +89,42 @@ class Hunt:
         return asdict(self)
 
 
+def order_of_seeds(chosen: Mutant) -> list[int]:
+    """In which order to try the seeds of a mutant."""
+    seeds = small_first(chosen.first_seed)
+    known = known_seeds().get(chosen.name)
+    return [known, *(seed for seed in seeds if seed != known)] if known in seeds else seeds
+
+
+def known_seeds() -> dict[str, int]:
+    """The seeds that caught mutants the last time, by mutant."""
+    found: dict[str, int] = json.loads(KNOWN.read_text(encoding="utf-8")) if KNOWN.exists() else {}
+    return found
+
+
+@cache
+def small_first(first: int) -> list[int]:
+    """`SEEDS_MAX` seeds from the first one on, those of small networks before the others."""
+    of_size: dict[int, list[int]] = {}
+    for seed in range(first, first + SEEDS_MAX):
+        of_size.setdefault(len(random_network(Random(seed), BROKERS_MAX).cell_of), []).append(seed)
+    turns = [
+        (turn if size <= SMALL_BROKERS else SEEDS_MAX, size, seed)
+        for size, seeds in of_size.items()
+        for turn, seed in enumerate(seeds)
+    ]
+    return [seed for _, _, seed in sorted(turns)]
+
+
 def hunt(so_far: Hunt, stop: int) -> Hunt:
     """Go on until the mutant is caught or `stop` seeds were tried."""
     chosen = MUTANTS[so_far.name]
     others, worthless, overdue = Counter(so_far.others), list(so_far.worthless), list(so_far.overdue)
     began = time.process_time()
     result = so_far
-    for count in range(so_far.seeds, stop):
-        seed = chosen.first_seed + count
+    seeds = order_of_seeds(chosen)
+    for count in range(so_far.seeds, min(stop, len(seeds))):
+        seed = seeds[count]
         result = replace(result, seeds=count + 1)
         try:
             found = _violation(chosen, seed)

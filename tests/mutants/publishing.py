@@ -107,3 +107,48 @@ def drop_what_is_refused(right: Any) -> Any:
 @mutant(ClientPublishing, "send", "rely on nothing that was sent before", "refused", "publisher_order")
 def rely_on_nothing(right: Any) -> Any:
     return lambda self, outgoing, now_ms: right(self, outgoing, now_ms)._replace(before=-1)
+
+
+@mutant(Publishers, "fresh", "take one event more for known than is stored", "receipt", "gapless", "liveness")
+def know_one_too_many(right: Any) -> Any:
+    def broken(self: Any, publisher: str, first: int, count: int) -> int:
+        known = right(self, publisher, first, count)
+        return int(known) + 1 if 0 < known < count else int(known)
+
+    return broken
+
+
+@mutant(ClientPublishing, "given_up", "give up events that are still to be sent", "refused", "receipt")
+def give_up_too_much(_: Any) -> Any:
+    return lambda self: self._given_up if self._given_up >= 0 else None
+
+
+@mutant(
+    ClientPublishing,
+    "resends",
+    "send again only what was sent last",
+    "liveness",
+    "publisher_order",
+    "refused",
+)
+def resend_the_last_only(right: Any) -> Any:
+    def broken(self: Any, bytes_max: int) -> Any:
+        for outgoing in list(self.sent)[:-1]:
+            outgoing.again = False
+        return right(self, bytes_max)
+
+    return broken
+
+
+@mutant(Publishers, "take", "forget who owns an identity when it is written down", "receipt", "one_to_one")
+def write_no_owners(right: Any) -> Any:
+    def broken(self: Any, most: int) -> Any:
+        forgotten, positions = right(self, most)
+        return forgotten, [replace(each, owner=None) for each in positions]
+
+    return broken
+
+
+@mutant(Publishers, "pieces", "answer for given up events with a receipt", "receipt")
+def receipt_for_holes(_: Any) -> Any:
+    return lambda self, publisher, first, last: iter([(first, last, True)])

@@ -144,10 +144,10 @@ def no_dedup(right: Any) -> Any:
 
 @mutant(Group, "_pieces", "no dedup: hand out the last piece again", "exactly_once", "order")
 def hand_out_again(right: Any) -> Any:
-    def broken(self: Any, start: Any, stop: int) -> Any:
+    def broken(self: Any, start: Any, stop: int, **options: Any) -> Any:
         if stop > min(start.values()):
             start = {pubend: tick - 100_000 for pubend, tick in start.items()}
-        return right(self, start, stop)
+        return right(self, start, stop, **options)
 
     return broken
 
@@ -204,8 +204,8 @@ def flood(right: Any) -> Any:
 
 @mutant(Forest, "remove", "drop what a cancelled condition had covered", "gapless", "liveness")
 def drop_the_uncovered(right: Any) -> Any:
-    def broken(self: Any, condition: Any) -> CoveringChange:
-        return CoveringChange((), right(self, condition).covered)
+    def broken(self: Any, condition: Any, *rest: Any) -> CoveringChange:
+        return CoveringChange((), right(self, condition, *rest).covered)
 
     return broken
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gapless.model.ticks import TICK_MAX
+import numpy as np
+
+from gapless.model.ticks import TICK_MAX, TICK_MIN
 from gapless.protocol.edge import Edge
 from gapless.protocol.sessions.acks import AckLedger
 from gapless.protocol.sessions.arrivals import ArrivedRows
 from gapless.protocol.sessions.delivering import Deliveries, DeliveryLedger
+from gapless.protocol.sessions.filters import Filters
 from gapless.protocol.sessions.subscriber import ClientSubscription
 from gapless.protocol.sessions.subscribing import EdgeSubscribing
 from tests.mutants.declared import mutant
@@ -81,3 +84,114 @@ def call_laggards_level(right: Any) -> Any:
 @mutant(DeliveryLedger, "low_water", "count deliveries as taken that some still hold", "release", "gapless")
 def take_for_everybody(_: Any) -> Any:
     return lambda self: TICK_MAX
+
+
+@mutant(ClientSubscription, "horizon", "acknowledge a horizon whatever the program still holds", "acks")
+def acknowledge_the_horizon(right: Any) -> Any:
+    def broken(self: Any, horizon: Any) -> Any:
+        effects = right(self, horizon)
+        self._acked.update(horizon.before)
+        return effects
+
+    return broken
+
+
+@mutant(
+    ClientSubscription, "_starts_again", "resume one tick late", "gapless", "resumption", "liveness", "gap"
+)
+def resume_one_tick_late(right: Any) -> Any:
+    return lambda self: {pubend: tick + 1 for pubend, tick in right(self).items()}
+
+
+@mutant(
+    ClientSubscription, "fresh", "drop the next event of many as if it had come before", "gapless", "liveness"
+)
+def drop_the_next_of_many(right: Any) -> Any:
+    def broken(self: Any, ticks: Any, pubends: Any, source: Any) -> Any:
+        at = [self._expected.get(pubend, TICK_MIN) for pubend in pubends]
+        next_ticks = at[0] if source is None else np.array(at, dtype=np.int64)[source]
+        return right(self, ticks, pubends, source) & (ticks != next_ticks)
+
+    return broken
+
+
+@mutant(ClientSubscription, "_grant", "grant room twice", "credit")
+def grant_twice(right: Any) -> Any:
+    return lambda self, rows: right(self, 2 * rows)
+
+
+@mutant(ClientSubscription, "drop", "give back no room for repeats", "liveness")
+def lose_the_room_of_repeats(_: Any) -> Any:
+    return lambda self, count: []
+
+
+@mutant(Deliveries, "_clear", "let nobody acknowledge what was handed out before", "liveness", "release")
+def cut_off_late_acknowledgements(_: Any) -> Any:
+    def broken(self: Any, reader: Any) -> None:
+        for group in reader.groups:
+            ledger = self._ledger(group)
+            for pubend in group:
+                ledger.handed[pubend][reader.slot] = ledger.acked[pubend][reader.slot]
+        reader.catching.clear()
+        reader.unsent.clear()
+
+    return broken
+
+
+@mutant(
+    Deliveries, "_is_level", "tell a horizon to those who were not sent all", "gapless", "resumption", "acks"
+)
+def tell_laggards_a_horizon(_: Any) -> Any:
+    return lambda self, reader: reader.outlet is not None
+
+
+@mutant(Deliveries, "report_slow", "let a slow subscriber go on after what it was sent", "gapless", "release")
+def skip_what_was_not_sent(right: Any) -> Any:
+    def broken(self: Any, reader: Any, *, away: bool = False) -> Any:
+        if not away:
+            for group in reader.groups:
+                ledger = self._ledger(group)
+                for pubend in group:
+                    ledger.acked[pubend][reader.slot] = ledger.handed[pubend][reader.slot]
+        return right(self, reader, away=away)
+
+    return broken
+
+
+@mutant(
+    EdgeSubscribing, "moved", "write down where names will be, not where they are", "resumption", "release"
+)
+def write_positions_early(right: Any) -> Any:
+    def broken(self: Any) -> Any:
+        found = right(self)
+        for name, positions in found.items():
+            reader = self._named[name].reader
+            if reader is not None:
+                for group in reader.groups:
+                    handed = self._deliveries._ledger(group).handed
+                    positions.update((pubend, int(handed[pubend][reader.slot])) for pubend in group)
+        return found
+
+    return broken
+
+
+@mutant(
+    Filters, "resume", "resume with the newest condition for all ticks", "gapless", "liveness", "resumption"
+)
+def resume_with_the_newest_condition(right: Any) -> Any:
+    def broken(self: Any, positions: Any, schema: Any) -> str:
+        right(self, positions, schema)
+        return str(self.where)
+
+    return broken
+
+
+@mutant(Filters, "mask", "judge all rows by the newest condition", "filter", "gapless", "liveness")
+def judge_by_the_newest_condition(right: Any) -> Any:
+    def broken(self: Any, *args: Any, **options: Any) -> Any:
+        before, self._segments = self._segments, [(self.where, {})]
+        found = right(self, *args, **options)
+        self._segments = before
+        return found
+
+    return broken
