@@ -13,7 +13,7 @@ from gapless.protocol.subend import Group
 from tests.mutants.declared import mutant
 
 
-@mutant(Pubend, "failed", "take a reservation that failed for a durable one", "gapless", "release")
+@mutant(Pubend, "failed", "take a reservation that failed for a durable one", "gap", "gapless", "release")
 def reserve_without_the_disk(right: Any) -> Any:
     def broken(self: Any, token: int, reason: str) -> Any:
         for pending in self.pending:
@@ -24,7 +24,7 @@ def reserve_without_the_disk(right: Any) -> Any:
     return broken
 
 
-@mutant(Pubend, "recover", "lose the reservation at a restart", "gapless", "release")
+@mutant(Pubend, "recover", "lose the reservation at a restart", "gap", "gapless", "release")
 def lose_the_reservation(right: Any) -> Any:
     return lambda pubend, parameters, log, *rest: right(pubend, parameters, replace(log, reserved=0), *rest)
 

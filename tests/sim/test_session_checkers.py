@@ -142,3 +142,13 @@ def test_what_lay_in_a_gap_may_be_lost_with_the_log_after_it() -> None:
     checks.reads("a", "x", "third")
     checks.gap("a", "x", 45, 50)
     assert checks.unfinished() is None
+
+
+def test_a_subscriber_never_asks_for_more_rows_than_it_had_room_for_at_first() -> None:
+    checks = watched()
+    checks.credit("a", 2, is_new=True)
+    checks.rows_arrived("a", 2)
+    checks.credit("a", 2, is_new=False)
+    checks.credit("a", 1, is_new=True)
+    with pytest.raises(Violation, match="has room for 2"):
+        checks.credit("a", 2, is_new=False)

@@ -7,7 +7,7 @@ any order. One with a name may be killed: it comes back without a memory, and go
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -71,7 +71,9 @@ class SimulatedRows(ArrivedRows):
 
     __slots__ = ("ids",)
 
-    def __init__(self, ticks: TickArray, pubends: list[PubendId], source: Positions, ids: list[int]) -> None:
+    def __init__(
+        self, ticks: TickArray, pubends: Sequence[PubendId], source: Positions | None, ids: list[int]
+    ) -> None:
         super().__init__(ticks, pubends, source)
         self.ids = ids
 
@@ -272,16 +274,7 @@ class SubscriberProgram:
                 rows = [(event.pubend, event.tick, event.values[0]) for event in message.events]
                 self._arrived([rows[place] for _, place in message.to])
             case ColumnsDelivery():
-                source = message.source
-                ids = message.batch.array("id").tolist()
-                ticks = message.batch.ticks.tolist()
-                sources = [0] * len(ticks) if source is None else source.tolist()
-                self._arrived(
-                    [
-                        (message.pubends[at], tick, row)
-                        for at, tick, row in zip(sources, ticks, ids, strict=True)
-                    ]
-                )
+                self._columns_arrived(message)
             case Done():
                 pass
             case _:
@@ -331,20 +324,38 @@ class SubscriberProgram:
                     observer.gap(self.name, effect.gap.pubend, effect.gap.start, effect.gap.stop)
 
     def _arrived(self, events: list[tuple[PubendId, int, object]]) -> None:
+        """A few rows have come, each by itself."""
         for observer in self.world.observers:
             observer.rows_arrived(self.name, len(events))
         fresh = [each for each in events if self.machine.expects(each[0], each[1])]
         if not fresh:
             self._perform(self.machine.drop(len(events)))
             return
-        for pubend, _, row in fresh:
-            for observer in self.world.observers:
-                observer.arrived(self.name, pubend, int(str(row)))
         pubends = sorted({pubend for pubend, _, _ in fresh})
         source = np.array([pubends.index(pubend) for pubend, _, _ in fresh], dtype=np.int64)
         ticks = np.array([tick for _, tick, _ in fresh], dtype=np.int64)
-        rows = SimulatedRows(ticks, pubends, source, [int(str(row)) for _, _, row in fresh])
-        self._perform(self.machine.keep(rows, len(events)))
+        self._keep(SimulatedRows(ticks, pubends, source, [int(str(row)) for _, _, row in fresh]), len(events))
+
+    def _columns_arrived(self, delivery: ColumnsDelivery) -> None:
+        """Many rows have come together."""
+        batch, source, count = delivery.batch, delivery.source, len(delivery.batch)
+        for observer in self.world.observers:
+            observer.rows_arrived(self.name, count)
+        fresh = self.machine.fresh(batch.ticks, delivery.pubends, source)
+        if not fresh.any():
+            self._perform(self.machine.drop(count))
+            return
+        ids = batch.array("id")[fresh].tolist()
+        of = None if source is None else source[fresh]
+        rows = SimulatedRows(batch.ticks[fresh], delivery.pubends, of, ids)
+        self.machine.arrived(rows)
+        self._keep(rows, count)
+
+    def _keep(self, rows: SimulatedRows, count: int) -> None:
+        for pubend, row_id in zip(rows.row_pubends(), rows.ids, strict=True):
+            for observer in self.world.observers:
+                observer.arrived(self.name, pubend, row_id)
+        self._perform(self.machine.keep(rows, count))
 
     # ---- taking --------------------------------------------------------------------------------------
 
