@@ -45,6 +45,10 @@ class _Conversation:
 class SessionCheckers(Checkers):
     """The checkers of subscribers that come over connections."""
 
+    #: Of a change that was not confirmed when its connection broke, the client decides: from what has not
+    #: arrived on. A change before it may have been confirmed for a later tick.
+    _changes_ascend = False
+
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._conversations: dict[str, _Conversation] = {}
