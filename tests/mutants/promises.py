@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from gapless.protocol import joining
-from gapless.protocol.broker import Broker
 from gapless.protocol.effects import ReserveRecord
 from gapless.protocol.pubend import Pubend, Starts
 from gapless.protocol.subend import Group
@@ -77,19 +76,5 @@ def go_straight_past_starts(right: Any) -> Any:
         delivers = right(self, run, batch, serials)
         self.late_starts, self.switches = hidden
         return delivers
-
-    return broken
-
-
-@mutant(Broker, "_straight", "go straight and tell the cells below nothing", "liveness", "gapless", "cost")
-def go_straight_past_cells(right: Any) -> Any:
-    def broken(self: Any, knowledge: Any, step: Any) -> bool:
-        if len(knowledge) != 1:
-            return bool(right(self, knowledge, step))
-        path = self._paths[knowledge[0].pubend]
-        hidden, path.ostreams = path.ostreams, {}
-        went = bool(right(self, knowledge, step))
-        path.ostreams = hidden
-        return went
 
     return broken

@@ -109,18 +109,13 @@ def rely_on_nothing(right: Any) -> Any:
     return lambda self, outgoing, now_ms: right(self, outgoing, now_ms)._replace(before=-1)
 
 
-@mutant(Publishers, "fresh", "take one event more for known than is stored", "receipt", "gapless", "liveness")
+@mutant(Publishers, "fresh", "take one event more for known than is stored", "receipt", "refused")
 def know_one_too_many(right: Any) -> Any:
     def broken(self: Any, publisher: str, first: int, count: int) -> int:
         known = right(self, publisher, first, count)
         return int(known) + 1 if 0 < known < count else int(known)
 
     return broken
-
-
-@mutant(ClientPublishing, "given_up", "give up events that are still to be sent", "refused", "receipt")
-def give_up_too_much(_: Any) -> Any:
-    return lambda self: self._given_up if self._given_up >= 0 else None
 
 
 @mutant(

@@ -125,19 +125,6 @@ def lose_the_room_of_repeats(_: Any) -> Any:
     return lambda self, count: []
 
 
-@mutant(Deliveries, "_clear", "let nobody acknowledge what was handed out before", "liveness", "release")
-def cut_off_late_acknowledgements(_: Any) -> Any:
-    def broken(self: Any, reader: Any) -> None:
-        for group in reader.groups:
-            ledger = self._ledger(group)
-            for pubend in group:
-                ledger.handed[pubend][reader.slot] = ledger.acked[pubend][reader.slot]
-        reader.catching.clear()
-        reader.unsent.clear()
-
-    return broken
-
-
 @mutant(
     Deliveries, "_is_level", "tell a horizon to those who were not sent all", "gapless", "resumption", "acks"
 )
