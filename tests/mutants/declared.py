@@ -8,10 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-#: Where a hunt begins. Folders are lost only in runs with seeds from the second one on.
-ANY_SEEDS = 0
-FOLDER_SEEDS = 2_000_000
-
 
 @dataclass(frozen=True)
 class Mutant:
@@ -27,8 +23,6 @@ class Mutant:
     broken: Callable[[Callable[..., Any]], Callable[..., Any]]
     #: The checkers that are meant to notice.
     noticed_by: frozenset[str]
-    #: The seed with which the hunt for it begins.
-    first_seed: int
     #: What else has to be broken, because the same is looked at in several places.
     more: list[tuple[Any, str, Callable[..., Any]]] = field(default_factory=list)
 
@@ -47,14 +41,14 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    owner: Any, method: str, wrong: str, *noticed_by: str, first_seed: int = ANY_SEEDS
+    owner: Any, method: str, wrong: str, *noticed_by: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a mutant: the decorated function turns the right method into the wrong one."""
 
     def declare(broken: Callable[..., Any]) -> Callable[..., Any]:
         name = broken.__name__
         assert name not in MUTANTS, f"two mutants are called {name}"
-        MUTANTS[name] = Mutant(name, wrong, owner, method, broken, frozenset(noticed_by), first_seed)
+        MUTANTS[name] = Mutant(name, wrong, owner, method, broken, frozenset(noticed_by))
         return broken
 
     return declare

@@ -27,6 +27,8 @@ from tests.mutants.declared import MUTANTS, Mutant
 
 #: The modules that declare mutants.
 DECLARING = (streams, promises, waste, publishing, folders, subscribing)
+#: The seeds of a hunt: runs with all kinds of faults, lost folders included.
+FIRST_SEED = 2_000_000
 SEEDS_MAX = 500
 #: Where the stretches of a hunt end, in seeds. All mutants are hunted through one before the next.
 STRETCHES = (5, 20, 60, 150, 300, SEEDS_MAX)
@@ -91,7 +93,7 @@ class Hunt:
 
 def order_of_seeds(chosen: Mutant) -> list[int]:
     """In which order to try the seeds of a mutant."""
-    seeds = small_first(chosen.first_seed)
+    seeds = small_first()
     known = known_seeds().get(chosen.name)
     return [known, *(seed for seed in seeds if seed != known)] if known in seeds else seeds
 
@@ -103,10 +105,10 @@ def known_seeds() -> dict[str, int]:
 
 
 @cache
-def small_first(first: int) -> list[int]:
-    """`SEEDS_MAX` seeds from the first one on, those of small networks before the others."""
+def small_first() -> list[int]:
+    """All seeds, those of small networks before the others."""
     of_size: dict[int, list[int]] = {}
-    for seed in range(first, first + SEEDS_MAX):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
         of_size.setdefault(len(random_network(Random(seed), BROKERS_MAX).cell_of), []).append(seed)
     turns = [
         (turn if size <= SMALL_BROKERS else SEEDS_MAX, size, seed)
@@ -128,7 +130,7 @@ def hunt(so_far: Hunt, stop: int) -> Hunt:
         result = replace(result, seeds=count + 1)
         try:
             found = _violation(chosen, seed)
-            misfit = _misfit(found)
+            misfit = misfit_of(found)
             if misfit:
                 result = replace(result, misfit=misfit)
             elif found is not None and found.checker not in chosen.noticed_by:
@@ -170,7 +172,7 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _misfit(found: Violation | None) -> str:
+def misfit_of(found: Violation | None) -> str:
     """A mutant that is called as what it replaces is not proves nothing when it fails."""
     cause = None if found is None else found.__cause__
     return str(cause) if isinstance(cause, TypeError | NameError | AttributeError) else ""

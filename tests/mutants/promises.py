@@ -64,17 +64,3 @@ def ack_what_went_straight(right: Any) -> Any:
         return delivers
 
     return broken
-
-
-@mutant(
-    Group, "straight", "hand events straight to readers whose start or change is ahead", "start", "filter"
-)
-def go_straight_past_starts(right: Any) -> Any:
-    def broken(self: Any, run: Any, batch: Any, serials: Any) -> Any:
-        hidden = self.late_starts, self.switches
-        self.late_starts, self.switches = {}, {}
-        delivers = right(self, run, batch, serials)
-        self.late_starts, self.switches = hidden
-        return delivers
-
-    return broken
