@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from gapless.model.ticks import TICK_MAX, TICK_MIN
+from gapless.model.ticks import TICK_MAX
 from gapless.protocol.edge import Edge
 from gapless.protocol.sessions.acks import AckLedger
 from gapless.protocol.sessions.arrivals import ArrivedRows
@@ -103,18 +101,6 @@ def resume_one_tick_late(right: Any) -> Any:
     return lambda self: {pubend: tick + 1 for pubend, tick in right(self).items()}
 
 
-@mutant(
-    ClientSubscription, "fresh", "drop the next event of many as if it had come before", "gapless", "liveness"
-)
-def drop_the_next_of_many(right: Any) -> Any:
-    def broken(self: Any, ticks: Any, pubends: Any, source: Any) -> Any:
-        at = [self._expected.get(pubend, TICK_MIN) for pubend in pubends]
-        next_ticks = at[0] if source is None else np.array(at, dtype=np.int64)[source]
-        return right(self, ticks, pubends, source) & (ticks != next_ticks)
-
-    return broken
-
-
 @mutant(ClientSubscription, "_grant", "grant room twice", "credit")
 def grant_twice(right: Any) -> Any:
     return lambda self, rows: right(self, 2 * rows)
@@ -141,23 +127,6 @@ def skip_what_was_not_sent(right: Any) -> Any:
                 for pubend in group:
                     ledger.acked[pubend][reader.slot] = ledger.handed[pubend][reader.slot]
         return right(self, reader, away=away)
-
-    return broken
-
-
-@mutant(
-    EdgeSubscribing, "moved", "write down where names will be, not where they are", "resumption", "release"
-)
-def write_positions_early(right: Any) -> Any:
-    def broken(self: Any) -> Any:
-        found = right(self)
-        for name, positions in found.items():
-            reader = self._named[name].reader
-            if reader is not None:
-                for group in reader.groups:
-                    handed = self._deliveries._ledger(group).handed
-                    positions.update((pubend, int(handed[pubend][reader.slot])) for pubend in group)
-        return found
 
     return broken
 
