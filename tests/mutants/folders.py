@@ -9,25 +9,12 @@ from gapless.model.epochs import EPOCH_NONE
 from gapless.protocol.broker import Broker
 from gapless.protocol.edge import Edge
 from gapless.protocol.messages import StartGrantMessage
-from gapless.protocol.path import Path, Standing
+from gapless.protocol.path import Path
 from gapless.protocol.pubend import Pubend
 from gapless.protocol.routing import Routing
 from gapless.protocol.sessions import subscriber
 from gapless.protocol.sessions.losses import LossBook
 from tests.mutants.declared import breaks_too, mutant
-
-
-@mutant(
-    Path, "standing", "believe any log that somebody speaks of", "gap", "gapless", "liveness", "invariant"
-)
-def believe_any_log(right: Any) -> Any:
-    def broken(self: Any, log: Any) -> Any:
-        found = right(self, log)
-        if found is not Standing.CONTRADICTED:
-            return found
-        return Standing.LATER_LIFE if log.id == self.istream.log.id else Standing.RENEWED
-
-    return broken
 
 
 @mutant(Edge, "_begun_at", "begin in another log and report no gap", "gap")
