@@ -15,8 +15,7 @@ SEEDS = [2_001, pytest.param(2_000, marks=pytest.mark.long)]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", DIRECTED)
 def test_every_kind_strikes_and_is_survived(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directed, "DIRECTED", (kind,))
-    monkeypatch.setattr(directed, "ODDS", 1.0)
+    monkeypatch.setattr(directed, "drawn_kind", lambda _: kind)
     result = run(seed, brokers_max=6)
     assert result.ok, f"{result}\n{story(result)}"
     assert result.faults[kind]

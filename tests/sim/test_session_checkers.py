@@ -8,7 +8,7 @@ import pytest
 
 from gapless.model.ids import PubendId
 from gapless.sim.checkers import Violation
-from gapless.sim.conditions import Equal
+from gapless.sim.conditions import Either, Equal
 from gapless.sim.observer import Wish
 from gapless.sim.plan import Plan
 from gapless.sim.session_checkers import SessionCheckers
@@ -142,3 +142,37 @@ def test_what_lay_in_a_gap_may_be_lost_with_the_log_after_it() -> None:
     checks.reads("a", "x", "third")
     checks.gap("a", "x", 45, 50)
     assert checks.unfinished() is None
+
+
+def test_a_subscriber_never_asks_for_more_rows_than_it_had_room_for_at_first() -> None:
+    checks = watched()
+    checks.credit("a", 2, is_new=True)
+    checks.rows_arrived("a", 2)
+    checks.credit("a", 2, is_new=False)
+    checks.credit("a", 1, is_new=True)
+    with pytest.raises(Violation, match="has room for 2"):
+        checks.credit("a", 2, is_new=False)
+
+
+def test_a_change_may_decide_from_an_earlier_tick_on_than_one_before_it() -> None:
+    checks = watched()
+    for condition, since in ((Equal("group", 2), 40), (Equal("group", 3), 25)):
+        checks.changing("a", condition)
+        checks.changed("a", "x", condition, since)
+    checks.durable("x", [50], [{"id": 50, "group": 2}])
+    assert checks.unfinished() is not None, "nobody has released anything"
+    with pytest.raises(Violation, match="filter"):
+        checks.taken("a", "x", 50, 50)
+
+
+def test_rows_may_travel_for_all_conditions_that_a_subscriber_asks_for() -> None:
+    checks = watched()
+    checks.changing("a", Equal("group", 2))
+    checks.changed("a", "x", Equal("group", 2), 40)
+    checks.settled = True
+    checks.durable("x", [39, 41], [{"id": t, "group": 1} for t in (39, 41)])
+    checks.asked("a", Either(Equal("group", 1), Equal("group", 2)))
+    checks.rows_sent("p", "s", "S", "x", [39])
+    checks.asked("a", Equal("group", 2))
+    with pytest.raises(Violation, match="routing"):
+        checks.rows_sent("p", "s", "S", "x", [41])

@@ -12,6 +12,7 @@ from gapless.protocol.events import (
     MessageReceived,
     Order,
     SubscribeRequested,
+    SubscriberSlow,
     UnsubscribeRequested,
 )
 from gapless.protocol.messages import (
@@ -197,3 +198,22 @@ def test_a_change_survives_a_restart_of_the_edge_at_the_same_tick() -> None:
     hand.wait(1_000)
     assert [pubend for pubend, _ in hand.changes("alice")] == ["lse"]
     assert sorted(hand.events("alice")) == [("lse", FIRST), ("nyse", FIRST), ("nyse", FIRST + 3)]
+
+
+def test_a_condition_that_is_over_never_decides_again_however_far_back_the_last_event_is() -> None:
+    """Clause 9.21."""
+    hand = Hand.started(network())
+    hand.subscribe("alice", where("price < 5"))
+    hand.publish(1)
+    hand.wait(10)
+    hand.publish(7)
+    hand.wait(10)
+    hand.change("alice", where("price > 5"))
+    hand.wait(10)
+    ((_, tick),) = hand.events("alice")
+    # Her host knows of the last event that she has acknowledged, and of no silence since.
+    slow = SubscriberSlow(subscription=SubscriptionId("alice"), positions={PUBEND: tick + 1})
+    hand.feed("s", slow)
+    hand.publish(8)
+    hand.wait(2_000)
+    assert len(hand.events("alice")) == 2, "7 came while she wanted less than 5"

@@ -269,10 +269,10 @@ class Group:
         start = self.late_starts.get(subend.slot, TICK_MIN)
         if old is None and start > self.horizon and not subend.away:
             return
-        handed = {
-            pubend: max(start, positions.get(pubend, old.handed[pubend] if old else self.horizon))
-            for pubend in self.pubends
-        }
+        at = {**(old.handed if old else dict.fromkeys(self.pubends, self.horizon)), **positions}
+        # Below its first phase it has everything, however far back its last event is.
+        since = subend.phases[0].since
+        handed = {each: max(start, since.get(each, TICK_MIN), at[each]) for each in self.pubends}
         self.remove(subend)
         self._set_apart(subend, handed, old.window if old else self.parameters.nack_ticks_max)
 

@@ -166,6 +166,8 @@ class _View:
     shares: dict[str, _Share] = field(default_factory=dict)
     #: The conditions it asked for instead, which may decide of some tick by now.
     changes: list[Condition] = field(default_factory=list)
+    #: What it asks its edge for, if that is more than its last condition.
+    asked: Condition | None = None
     #: In total order, the last event it took.
     last: tuple[int, str] = (-1, "")
     #: The last number that it took of each publisher.
@@ -174,6 +176,8 @@ class _View:
     @property
     def last_wish(self) -> Condition:
         """The condition that it asked for last."""
+        if self.asked is not None:
+            return self.asked
         return self.changes[-1] if self.changes else self.wish.condition
 
 
@@ -193,6 +197,9 @@ _UNDECIDED = frozenset({_TAKEN_AS_GIVEN_UP, "E141", "E143"})
 
 class Checkers(Observer):
     """All checkers at once, because they look at the same truth."""
+
+    #: A change decides from no earlier tick on than those before it.
+    _changes_ascend = True
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -546,6 +553,10 @@ class Checkers(Observer):
         view.changes.append(condition)
         self._ever.setdefault((view.wish.edge, view.wish.topic), {})[condition] = None
 
+    def asked(self, subscription: str, condition: Condition) -> None:
+        """Rows that this accepts may travel to it."""
+        self._views[subscription].asked = condition
+
     def changed(self, subscription: str, pubend: str, condition: Condition, since: int) -> None:
         """A change comes after those before it, and leaves alone what was taken."""
         view, truth = self._views[subscription], self._truths[pubend]
@@ -553,7 +564,7 @@ class Checkers(Observer):
         if share is None:
             text = "changed before the subscription was confirmed"
             raise Violation("start", text, subject=subscription, pubend=pubend)
-        if since <= share.last or since < share.conditions[0][0]:
+        if since <= share.last or (since < share.conditions[0][0] and self._changes_ascend):
             text = f"changed from {since} on, after {share.last} was taken and {share.conditions[0]} decided"
             raise Violation("filter", text, subject=subscription, pubend=pubend, tick=since)
         others = [view.shares[p].conditions for p in self._pubends[view.wish.topic] if p in view.shares]

@@ -161,6 +161,10 @@ class Cost(Observer):
         """In the end the last condition alone is wanted."""
         self._live[subscription].condition = condition
 
+    def asked(self, subscription: str, condition: Condition) -> None:
+        """One that comes back may ask for what several conditions need."""
+        self._live[subscription].condition = condition
+
     def roamed(self, subscription: str, edge: str) -> None:
         """Its condition is needed at another edge from now on."""
         self._live[subscription].edge = edge

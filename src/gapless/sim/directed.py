@@ -11,6 +11,7 @@ broker crash and come back with its clock set back.
 | grant_crash | a crash while a subscription begins below the present |
 | grant_orphaned | events that the disk refused, a start tick above them, a crash, then an earlier clock |
 | link_burst | links that hold events back and let them go at once, then subscribers from before |
+| publish_refused | the disk has no room for events while their publisher sends more of them |
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ from gapless.sim.subscribers import Subscriber
 from gapless.sim.workload import Workload
 from gapless.sim.world import SECOND_US, World
 
-DIRECTED = ("reserve_refused", "reserve_crash", "grant_crash", "grant_orphaned", "link_burst")
+#: Kinds that half of all runs draw from, and those that are drawn for some of the others.
+_FIRST = ("reserve_refused", "reserve_crash", "grant_crash", "grant_orphaned", "link_burst")
+_SECOND = ("publish_refused",)
+DIRECTED = (*_FIRST, *_SECOND)
 
-#: The odds of a run to have a kind of directed fault.
+#: The odds of a run to have one of the first kinds, and those of any other run to have one of the second.
 ODDS = 0.5
+SECOND_ODDS = 0.2
 #: The mean time between two of them.
 INTERVAL_US = SECOND_US // 2
 #: The record that each kind waits for, and how long after it the broker crashes at most.
@@ -41,6 +46,13 @@ _AIMED_AT: Mapping[str, tuple[str, int]] = {
 }
 
 
+def drawn_kind(random: Random) -> str:
+    """The kind of directed fault that a run has; empty when it has none."""
+    if random.random() < ODDS:
+        return random.choice(_FIRST)
+    return random.choice(_SECOND) if random.random() < SECOND_ODDS else ""
+
+
 class Directed(Observer):
     """Strikes a world with aimed faults until it is told to stop."""
 
@@ -49,7 +61,7 @@ class Directed(Observer):
         self._workload = workload
         self._random = random
         #: Empty in a run without directed faults.
-        self._kind = random.choice(DIRECTED) if random.random() < ODDS else ""
+        self._kind = drawn_kind(random)
         self._on = False
         #: The broker that waits for the record that the kind is aimed at.
         self._target: BrokerId | None = None
@@ -96,6 +108,8 @@ class Directed(Observer):
         ]
         if hosts and self._kind == "link_burst":
             self._hold_back(self._random.choice(hosts))
+        elif hosts and self._kind == "publish_refused":
+            self._refuse(self._random.choice(hosts))
         elif hosts and self._target is None:
             self._aim(self._random.choice(hosts))
         self._plan()
@@ -120,6 +134,20 @@ class Directed(Observer):
             for _ in range(self._random.randint(1, 3)):
                 self._after(self._random.randrange(SECOND_US // 10), self._workload.publish_now)
         self._join_someone(self._world.clock(node.name))
+
+    def _refuse(self, node: SimulatedNode) -> None:
+        """Let the disk refuse events, with others of the same publisher close behind."""
+        pubend = self._random.choice(sorted(node.logs))
+        for _ in range(self._random.randint(4, 12)):
+            self._after(self._random.randrange(60_000), partial(self._workload.publish_now, pubend))
+        for _ in range(3):
+            begin = self._random.randrange(50_000)
+            self._after(begin, partial(setattr, node, "refuses", "BatchRecord"))
+            self._after(begin + self._random.randint(1_000, 10_000), partial(self._allow, node))
+
+    def _allow(self, node: SimulatedNode) -> None:
+        self._world.faults[self._kind] += bool(node.refuses)
+        node.refuses = ""
 
     def _make_curious(self, node: SimulatedNode) -> None:
         """Let the other pubends go on, so that a merge asks a quiet one for its silence."""

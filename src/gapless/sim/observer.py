@@ -130,6 +130,9 @@ class Observer:
     def changing(self, subscription: str, condition: Condition) -> None:
         """A subscriber asks for other events from some tick on."""
 
+    def asked(self, subscription: str, condition: Condition) -> None:
+        """A subscriber asks an edge for all that any of its conditions needs which may still decide."""
+
     def changed(self, subscription: str, pubend: str, condition: Condition, since: int) -> None:
         """The subscriber was told that this condition decides of the events from `since` on."""
 

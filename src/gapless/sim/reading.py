@@ -3,20 +3,24 @@
 A program has one subscription, over one connection after another: at its own edge, or at any edge if it
 *roams*. It takes rows at its own pace, and is done with each when it asks for the next, or says so itself, in
 any order. One with a name may be killed: it comes back without a memory, and goes on at what it acknowledged.
+Some want other events after a while, whatever their connections do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 from random import Random
 from typing import Literal, assert_never
 
 import numpy as np
+import pyarrow as pa
 
-from gapless.content.rows import Positions
+from gapless.content.normal import either
+from gapless.content.rows import Positions, RowMask
 from gapless.model.ids import BrokerId, PubendId, TopicId
 from gapless.model.ticks import TickArray
 from gapless.protocol.events import Order
@@ -39,6 +43,7 @@ from gapless.protocol.sessions.enrolment import (
 )
 from gapless.protocol.sessions.messages import (
     Acknowledge,
+    ChangeFilter,
     ColumnsDelivery,
     Confirmed,
     Credit,
@@ -49,11 +54,15 @@ from gapless.protocol.sessions.messages import (
     Subscribe,
     Unsubscribe,
 )
+from gapless.protocol.sessions.messages import (
+    Event as ArrivedEvent,
+)
 from gapless.protocol.sessions.subscriber import ClientSubscription, Interest
+from gapless.sim.conditions import Condition, Either
 from gapless.sim.connections import Side
 from gapless.sim.observer import Wish
 from gapless.sim.subscribing import SubscriberPeer
-from gapless.sim.translate import condition_of
+from gapless.sim.translate import columns_of_values, condition_of
 from gapless.sim.world import World
 from gapless.wire.client_codec import NodeDecoder, encode_client
 from gapless.wire.frames import Frame
@@ -65,15 +74,26 @@ PAUSE_US_MAX = 100_000
 #: How long it waits for the other pubends once one has confirmed it, at most.
 AWAITED_US_MAX = 200_000
 
+#: How often one program changes its mind: fewer times than an edge takes at once.
+CHANGES_MAX = 6
+
 
 class SimulatedRows(ArrivedRows):
     """Rows that arrived together, by their ids."""
 
     __slots__ = ("ids",)
 
-    def __init__(self, ticks: TickArray, pubends: list[PubendId], source: Positions, ids: list[int]) -> None:
+    def __init__(
+        self, ticks: TickArray, pubends: Sequence[PubendId], source: Positions | None, ids: list[int]
+    ) -> None:
         super().__init__(ticks, pubends, source)
         self.ids = ids
+
+    def where(self, wanted: RowMask) -> SimulatedRows:
+        """Only these rows."""
+        source = None if self.source is None else self.source[wanted]
+        ids = [row_id for row_id, is_wanted in zip(self.ids, wanted.tolist(), strict=True) if is_wanted]
+        return SimulatedRows(self.ticks[wanted], self.pubends, source, ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +139,13 @@ class SubscriberProgram:
     _known: set[PubendId] = field(default_factory=set)
     _shares: set[PubendId] = field(default_factory=set)
     _is_reborn: bool = False
+    #: What it has asked for, one after another; and how many changes the observers know of, by pubend.
+    _conditions: list[Condition] = field(init=False)
+    _changed: Counter[PubendId] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.edge = BrokerId(self.wish.edge)
+        self._conditions = [self.wish.condition]
         self._begin()
 
     @property
@@ -156,6 +180,23 @@ class SubscriberProgram:
         self._is_dialling = self._is_taking = False
         self._is_reborn = True
         self._begin()
+        return True
+
+    def change(self, condition: Condition) -> bool:
+        """The program wants other events from now on; False when it cannot ask for them now.
+
+        Not one with a name, which may have rows of the new condition before it hears of the change; nor one
+        in total order, for which a change decides from one tick on unless its connection breaks meanwhile.
+        """
+        machine = self.machine
+        if self.habits.is_named or self.wish.total or len(self._conditions) > CHANGES_MAX:
+            return False
+        if self.is_closed or not machine.is_live or machine.change is not None:
+            return False
+        self._conditions.append(condition)
+        for observer in self.world.observers:
+            observer.changing(self.name, condition)
+        self._perform(machine.begin_change(str(condition_of(condition))))
         return True
 
     def quicken(self, take_us_max: int) -> None:
@@ -269,19 +310,9 @@ class SubscriberProgram:
                     observer.horizon(self.name, message.before)
                 self._perform(self.machine.horizon(message))
             case RowsDelivery():
-                rows = [(event.pubend, event.tick, event.values[0]) for event in message.events]
-                self._arrived([rows[place] for _, place in message.to])
+                self._arrived([message.events[place] for _, place in message.to])
             case ColumnsDelivery():
-                source = message.source
-                ids = message.batch.array("id").tolist()
-                ticks = message.batch.ticks.tolist()
-                sources = [0] * len(ticks) if source is None else source.tolist()
-                self._arrived(
-                    [
-                        (message.pubends[at], tick, row)
-                        for at, tick, row in zip(sources, ticks, ids, strict=True)
-                    ]
-                )
+                self._columns_arrived(message)
             case Done():
                 pass
             case _:
@@ -289,7 +320,10 @@ class SubscriberProgram:
 
     def _confirmed(self, confirmed: Confirmed) -> None:
         is_new = not self.machine.is_live or confirmed.pubend not in self._known
+        change = self.machine.change
         effects = self.machine.confirmed(confirmed)
+        if change is not None and change.request == confirmed.request:
+            self._tell_changed(confirmed.pubend, len(self._conditions) - 1, confirmed.start)
         start = max([confirmed.start, *(each.gap.stop for each in effects if isinstance(each, ReportGap))])
         if is_new:
             self._started[confirmed.pubend] = (start, confirmed.log)
@@ -318,6 +352,17 @@ class SubscriberProgram:
                     observer.confirmed(self.name, pubend, start, log)
             self._known.add(pubend)
             self._shares.add(pubend)
+            # Where it had not begun, what it asked for since decides of everything.
+            self._tell_changed(pubend, len(self._conditions) - 1 - (self.machine.change is not None), start)
+
+    def _tell_changed(self, pubend: PubendId, changes: int, since: int) -> None:
+        """So many changes have been made at a pubend; those that are not known decide from this tick on."""
+        if pubend not in self._shares:
+            return
+        for at in range(self._changed[pubend] + 1, changes + 1):
+            for observer in self.world.observers:
+                observer.changed(self.name, pubend, self._conditions[at], since)
+            self._changed[pubend] = at
 
     def _begin_live(self, retry: int) -> None:
         if retry == self._retries:
@@ -330,21 +375,50 @@ class SubscriberProgram:
                 for observer in self.world.observers:
                     observer.gap(self.name, effect.gap.pubend, effect.gap.start, effect.gap.stop)
 
-    def _arrived(self, events: list[tuple[PubendId, int, object]]) -> None:
+    def _arrived(self, events: list[ArrivedEvent]) -> None:
+        """A few rows have come, each by itself."""
         for observer in self.world.observers:
             observer.rows_arrived(self.name, len(events))
-        fresh = [each for each in events if self.machine.expects(each[0], each[1])]
+        fresh = [event for event in events if self.machine.expects(event.pubend, event.tick)]
         if not fresh:
             self._perform(self.machine.drop(len(events)))
             return
-        for pubend, _, row in fresh:
+        pubends = sorted({event.pubend for event in fresh})
+        source = np.array([pubends.index(event.pubend) for event in fresh], dtype=np.int64)
+        ticks = np.array([event.tick for event in fresh], dtype=np.int64)
+        rows = SimulatedRows(ticks, pubends, source, [int(str(event.values[0])) for event in fresh])
+        self._keep(rows, columns_of_values([event.values for event in fresh]), len(events))
+
+    def _columns_arrived(self, delivery: ColumnsDelivery) -> None:
+        """Many rows have come together."""
+        batch, source, count = delivery.batch, delivery.source, len(delivery.batch)
+        for observer in self.world.observers:
+            observer.rows_arrived(self.name, count)
+        fresh = self.machine.fresh(batch.ticks, delivery.pubends, source)
+        if not fresh.any():
+            self._perform(self.machine.drop(count))
+            return
+        ids = batch.array("id")[fresh].tolist()
+        of = None if source is None else source[fresh]
+        rows = SimulatedRows(batch.ticks[fresh], delivery.pubends, of, ids)
+        self.machine.arrived(rows)
+        self._keep(rows, batch.columns.filter(pa.array(fresh)), count)
+
+    def _keep(self, rows: SimulatedRows, columns: pa.RecordBatch, count: int) -> None:
+        machine = self.machine
+        if machine.filters.judges:
+            assert machine.schema is not None
+            wanted = machine.filters.mask(
+                columns, rows.ticks, rows.row_pubends(), machine.schema, pending=machine.pending
+            )
+            rows = rows.where(wanted)
+            if not rows.size:
+                self._perform(machine.drop_unwanted(count))
+                return
+        for pubend, row_id in zip(rows.row_pubends(), rows.ids, strict=True):
             for observer in self.world.observers:
-                observer.arrived(self.name, pubend, int(str(row)))
-        pubends = sorted({pubend for pubend, _, _ in fresh})
-        source = np.array([pubends.index(pubend) for pubend, _, _ in fresh], dtype=np.int64)
-        ticks = np.array([tick for _, tick, _ in fresh], dtype=np.int64)
-        rows = SimulatedRows(ticks, pubends, source, [int(str(row)) for _, _, row in fresh])
-        self._perform(self.machine.keep(rows, len(events)))
+                observer.arrived(self.name, pubend, row_id)
+        self._perform(self.machine.keep(rows, count))
 
     # ---- taking --------------------------------------------------------------------------------------
 
@@ -399,30 +473,38 @@ class SubscriberProgram:
                     self._say()
                 case Offer() | GoLive():
                     self._take_soon()
-                case StartAckTimer():
-                    self._acks += 1
-                    self._later(self.random.randint(1, ACK_US), partial(self._ack, self._acks))
+                case StartAckTimer() | StartRetryTimer() | StartAwaitTimer():
+                    self._start_timer(effect)
                 case StopAckTimer():
                     self._acks += 1
-                case StartRetryTimer():
-                    self._retries += 1
-                    self._later(self.random.randint(1, PAUSE_US_MAX), partial(self._retry, self._retries))
                 case StopRetryTimer():
                     self._retries += 1
-                case StartAwaitTimer():
-                    self._retries += 1
-                    self._later(
-                        self.random.randint(1, AWAITED_US_MAX), partial(self._begin_live, self._retries)
-                    )
                 case Fail(error=error):
                     raise AssertionError(f"{self.name} failed: {error}")
-                case FinishChange() | ReportGap() | Unregister():
+                case FinishChange(ticks=ticks, error=error):
+                    assert error is None, f"{self.name} may not change its mind: {error}"
+                    for pubend, since in ticks.items():
+                        self._tell_changed(pubend, len(self._conditions) - 1, since)
+                case ReportGap() | Unregister():
                     pass
                 case SayNow(message=message):
                     assert self.side is not None
                     self.side.write(encode_client(message))
                 case _:
                     assert_never(effect)
+
+    def _start_timer(self, effect: StartAckTimer | StartRetryTimer | StartAwaitTimer) -> None:
+        match effect:
+            case StartAckTimer():
+                self._acks += 1
+                self._later(self.random.randint(1, ACK_US), partial(self._ack, self._acks))
+            case StartRetryTimer():
+                self._retries += 1
+                self._later(self.random.randint(1, PAUSE_US_MAX), partial(self._retry, self._retries))
+            case StartAwaitTimer():
+                self._retries += 1
+                delay = self.random.randint(1, AWAITED_US_MAX)
+                self._later(delay, partial(self._begin_live, self._retries))
 
     def _ack(self, timer: int) -> None:
         if self._acks == timer:
@@ -438,6 +520,8 @@ class SubscriberProgram:
         said, effects = self.machine.say(self.edge, self._numbers)
         for message in said:
             for observer in self.world.observers:
+                if isinstance(message, Subscribe | ChangeFilter):
+                    observer.asked(self.name, self._asked(message.where))
                 if isinstance(message, Subscribe):
                     observer.credit(self.name, message.credit_rows or 0, is_new=True)
                 elif isinstance(message, Credit):
@@ -446,3 +530,13 @@ class SubscriberProgram:
                     observer.acknowledged(self.name, message.positions)
             self.side.write(encode_client(message))
         self._perform(effects)
+
+    def _asked(self, where: str) -> Condition:
+        """Which of its conditions it asks for, or which of them together."""
+        every = range(len(self._conditions))
+        for some in (
+            self._conditions[start : stop + 1] for stop in reversed(every) for start in every[: stop + 1]
+        ):
+            if where == str(either(condition_of(each) for each in some)):
+                return reduce(Either, some)
+        raise AssertionError(f"{self.name} asks for {where}, and wants {self._conditions}")

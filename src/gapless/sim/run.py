@@ -118,6 +118,8 @@ def run(
     cost = _cost(plan, world)
     tastes = None if plain else Random(f"tastes of {seed}")
     workload = (SessionWorkload if sessions else Workload)(world, checkers, random, tastes)
+    if isinstance(workload, SessionWorkload) and not plain:
+        workload.changes = Random(f"changes of {seed}")
     faults = Faults(world, workload, profile, random, folders)
     directed = Directed(world, workload, Random(f"directed faults of {seed}")) if is_aimed else None
     marks_before = Counter(marks.counts)

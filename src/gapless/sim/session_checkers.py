@@ -5,7 +5,7 @@ These outside observers share no code with what they judge, and extend those of 
 | checker | promise |
 | --- | --- |
 | resumption | a subscription that an edge holds loses nothing, and resumes at its horizon |
-| credit | a connection brings no more rows than the subscriber had room for |
+| credit | a connection brings no more rows than the subscriber had room for, which never grows |
 | acks | nothing is acknowledged that the program is not done with |
 """
 
@@ -31,8 +31,9 @@ class _Conversation:
     is_forgotten: bool = False
     #: Per pubend, the horizon that it was told.
     told: dict[str, int] = field(default_factory=dict)
-    #: Rows that it has room for on this connection, less those that have come.
+    #: Rows that it has room for on this connection, less those that have come; and how many it had at first.
     room: int = 0
+    room_max: int = 0
     #: Per pubend, the rows that have come.
     arrived: dict[str, set[int]] = field(default_factory=dict)
     #: Per pubend, the events that the program is done with.
@@ -43,6 +44,10 @@ class _Conversation:
 
 class SessionCheckers(Checkers):
     """The checkers of subscribers that come over connections."""
+
+    #: Of a change that was not confirmed when its connection broke, the client decides: from what has not
+    #: arrived on. A change before it may have been confirmed for a later tick.
+    _changes_ascend = False
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -161,9 +166,13 @@ class SessionCheckers(Checkers):
         conversation.cursors[pubend] = first
 
     def credit(self, subscription: str, rows: int, *, is_new: bool) -> None:
-        """So much room there is."""
+        """So much room there is, and never more than at first."""
         conversation = self._of(subscription)
         conversation.room = rows if is_new else conversation.room + rows
+        conversation.room_max = conversation.room_max or conversation.room
+        if conversation.room > conversation.room_max:
+            text = f"asks for {conversation.room} rows, and has room for {conversation.room_max}"
+            raise Violation("credit", text, subject=subscription)
 
     def rows_arrived(self, subscription: str, rows: int) -> None:
         """No more rows come than there is room for."""

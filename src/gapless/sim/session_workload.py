@@ -11,6 +11,9 @@ from gapless.sim.reading import Habits, SubscriberProgram
 from gapless.sim.workload import CLIENTS_PER_EDGE_MAX, QUICK_US, Workload
 from gapless.sim.world import SECOND_US
 
+#: The odds of a run that programs change their minds.
+CHANGING_ODDS = 0.5
+
 
 class SessionWorkload(Workload):
     """All publishers and subscribers of a run in which subscribers come over connections."""
@@ -18,12 +21,29 @@ class SessionWorkload(Workload):
     #: The programs that subscribe, in the order in which they came.
     programs: list[SubscriberProgram]
 
+    #: Draws changes of conditions; None leaves them as they are. It is apart, so that the other runs stay as
+    #: they were.
+    changes: Random | None = None
+
     def start_clients(self) -> None:
-        """A few programs, within the first half second."""
+        """A few programs, within the first half second; in some runs they change their minds."""
         self.programs = []
         for edge in self.clients:
             for _ in range(self._random.choice((0, 1, 1, 2, 3))):
                 self._world.after(self._random.randrange(SECOND_US // 2), partial(self.join, edge))
+
+        if self.changes is not None and self.changes.random() < CHANGING_ODDS:
+            interval_us = self.changes.choice((50_000, 300_000, 1_000_000))
+            self._change_someone(self.changes, interval_us, ready=False)
+
+    def _change_someone(self, tastes: Random, interval_us: int, *, ready: bool = True) -> None:
+        """Some program wants other events from now on; after a while another one does."""
+        if ready and not self._publishing:
+            return
+        if ready and self.programs:
+            tastes.choice(self.programs).change(self._changed_mind(tastes))
+        delay = round(tastes.expovariate(1.0) * interval_us)
+        self._world.after(delay, partial(self._change_someone, tastes, interval_us))
 
     def join(self, edge: str, since: int | None = None) -> None:
         """A new program subscribes, from this tick on if there is one."""

@@ -68,6 +68,14 @@ def columns_of(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
+def columns_of_values(rows: Sequence[Sequence[object]]) -> pa.RecordBatch:
+    """The same for rows that are values in the order of the schema."""
+    arrays = [
+        pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), _ARROW, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+
+
 def _compared(name: str, operator: normal.AnyComparison, value: float | str) -> ContentCondition:
     column = _COLUMNS[name]
     return normal.within(column, normal.comparison_domain(column.kind, operator, value))

@@ -300,6 +300,9 @@ class ClientSubscription(Enrolment, Generic[Rows]):
         # Acknowledgements of the old connection may be lost: send them again.
         self.ack_due = self._ack_now = True
         self._regrant = 0
+        for rows in self._waiting:
+            # What came with them and was dropped used the credit of the old connection.
+            rows.credit = rows.size
         return Subscribe(
             request=request,
             topic=interest.topic,
