@@ -98,3 +98,13 @@ def test_a_read_that_is_cut_says_how_far_it_is_complete() -> None:
     assert log.read(TickRange(11, 100), 3) == (TickRange(11, 100), batch(11, 20, 21))
     assert log.read(TickRange(12, 20), 3) == (TickRange(12, 20), None)
     assert log.read(TickRange(0, 11), 3) == (TickRange(0, 11), batch(10))
+
+
+def test_a_copy_knows_nothing_of_what_comes_later() -> None:
+    log = flushed_log(batch(10))
+    copy = log.copied()
+    log.append(9, BatchRecord(batch=batch(20), note=b"later"))
+    log.begin_flush()
+    log.end_flush(Random(0), disk_full=False)
+    assert copy.ticks == [10]
+    assert [tick for tick, _ in copy.notes(0)] == [10]

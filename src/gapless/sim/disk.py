@@ -157,6 +157,7 @@ class SimulatedLog:
             _batches=list(self._batches),
             _firsts=list(self._firsts),
             _starts=dict(self._starts),
+            _notes=list(self._notes),
             _unflushed=[],
             _flushing=None,
         )
