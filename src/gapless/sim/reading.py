@@ -48,14 +48,12 @@ from gapless.protocol.sessions.messages import (
     Confirmed,
     Credit,
     Done,
+    EventRow,
     Horizon,
     RequestRefused,
     RowsDelivery,
     Subscribe,
     Unsubscribe,
-)
-from gapless.protocol.sessions.messages import (
-    Event as ArrivedEvent,
 )
 from gapless.protocol.sessions.subscriber import ClientSubscription, Interest
 from gapless.sim.conditions import Condition, Either
@@ -375,7 +373,7 @@ class SubscriberProgram:
                 for observer in self.world.observers:
                     observer.gap(self.name, effect.gap.pubend, effect.gap.start, effect.gap.stop)
 
-    def _arrived(self, events: list[ArrivedEvent]) -> None:
+    def _arrived(self, events: list[EventRow]) -> None:
         """A few rows have come, each by itself."""
         for observer in self.world.observers:
             observer.rows_arrived(self.name, len(events))
