@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from gapless.protocol.sessions.messages import (
     Confirmed,
     Credit,
     Horizon,
+    Start,
     Subscribe,
 )
 from gapless.protocol.sessions.readers import Reader, SendHorizon, SendRow, SendRows, TellBroker
@@ -53,7 +54,7 @@ from gapless.protocol.sessions.subscriptions import (
     SubscriptionEffect,
     WriteLosses,
     WriteName,
-    WritePositions,
+    WriteNameLater,
 )
 from tests.spec.hand import PUBEND, Hand, network
 from tests.spec.hand import TOPIC as HAND_TOPIC
@@ -308,9 +309,11 @@ class EdgeDesk:
         )
         self.owner = Somebody()
 
-    def subscribe(self, line: Line, start: Tick = 10, slot: int = 0, **asked: object) -> EdgeSubscription:
+    def subscribe(
+        self, line: Line, start: Tick = 10, slot: int = 0, wanted: Start = "now", **asked: object
+    ) -> EdgeSubscription:
         """Subscribe and let the broker confirm it."""
-        request = Subscribe(request=1, topic=TOPIC, **asked)  # type: ignore[arg-type]
+        request = Subscribe(request=1, topic=TOPIC, start=wanted, **asked)  # type: ignore[arg-type]
         effects = self.session.subscribe(line, self.owner, request, parse_condition(request.where, SCHEMA))
         for event in told(effects):
             assert isinstance(event, SubscribeRequested)
@@ -409,17 +412,65 @@ def test_a_name_is_confirmed_when_the_disk_has_it_and_resumed_by_whoever_asks() 
     assert rows_sent(desk.deliver(2, 13)) == 1
 
 
-def test_where_a_name_begins_at_a_pubend_that_was_away_is_written_when_it_is_known() -> None:
+@pytest.mark.parametrize("start", ["now", 15])
+def test_a_client_hears_where_its_name_begins_at_another_pubend_when_the_disk_has_it(
+    start: Literal["now"] | int,
+) -> None:
     """Clause 15.7."""
     desk, line = EdgeDesk((P, Q)), Line("first")
-    desk.subscribe(line, name="desk")
+    bob = desk.subscribe(line, name="desk", wanted=start, credit_rows=3)
+    asked = {} if start == "now" else {Q: start}
     [write] = [each for each in desk.said if isinstance(each, WriteName)]
-    assert write.record.positions == {P: 10, Q: NOW}, "from now on is now, and not when anybody can have read"
+    assert (write.record.positions, write.record.awaited) == ({P: 10, **asked}, (Q,))
     desk.keep()
-    bob = line.subscriptions[max(line.subscriptions)]
+    assert rows_sent(desk.deliver(1, 11)) == 1
+    desk.session.acknowledged(bob, {P: 12})
+    assert desk.session.moved() == {"desk": {P: 12, **asked}}, "what it asked for is not written over"
     later = ConfirmSubscription(subscription=bob.name, slot=0, pubend=Q, start=20)
-    assert any(isinstance(each, WritePositions) for each in desk.session.confirmed(later))
-    assert desk.session.moved() == {"desk": {P: 10, Q: 20}}
+    desk.said = desk.session.confirmed(later)
+    assert not [each for each in desk.said if isinstance(each, Confirm)]
+    [write] = [each for each in desk.said if isinstance(each, WriteName)]
+    assert (write.record.positions, write.record.awaited) == ({P: 12, Q: 20}, ())
+    desk.settle(desk.said)
+    assert rows_sent(desk.deliver(2, 13)) == 0, "it would come before the client hears of the pubend"
+    assert [each for each in desk.keep(StoreError("E302", "full")) if isinstance(each, WriteNameLater)]
+    effects = desk.keep()
+    assert {each.pubend: each.start for each in effects if isinstance(each, Confirm)} == {P: 12, Q: 20}
+    assert bob.reader is not None
+    assert bob.reader.credit == 2, "it has no more room than before"
+
+
+def test_a_name_is_confirmed_when_the_disk_has_all_of_its_pubends_that_have_begun() -> None:
+    """Clause 15.7."""
+    desk, line = EdgeDesk((P, Q)), Line("first")
+    bob = desk.subscribe(line, name="desk")
+    first = desk.said
+    desk.said = desk.session.confirmed(ConfirmSubscription(subscription=bob.name, slot=0, pubend=Q, start=20))
+    second, desk.said = desk.said, first
+    assert not [each for each in desk.keep() if isinstance(each, Confirm)], "the disk does not know of q"
+    desk.said = second
+    assert {each.pubend: each.start for each in desk.keep() if isinstance(each, Confirm)} == {P: 10, Q: 20}
+
+
+def test_a_name_that_a_pubend_had_not_confirmed_begins_there_after_a_restart() -> None:
+    """Clause 15.7: a pubend that was away promised nothing, and what was asked for may be gone."""
+    desk, line = EdgeDesk((P, Q)), Line("first")
+    desk.subscribe(line, name="desk", wanted=15)
+    [write] = [each for each in desk.said if isinstance(each, WriteName)]
+    again = EdgeDesk((P, Q))
+    asked = Subscribe(request=0, topic=TOPIC, name="desk")
+    [request] = again.session.restore([(write.record, asked, again.owner, [("", {}, EVERYTHING)])])
+    assert request.start == {P: 10, Q: 15}
+    again.session.confirmed(
+        ConfirmSubscription(subscription=request.subscription, slot=0, pubend=P, start=12)
+    )
+    again.said = again.session.confirmed(
+        ConfirmSubscription(subscription=request.subscription, slot=0, pubend=Q, start=30)
+    )
+    again.keep()
+    bob = again.session.named("desk")
+    assert bob is not None
+    assert again.session.positions(bob) == {P: 10, Q: 30}, "what it had acknowledged stays its position"
 
 
 def test_whoever_asks_for_a_name_is_told_of_a_lost_log_until_it_has_acknowledged_more() -> None:
