@@ -453,7 +453,7 @@ def test_a_name_is_confirmed_when_the_disk_has_all_of_its_pubends_that_have_begu
 
 
 def test_a_name_that_a_pubend_had_not_confirmed_begins_there_after_a_restart() -> None:
-    """Clause 15.7: a pubend that was away promised nothing, and what was asked for may be gone."""
+    """Clause 15.7. A pubend that was away promised nothing, and what was asked for may be gone."""
     desk, line = EdgeDesk((P, Q)), Line("first")
     desk.subscribe(line, name="desk", wanted=15)
     [write] = [each for each in desk.said if isinstance(each, WriteName)]
