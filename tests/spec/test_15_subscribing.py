@@ -321,11 +321,13 @@ class EdgeDesk:
             self.said = self.session.confirmed(confirm)
         return line.subscriptions[max(line.subscriptions)]
 
-    def deliver(self, serial: int, *ticks: Tick, slot: int = 0) -> list[SubscriptionEffect]:
+    def deliver(
+        self, serial: int, *ticks: Tick, slot: int = 0, laggard: bool = False
+    ) -> list[SubscriptionEffect]:
         batch = EventBatch(np.array(ticks, dtype=np.int64), pa.RecordBatch.from_pydict({"price": ticks}))
         slots = np.full(len(ticks), slot, dtype=np.int64)
         rows = np.arange(len(ticks))
-        effect = Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(P,))
+        effect = Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(P,), laggard=laggard)
         return [*self.deliveries.deliver(effect)]
 
     def keep(self, error: StoreError | None = None) -> list[SubscriptionEffect]:
@@ -360,6 +362,21 @@ def test_no_more_rows_are_sent_than_there_is_credit_for() -> None:
     desk.session.acknowledged(bob, {P: 12})
     slow = told([*desk.deliveries.work()])
     assert slow == [SubscriberSlow(subscription=bob.name, positions={P: 12})]
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_a_live_delivery_does_not_overtake_what_waits_for_a_congested_connection(is_drained: bool) -> None:
+    """Clause 15.3. The client would take the rows that come later for repeats, and drop them."""
+    desk, line = EdgeDesk(), Line(is_congested=True)
+    bob = desk.subscribe(line, credit_rows=10)
+    assert rows_sent(desk.deliver(1, 11, 12, laggard=True)) == 0
+    if is_drained:
+        line.is_congested = False
+        desk.deliveries.drained(line)
+    assert rows_sent(desk.deliver(2, 13)) == 0
+    assert rows_sent(desk.deliver(3, 14, 15)) == 0
+    works = [each for _ in range(2) if desk.deliveries.has_work for each in desk.deliveries.work()]
+    assert SubscriberSlow(subscription=bob.name, positions={P: 10}) in told([*works])
 
 
 def test_an_acknowledgement_counts_as_far_as_rows_were_handed_out() -> None:
