@@ -127,6 +127,15 @@ def test_a_broker_that_compares_little_may_advertise_the_covered() -> None:
     advertise_the_covered(Watched(is_thorough=False))
 
 
+def test_two_brokers_of_a_cell_may_both_be_told_that_the_past_is_final() -> None:
+    cost = thrifty()
+    cost.nack_sent("t", "r", "x", 30, 40)
+    for receiver in ("t", "t2"):
+        cost.silence_sent("r", receiver, "T", "x", [(30, 31), PAST])
+    for receiver in ("t", "t2"):
+        cost.silence_sent("r", receiver, "T", "x", [(60, 61), (PAST[0], 45)])
+
+
 def test_silence_may_answer_a_question_about_the_past_that_is_final_now() -> None:
     cost = thrifty()
     cost.silence_sent("r", "t", "T", "x", [(30, 40), (PAST[0], 20)])

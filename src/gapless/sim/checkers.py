@@ -454,6 +454,8 @@ class Checkers(Observer):
         if before <= truth.released:
             return
         truth.released = before
+        # Also of an older copy of the log, which has the release of then, and events that were to be trimmed.
+        truth.releasing = max(truth.releasing, before)
         for subscription in self._views:
             missing = self._unsafe(subscription, pubend, before)
             if missing is not None:

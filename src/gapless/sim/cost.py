@@ -78,8 +78,8 @@ class Cost(Observer):
         #: The log that a broker has heard of last.
         self._logs: dict[tuple[str, str], str] = {}
         self._asked: dict[Crossing, list[Span]] = {}
-        #: By broker, cell and pubend, the past that was last called final.
-        self._final: dict[Crossing, int] = {}
+        #: By sender, receiver, cell and pubend, the past last called final: two of a cell may both need it.
+        self._final: dict[tuple[str, str, str, str], int] = {}
         self._copies: Counter[tuple[Crossing, int]] = Counter()
         #: How often a broker of the one cell asked another to pass a row on to the other cell.
         self._aside: Counter[tuple[Crossing, int]] = Counter()
@@ -127,8 +127,8 @@ class Cost(Observer):
     def silence_sent(self, sender: str, receiver: str, cell: str, pubend: str, spans: Sequence[Span]) -> None:
         """Somebody of the cell asked for some of it."""
         *runs, (past, final) = spans
-        told = self._final.get((sender, cell, pubend), past) if runs else past
-        self._final[sender, cell, pubend] = final
+        told = self._final.get((sender, receiver, cell, pubend), past) if runs else past
+        self._final[sender, receiver, cell, pubend] = final
         asked = self._asked.get((self._plan.cell_of[sender], cell, pubend), ())
         news = [*runs, (told, final)]
         if not any(max(low, start) < min(high, stop) for low, high in news for start, stop in asked):
