@@ -310,14 +310,22 @@ class EdgeDesk:
         self.owner = Somebody()
 
     def subscribe(
-        self, line: Line, start: Tick = 10, slot: int = 0, wanted: Start = "now", **asked: object
+        self,
+        line: Line,
+        start: Tick = 10,
+        slot: int = 0,
+        wanted: Start = "now",
+        log: str = "",
+        **asked: object,
     ) -> EdgeSubscription:
         """Subscribe and let the broker confirm it."""
         request = Subscribe(request=1, topic=TOPIC, start=wanted, **asked)  # type: ignore[arg-type]
         effects = self.session.subscribe(line, self.owner, request, parse_condition(request.where, SCHEMA))
         for event in told(effects):
             assert isinstance(event, SubscribeRequested)
-            confirm = ConfirmSubscription(subscription=event.subscription, slot=slot, pubend=P, start=start)
+            confirm = ConfirmSubscription(
+                subscription=event.subscription, slot=slot, pubend=P, start=start, log=log
+            )
             self.said = self.session.confirmed(confirm)
         return line.subscriptions[max(line.subscriptions)]
 
@@ -427,6 +435,28 @@ def test_a_name_is_confirmed_when_the_disk_has_it_and_resumed_by_whoever_asks() 
     assert aways == [True, False], "it left, and is back, though the broker knows of neither yet"
     desk.settle(effects)
     assert rows_sent(desk.deliver(2, 13)) == 1
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_client_that_comes_back_after_a_log_was_lost_starts_where_the_next_one_has_kept_it(
+    is_told: bool,
+) -> None:
+    """Clause 15.2. What it had before waits for it at the edge, but was not kept in the new log."""
+    desk, line = EdgeDesk(), Line()
+    first = desk.subscribe(line, wanted=5, start=9)
+    assert [each.start for each in desk.said if isinstance(each, Confirm)] == [9]
+    desk.session.lost(line, first)
+    again = desk.subscribe(line, wanted=9, start=20, slot=1)
+    assert [each.start for each in desk.said if isinstance(each, Confirm)] == [9], "it was held all the time"
+    desk.session.lost(line, again)
+    if is_told:
+        for slot, each in enumerate((first, again)):
+            lost = ConfirmSubscription(
+                subscription=each.name, slot=slot, pubend=P, start=40, log="second", lost_from=9
+            )
+            desk.session.confirmed(lost)
+    desk.subscribe(line, wanted=9, start=40, slot=2, log="second")
+    assert [each.start for each in desk.said if isinstance(each, Confirm)] == [40]
 
 
 @pytest.mark.parametrize("start", ["now", 15])

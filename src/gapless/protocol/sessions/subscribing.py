@@ -403,6 +403,7 @@ class EdgeSubscribing:
         if effect.lost_from is not None:
             # Until its client has acknowledged more, it is there, and has to be told of the gap.
             subscription.resumed = {**subscription.resumed, pubend: effect.lost_from}
+            subscription.bases[pubend] = effect.start
         return effects
 
     def _go_on(

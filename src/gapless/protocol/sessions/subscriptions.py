@@ -114,6 +114,8 @@ class EdgeSubscription:
     resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
     #: The log that each of them is in, and the tick at which that began.
     logs: dict[PubendId, tuple[str, Tick]] = field(default_factory=dict)
+    #: Where it went on in another log when the one that it read was lost.
+    bases: dict[PubendId, Tick] = field(default_factory=dict)
     #: Of a named one: whether the disk has it, so that its client may hear of it.
     is_kept: bool = False
     #: Of a named one: how often it is being written down because a pubend has confirmed it.
