@@ -127,6 +127,15 @@ def test_a_broker_that_compares_little_may_advertise_the_covered() -> None:
     advertise_the_covered(Watched(is_thorough=False))
 
 
+def test_what_a_broker_advertised_in_an_earlier_life_is_not_held_against_it() -> None:
+    cost = Watched()
+    cost.subscribe("one", "s", CHEAP)
+    cost.say(9, None, "cheap", "cheaper")
+    cost.crashed("r")
+    cost.say(1, None, "cheap")
+    cost.settled()
+
+
 def test_two_brokers_of_a_cell_may_both_be_told_that_the_past_is_final() -> None:
     cost = thrifty()
     cost.nack_sent("t", "r", "x", 30, 40)

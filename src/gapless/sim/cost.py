@@ -118,7 +118,9 @@ class Cost(Observer):
         self.knowledge_heard(sender, pubend, [(-(2**63), before)])
 
     def crashed(self, broker: str) -> None:
-        """A broker that restarts knows nothing of what it has asked for."""
+        """A broker that restarts knows nothing of what it has asked for, and says anew what is wanted."""
+        # Under lower versions than before, if it has lost its folder and nobody remembers them.
+        self._said = {key: value for key, value in self._said.items() if key[0] != broker}
         self._open = {key: value for key, value in self._open.items() if key[0] != broker}
         self._final = {key: value for key, value in self._final.items() if key[0] != broker}
 
