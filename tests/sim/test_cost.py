@@ -40,6 +40,11 @@ class Watched(Cost):
             Wish(subscription=name, edge=edge, topic="trades", condition=condition, total=False, wanted=None)
         )
 
+    def check_settled(self) -> None:
+        found = self.unfinished()
+        if found is not None:
+            raise found
+
     def say(
         self, version: int, base: int | None, *added: str, removed: str = "", total: int | None = None
     ) -> None:
@@ -98,7 +103,7 @@ def advertise_the_covered(cost: Watched) -> None:
     cost.subscribe("two", "t", CHEAPER)
     cost.say(1, None, "cheap")
     cost.say(2, 1, "cheaper")
-    cost.settled()
+    cost.check_settled()
 
 
 WASTE = [
@@ -133,7 +138,7 @@ def test_what_a_broker_advertised_in_an_earlier_life_is_not_held_against_it() ->
     cost.say(9, None, "cheap", "cheaper")
     cost.crashed("r")
     cost.say(1, None, "cheap")
-    cost.settled()
+    cost.check_settled()
 
 
 def test_two_brokers_of_a_cell_may_both_be_told_that_the_past_is_final() -> None:
@@ -195,10 +200,10 @@ def test_one_condition_is_enough_for_what_it_covers(wide: Condition, narrow: Con
         cost.subscribe("one", "s", first)
         cost.subscribe("two", "t", second)
         cost.say(1, None, "a")
-        cost.settled()
+        cost.check_settled()
         cost.say(2, 1, "b")
         with pytest.raises(Violation, match="advertises 2 conditions on trades"):
-            cost.settled()
+            cost.check_settled()
 
 
 def test_what_was_removed_and_what_has_not_come_yet_does_not_count() -> None:
@@ -208,12 +213,12 @@ def test_what_was_removed_and_what_has_not_come_yet_does_not_count() -> None:
     cost.say(1, None, "a", "b", "c")
     cost.say(2, 1, "d", removed="bc", total=4)
     with pytest.raises(Violation, match="advertises 3"):
-        cost.settled()
+        cost.check_settled()
     cost.say(2, 1, removed="a", total=4)
-    cost.settled()
+    cost.check_settled()
     cost.ended("two")
     cost.changing("one", GROUP_1)
-    cost.settled()
+    cost.check_settled()
 
 
 def test_subscriptions_elsewhere_need_no_condition_here() -> None:
@@ -225,4 +230,4 @@ def test_subscriptions_elsewhere_need_no_condition_here() -> None:
         )
     )
     with pytest.raises(Violation, match="t: advertises 1 conditions"):
-        cost.settled()
+        cost.check_settled()

@@ -183,8 +183,8 @@ class Cost(Observer):
             if before is not None:
                 known.versions[said.version] = (before - removed) | added
 
-    def settled(self) -> None:
-        """Nothing has changed for a while. Raises Violation when somebody advertises what is covered."""
+    def unfinished(self) -> Violation | None:
+        """Somebody who advertises what is covered, though nothing changes: a violation if it stays so."""
         for (broker, root), said in self._said.items() if self._is_thorough else ():
             if not said.versions:
                 continue
@@ -193,7 +193,8 @@ class Cost(Observer):
                 needed = _uncovered(self._wanted_below(broker, root, topic))
                 if count > len(needed):
                     text = f"advertises {count} conditions on {topic}; needed: {', '.join(map(str, needed))}"
-                    raise Violation("cost", text, subject=broker)
+                    return Violation("cost", text, subject=broker)
+        return None
 
     def _wanted_below(self, broker: str, root: str, topic: str) -> list[Condition]:
         """What the live subscriptions at and behind a broker want, seen from a root."""

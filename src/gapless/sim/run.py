@@ -179,15 +179,17 @@ def _heal(world: World, workload: Workload, faults: Faults, checkers: Checkers, 
     workload.stop_publishing()
     _wait(world, checkers)
     world.run_until(world.time_us + round(SETTLING_SECONDS * SECOND_US))
+    # A condition that was replaced is wanted until its subscriber has taken all before the change: of a quiet
+    # pubend it has to ask for the silence there, and may have backed off.
+    _wait(world, cost)
     checkers.settled = True
-    cost.settled()
     workload.publish_now()
     world.run_until(world.time_us + SECOND_US // 10)
     _wait(world, checkers)
 
 
-def _wait(world: World, checkers: Checkers) -> None:
-    """Let time pass until nothing is owed to anybody. Raises the violation when it takes too long."""
+def _wait(world: World, checkers: Checkers | Cost) -> None:
+    """Let time pass until nothing is unfinished. Raises the violation when it takes too long."""
     limit_us = world.time_us + round(LIVENESS_SECONDS * SECOND_US)
     while True:
         owed = checkers.unfinished()
