@@ -643,13 +643,13 @@ class Broker:
         """Forget what is beyond the bounds of the streams that changed, and of all streams together."""
         changed = sorted(step.touched | step.straight)
         for pubend in (each for each in changed if not self._paths[each].istream.is_within_bounds):
-            self._paths[pubend].forget_to_bounds(self._position(pubend))
+            self._paths[pubend].forget_to_bounds(*self._positions(pubend))
         bytes_max = self.network.parameters.broker_bytes_max
-        step.touched.update(self._holdings.settle(self._paths, changed, bytes_max, self._position))
+        step.touched.update(self._holdings.settle(self._paths, changed, bytes_max, self._positions))
 
-    def _position(self, pubend: PubendId) -> Tick:
-        """The local subends that are in step have had everything below."""
-        return TICK_MAX if self._edge is None else self._edge.position(pubend)
+    def _positions(self, pubend: PubendId) -> tuple[Tick, Tick]:
+        """The local subends that are in step have had everything below; the lowest of the others is there."""
+        return (TICK_MAX, TICK_MAX) if self._edge is None else self._edge.positions(pubend)
 
     def _set_timer(self, up: frozenset[BrokerId], step: Step) -> None:
         for pubend in step.touched | step.used:

@@ -71,6 +71,12 @@ class PubendDoor:
         """The tick below which all readers were handed everything."""
         return min((group.horizon for group in self.groups if group.has_readers), default=TICK_MAX)
 
+    @property
+    def behind(self) -> Tick:
+        """The lowest tick that a laggard was not handed; TICK_MAX when there is no laggard."""
+        lagging = (lag.handed for group in self.groups for lag in group.laggards.values())
+        return min((handed[self.lane.pubend] for handed in lagging), default=TICK_MAX)
+
     def horizon(self) -> list[Effect]:
         """What those who roam are to be told, if it is more than they know."""
         position = self.position
