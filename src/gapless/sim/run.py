@@ -31,8 +31,8 @@ from gapless.sim.topologies import random_network
 from gapless.sim.workload import Workload
 from gapless.sim.world import SECOND_US, World
 
-#: Runs with these seeds may lose folders, too. Not all of them keep every promise (5 of 123 did not): what a
-#: log, an edge and a roaming subscriber owe each other then is not settled in every case.
+#: Runs with these seeds may lose folders, too. Regressions and tests with other seeds are older than such
+#: faults, and keep their stories.
 FOLDER_SEEDS = range(2_000_000, 100_000_000)
 #: The largest network that a seed may draw; most have fewer than 16 brokers.
 BROKERS_MAX = 200
