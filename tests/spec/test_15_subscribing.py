@@ -30,7 +30,13 @@ from gapless.protocol.figures import AHEAD_MS_MAX
 from gapless.protocol.messages import AckMessage
 from gapless.protocol.sessions.arrivals import ArrivedRows
 from gapless.protocol.sessions.delivering import Deliveries
-from gapless.protocol.sessions.enrolment import ClientEffect, GoLive, ReportGap, StartAwaitTimer
+from gapless.protocol.sessions.enrolment import (
+    ClientEffect,
+    GoLive,
+    ReportGap,
+    StartAckTimer,
+    StartAwaitTimer,
+)
 from gapless.protocol.sessions.gaps import Gap
 from gapless.protocol.sessions.losses import LossBook
 from gapless.protocol.sessions.messages import (
@@ -44,7 +50,7 @@ from gapless.protocol.sessions.messages import (
     Subscribe,
 )
 from gapless.protocol.sessions.readers import Reader, SendHorizon, SendRow, SendRows, TellBroker
-from gapless.protocol.sessions.subscriber import ClientSubscription, Interest
+from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, ClientSubscription, Interest
 from gapless.protocol.sessions.subscribing import EdgeSubscribing
 from gapless.protocol.sessions.subscriptions import (
     Confirm,
@@ -161,6 +167,19 @@ def test_a_client_drops_what_it_had_and_resumes_at_what_it_expects() -> None:
     program.subscribe()
     program.confirm(20)
     assert program.machine.gaps == [Gap(P, 14, 20)]
+
+
+def test_a_client_acknowledges_again_when_it_is_sent_what_it_had() -> None:
+    """Clause 15.4. The node did not count that before it had handed out the rows once more."""
+    program = Program.live()
+    program.arrive(11)
+    program.take(1)
+    program.machine.asks()
+    assert program.acknowledges() == {P: 12}
+    assert program.acknowledges() == {}
+    assert program.arrive(11) == []
+    assert StartAckTimer(share_min=ACK_SHARE_MIN) in program.machine.drop(1)
+    assert program.acknowledges() == {P: 12}
 
 
 def test_a_client_begins_with_the_pubends_that_are_there_and_asks_the_others_as_at_first() -> None:
