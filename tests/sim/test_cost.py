@@ -157,6 +157,15 @@ def test_silence_may_answer_a_question_about_the_past_that_is_final_now() -> Non
         cost.silence_sent("r", "t", "T", "x", [(40, 50), (PAST[0], 20)])
 
 
+def test_a_question_may_be_repeated_when_a_log_is_believed_in_a_later_life() -> None:
+    cost = thrifty()
+    cost.log_heard("r", "x", "new", 1)
+    cost.nack_sent("r", "p", "x", 30, 40)
+    cost.now_us += 1
+    cost.log_heard("r", "x", "new", 2)
+    cost.nack_sent("r", "p", "x", 30, 40)
+
+
 def test_a_question_may_be_repeated_after_a_while() -> None:
     cost = thrifty()
     cost.now_us = 149_500

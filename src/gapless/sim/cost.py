@@ -75,8 +75,8 @@ class Cost(Observer):
         self._is_thorough = is_thorough
         #: By broker and pubend, what was asked for and neither heard of nor acked since, and when.
         self._open: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
-        #: The log that a broker has heard of last.
-        self._logs: dict[tuple[str, str], str] = {}
+        #: The log that a broker has heard of last, and the life of its host then.
+        self._logs: dict[tuple[str, str], tuple[str, int]] = {}
         self._asked: dict[Crossing, list[Span]] = {}
         #: By sender, receiver, cell and pubend, the past last called final: two of a cell may both need it.
         self._final: dict[tuple[str, str, str, str], int] = {}
@@ -107,10 +107,10 @@ class Cost(Observer):
         if questions:
             self._open[broker, pubend] = _without(questions, spans)
 
-    def log_heard(self, broker: str, pubend: str, log: str) -> None:
+    def log_heard(self, broker: str, pubend: str, log: str, life: int) -> None:
         """What was asked of a log that is lost has to be asked of the one that took its place."""
-        if self._logs.get((broker, pubend)) != log:
-            self._logs[broker, pubend] = log
+        if self._logs.get((broker, pubend)) != (log, life):
+            self._logs[broker, pubend] = (log, life)
             self._open.pop((broker, pubend), None)
 
     def ack_sent(self, sender: str, pubend: str, before: int) -> None:
