@@ -222,4 +222,4 @@ def filter_for_the_cancelled(_: Any) -> Any:
 
 @mutant(Istream, "forget_to_bounds", "never forget", "memory", "invariant")
 def never_forget(_: Any) -> Any:
-    return lambda self, position, bytes_max=0: []
+    return lambda self, position, bytes_max=0, behind=0: []

@@ -512,6 +512,13 @@ def test_a_lost_log_is_forgotten_once_all_subscribers_know_of_it() -> None:
     assert checks.unfinished() is None
 
 
+def test_an_older_copy_promises_nothing_that_it_had_released() -> None:
+    checks = good_history()
+    checks.log_lost("x", [10, 12], noticeable=False)
+    checks.released("x", 13)
+    subscribe(checks, "late", wanted=5, start=13)
+
+
 def test_a_violation_names_checker_subject_and_event() -> None:
     found = Violation("gapless", "not taken", subject="s-1", pubend="x", tick=12)
     assert str(found) == "gapless: s-1 x@12: not taken"

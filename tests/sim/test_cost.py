@@ -40,6 +40,11 @@ class Watched(Cost):
             Wish(subscription=name, edge=edge, topic="trades", condition=condition, total=False, wanted=None)
         )
 
+    def check_settled(self) -> None:
+        found = self.unfinished()
+        if found is not None:
+            raise found
+
     def say(
         self, version: int, base: int | None, *added: str, removed: str = "", total: int | None = None
     ) -> None:
@@ -98,7 +103,7 @@ def advertise_the_covered(cost: Watched) -> None:
     cost.subscribe("two", "t", CHEAPER)
     cost.say(1, None, "cheap")
     cost.say(2, 1, "cheaper")
-    cost.settled()
+    cost.check_settled()
 
 
 WASTE = [
@@ -127,11 +132,38 @@ def test_a_broker_that_compares_little_may_advertise_the_covered() -> None:
     advertise_the_covered(Watched(is_thorough=False))
 
 
+def test_what_a_broker_advertised_in_an_earlier_life_is_not_held_against_it() -> None:
+    cost = Watched()
+    cost.subscribe("one", "s", CHEAP)
+    cost.say(9, None, "cheap", "cheaper")
+    cost.crashed("r")
+    cost.say(1, None, "cheap")
+    cost.check_settled()
+
+
+def test_two_brokers_of_a_cell_may_both_be_told_that_the_past_is_final() -> None:
+    cost = thrifty()
+    cost.nack_sent("t", "r", "x", 30, 40)
+    for receiver in ("t", "t2"):
+        cost.silence_sent("r", receiver, "T", "x", [(30, 31), PAST])
+    for receiver in ("t", "t2"):
+        cost.silence_sent("r", receiver, "T", "x", [(60, 61), (PAST[0], 45)])
+
+
 def test_silence_may_answer_a_question_about_the_past_that_is_final_now() -> None:
     cost = thrifty()
     cost.silence_sent("r", "t", "T", "x", [(30, 40), (PAST[0], 20)])
     with pytest.raises(Violation):
         cost.silence_sent("r", "t", "T", "x", [(40, 50), (PAST[0], 20)])
+
+
+def test_a_question_may_be_repeated_when_a_log_is_believed_in_a_later_life() -> None:
+    cost = thrifty()
+    cost.log_heard("r", "x", "new", 1)
+    cost.nack_sent("r", "p", "x", 30, 40)
+    cost.now_us += 1
+    cost.log_heard("r", "x", "new", 2)
+    cost.nack_sent("r", "p", "x", 30, 40)
 
 
 def test_a_question_may_be_repeated_after_a_while() -> None:
@@ -177,10 +209,10 @@ def test_one_condition_is_enough_for_what_it_covers(wide: Condition, narrow: Con
         cost.subscribe("one", "s", first)
         cost.subscribe("two", "t", second)
         cost.say(1, None, "a")
-        cost.settled()
+        cost.check_settled()
         cost.say(2, 1, "b")
         with pytest.raises(Violation, match="advertises 2 conditions on trades"):
-            cost.settled()
+            cost.check_settled()
 
 
 def test_what_was_removed_and_what_has_not_come_yet_does_not_count() -> None:
@@ -190,12 +222,12 @@ def test_what_was_removed_and_what_has_not_come_yet_does_not_count() -> None:
     cost.say(1, None, "a", "b", "c")
     cost.say(2, 1, "d", removed="bc", total=4)
     with pytest.raises(Violation, match="advertises 3"):
-        cost.settled()
+        cost.check_settled()
     cost.say(2, 1, removed="a", total=4)
-    cost.settled()
+    cost.check_settled()
     cost.ended("two")
     cost.changing("one", GROUP_1)
-    cost.settled()
+    cost.check_settled()
 
 
 def test_subscriptions_elsewhere_need_no_condition_here() -> None:
@@ -207,4 +239,4 @@ def test_subscriptions_elsewhere_need_no_condition_here() -> None:
         )
     )
     with pytest.raises(Violation, match="t: advertises 1 conditions"):
-        cost.settled()
+        cost.check_settled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,13 @@ from gapless.protocol.figures import AHEAD_MS_MAX
 from gapless.protocol.messages import AckMessage
 from gapless.protocol.sessions.arrivals import ArrivedRows
 from gapless.protocol.sessions.delivering import Deliveries
-from gapless.protocol.sessions.enrolment import ClientEffect, GoLive, ReportGap, StartAwaitTimer
+from gapless.protocol.sessions.enrolment import (
+    ClientEffect,
+    GoLive,
+    ReportGap,
+    StartAckTimer,
+    StartAwaitTimer,
+)
 from gapless.protocol.sessions.gaps import Gap
 from gapless.protocol.sessions.losses import LossBook
 from gapless.protocol.sessions.messages import (
@@ -40,10 +46,11 @@ from gapless.protocol.sessions.messages import (
     Confirmed,
     Credit,
     Horizon,
+    Start,
     Subscribe,
 )
 from gapless.protocol.sessions.readers import Reader, SendHorizon, SendRow, SendRows, TellBroker
-from gapless.protocol.sessions.subscriber import ClientSubscription, Interest
+from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, ClientSubscription, Interest
 from gapless.protocol.sessions.subscribing import EdgeSubscribing
 from gapless.protocol.sessions.subscriptions import (
     Confirm,
@@ -53,7 +60,7 @@ from gapless.protocol.sessions.subscriptions import (
     SubscriptionEffect,
     WriteLosses,
     WriteName,
-    WritePositions,
+    WriteNameLater,
 )
 from tests.spec.hand import PUBEND, Hand, network
 from tests.spec.hand import TOPIC as HAND_TOPIC
@@ -160,6 +167,19 @@ def test_a_client_drops_what_it_had_and_resumes_at_what_it_expects() -> None:
     program.subscribe()
     program.confirm(20)
     assert program.machine.gaps == [Gap(P, 14, 20)]
+
+
+def test_a_client_acknowledges_again_when_it_is_sent_what_it_had() -> None:
+    """Clause 15.4. The node did not count that before it had handed out the rows once more."""
+    program = Program.live()
+    program.arrive(11)
+    program.take(1)
+    program.machine.asks()
+    assert program.acknowledges() == {P: 12}
+    assert program.acknowledges() == {}
+    assert program.arrive(11) == []
+    assert StartAckTimer(share_min=ACK_SHARE_MIN) in program.machine.drop(1)
+    assert program.acknowledges() == {P: 12}
 
 
 def test_a_client_begins_with_the_pubends_that_are_there_and_asks_the_others_as_at_first() -> None:
@@ -308,21 +328,33 @@ class EdgeDesk:
         )
         self.owner = Somebody()
 
-    def subscribe(self, line: Line, start: Tick = 10, slot: int = 0, **asked: object) -> EdgeSubscription:
+    def subscribe(
+        self,
+        line: Line,
+        start: Tick = 10,
+        slot: int = 0,
+        wanted: Start = "now",
+        log: str = "",
+        **asked: object,
+    ) -> EdgeSubscription:
         """Subscribe and let the broker confirm it."""
-        request = Subscribe(request=1, topic=TOPIC, **asked)  # type: ignore[arg-type]
+        request = Subscribe(request=1, topic=TOPIC, start=wanted, **asked)  # type: ignore[arg-type]
         effects = self.session.subscribe(line, self.owner, request, parse_condition(request.where, SCHEMA))
         for event in told(effects):
             assert isinstance(event, SubscribeRequested)
-            confirm = ConfirmSubscription(subscription=event.subscription, slot=slot, pubend=P, start=start)
+            confirm = ConfirmSubscription(
+                subscription=event.subscription, slot=slot, pubend=P, start=start, log=log
+            )
             self.said = self.session.confirmed(confirm)
         return line.subscriptions[max(line.subscriptions)]
 
-    def deliver(self, serial: int, *ticks: Tick, slot: int = 0) -> list[SubscriptionEffect]:
+    def deliver(
+        self, serial: int, *ticks: Tick, slot: int = 0, laggard: bool = False
+    ) -> list[SubscriptionEffect]:
         batch = EventBatch(np.array(ticks, dtype=np.int64), pa.RecordBatch.from_pydict({"price": ticks}))
         slots = np.full(len(ticks), slot, dtype=np.int64)
         rows = np.arange(len(ticks))
-        effect = Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(P,))
+        effect = Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(P,), laggard=laggard)
         return [*self.deliveries.deliver(effect)]
 
     def keep(self, error: StoreError | None = None) -> list[SubscriptionEffect]:
@@ -357,6 +389,21 @@ def test_no_more_rows_are_sent_than_there_is_credit_for() -> None:
     desk.session.acknowledged(bob, {P: 12})
     slow = told([*desk.deliveries.work()])
     assert slow == [SubscriberSlow(subscription=bob.name, positions={P: 12})]
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_a_live_delivery_does_not_overtake_what_waits_for_a_congested_connection(is_drained: bool) -> None:
+    """Clause 15.3. The client would take the rows that come later for repeats, and drop them."""
+    desk, line = EdgeDesk(), Line(is_congested=True)
+    bob = desk.subscribe(line, credit_rows=10)
+    assert rows_sent(desk.deliver(1, 11, 12, laggard=True)) == 0
+    if is_drained:
+        line.is_congested = False
+        desk.deliveries.drained(line)
+    assert rows_sent(desk.deliver(2, 13)) == 0
+    assert rows_sent(desk.deliver(3, 14, 15)) == 0
+    works = [each for _ in range(2) if desk.deliveries.has_work for each in desk.deliveries.work()]
+    assert SubscriberSlow(subscription=bob.name, positions={P: 10}) in told([*works])
 
 
 def test_an_acknowledgement_counts_as_far_as_rows_were_handed_out() -> None:
@@ -409,17 +456,87 @@ def test_a_name_is_confirmed_when_it_is_on_disk_and_can_be_resumed() -> None:
     assert rows_sent(desk.deliver(2, 13)) == 1
 
 
-def test_where_a_name_begins_at_a_pubend_that_was_away_is_written_when_it_is_known() -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_client_that_comes_back_after_a_log_was_lost_starts_where_the_next_one_has_kept_it(
+    is_told: bool,
+) -> None:
+    """Clause 15.2. What it had before waits for it at the edge, but was not kept in the new log."""
+    desk, line = EdgeDesk(), Line()
+    first = desk.subscribe(line, wanted=5, start=9)
+    assert [each.start for each in desk.said if isinstance(each, Confirm)] == [9]
+    desk.session.lost(line, first)
+    again = desk.subscribe(line, wanted=9, start=20, slot=1)
+    assert [each.start for each in desk.said if isinstance(each, Confirm)] == [9], "it was held all the time"
+    desk.session.lost(line, again)
+    if is_told:
+        for slot, each in enumerate((first, again)):
+            lost = ConfirmSubscription(
+                subscription=each.name, slot=slot, pubend=P, start=40, log="second", lost_from=9
+            )
+            desk.session.confirmed(lost)
+    desk.subscribe(line, wanted=9, start=40, slot=2, log="second")
+    assert [each.start for each in desk.said if isinstance(each, Confirm)] == [40]
+
+
+@pytest.mark.parametrize("start", ["now", 15])
+def test_a_client_hears_where_its_name_begins_at_another_pubend_when_the_disk_has_it(
+    start: Literal["now"] | int,
+) -> None:
     """Clause 15.7."""
     desk, line = EdgeDesk((P, Q)), Line("first")
-    desk.subscribe(line, name="desk")
+    bob = desk.subscribe(line, name="desk", wanted=start, credit_rows=3)
+    asked = {} if start == "now" else {Q: start}
     [write] = [each for each in desk.said if isinstance(each, WriteName)]
-    assert write.record.positions == {P: 10, Q: NOW}, "from now on is now, and not when anybody can have read"
+    assert (write.record.positions, write.record.awaited) == ({P: 10, **asked}, (Q,))
     desk.keep()
-    bob = line.subscriptions[max(line.subscriptions)]
+    assert rows_sent(desk.deliver(1, 11)) == 1
+    desk.session.acknowledged(bob, {P: 12})
+    assert desk.session.moved() == {"desk": {P: 12, **asked}}, "what it asked for is not written over"
     later = ConfirmSubscription(subscription=bob.name, slot=0, pubend=Q, start=20)
-    assert any(isinstance(each, WritePositions) for each in desk.session.confirmed(later))
-    assert desk.session.moved() == {"desk": {P: 10, Q: 20}}
+    desk.said = desk.session.confirmed(later)
+    assert not [each for each in desk.said if isinstance(each, Confirm)]
+    [write] = [each for each in desk.said if isinstance(each, WriteName)]
+    assert (write.record.positions, write.record.awaited) == ({P: 12, Q: 20}, ())
+    desk.settle(desk.said)
+    assert rows_sent(desk.deliver(2, 13)) == 0, "it would come before the client hears of the pubend"
+    assert [each for each in desk.keep(StoreError("E302", "full")) if isinstance(each, WriteNameLater)]
+    effects = desk.keep()
+    assert {each.pubend: each.start for each in effects if isinstance(each, Confirm)} == {P: 12, Q: 20}
+    assert bob.reader is not None
+    assert bob.reader.credit == 2, "it has no more room than before"
+
+
+def test_a_name_is_confirmed_when_the_disk_has_all_of_its_pubends_that_have_begun() -> None:
+    """Clause 15.7."""
+    desk, line = EdgeDesk((P, Q)), Line("first")
+    bob = desk.subscribe(line, name="desk")
+    first = desk.said
+    desk.said = desk.session.confirmed(ConfirmSubscription(subscription=bob.name, slot=0, pubend=Q, start=20))
+    second, desk.said = desk.said, first
+    assert not [each for each in desk.keep() if isinstance(each, Confirm)], "the disk does not know of q"
+    desk.said = second
+    assert {each.pubend: each.start for each in desk.keep() if isinstance(each, Confirm)} == {P: 10, Q: 20}
+
+
+def test_a_name_that_a_pubend_had_not_confirmed_begins_there_after_a_restart() -> None:
+    """Clause 15.7. A pubend that was away promised nothing, and what was asked for may be gone."""
+    desk, line = EdgeDesk((P, Q)), Line("first")
+    desk.subscribe(line, name="desk", wanted=15)
+    [write] = [each for each in desk.said if isinstance(each, WriteName)]
+    again = EdgeDesk((P, Q))
+    asked = Subscribe(request=0, topic=TOPIC, name="desk")
+    [request] = again.session.restore([(write.record, asked, again.owner, [("", {}, EVERYTHING)])])
+    assert request.start == {P: 10, Q: 15}
+    again.session.confirmed(
+        ConfirmSubscription(subscription=request.subscription, slot=0, pubend=P, start=12)
+    )
+    again.said = again.session.confirmed(
+        ConfirmSubscription(subscription=request.subscription, slot=0, pubend=Q, start=30)
+    )
+    again.keep()
+    bob = again.session.named("desk")
+    assert bob is not None
+    assert again.session.positions(bob) == {P: 10, Q: 30}, "what it had acknowledged stays its position"
 
 
 def test_a_named_subscription_reports_a_lost_log_until_it_acknowledges_beyond_it() -> None:

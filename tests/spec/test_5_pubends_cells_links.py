@@ -243,6 +243,7 @@ def test_a_pubend_goes_on_above_all_it_ever_said() -> None:
         (Recovered(next_tick=50, reserved=70), 70),
         (Recovered(next_tick=50, reserved=70, released=80), 80),
         (Recovered(next_tick=50, reserved=70, released=80, starts=(given, wished)), 90),
+        (Recovered(next_tick=50, log_id="log", began=95), 95),
     ]:
         pubend = source(log, Now(ms=0, clock=0))
         assert published(pubend, Now(ms=0, clock=0))[0] == [expected]

@@ -277,6 +277,30 @@ def test_a_full_stream_forgets_the_past_first_and_then_the_far_future() -> None:
     assert [part.ticks.tolist() for part in one.stream.rows.between(TICK_MIN, TICK_MAX)] == [[25], [35], [45]]
 
 
+def test_a_full_stream_forgets_last_what_a_laggard_needs_next() -> None:
+    """Clause 6.14."""
+    one = istream(stream_bytes_max=2 * batch([1]).nbytes)
+    for start in range(0, 60, 10):
+        one.accumulate(((start, start + 10, ALWAYS),), batch([start + 5]), TICK_MIN)
+    assert one.forget_to_bounds(position=50, behind=20) == [(5, 6), (15, 16), (45, 46), (35, 36)]
+    one.accumulate(((60, 70, ALWAYS),), batch([65]), TICK_MIN)
+    assert one.forget_to_bounds(position=50, behind=20) == [(65, TICK_MAX)]
+    assert [part.ticks.tolist() for part in one.stream.rows.between(TICK_MIN, TICK_MAX)] == [[25], [55]]
+
+
+def test_of_too_many_runs_what_a_laggard_needs_next_is_not_forgotten() -> None:
+    """Clause 6.15."""
+    one = istream(stream_runs_max=4)
+    one.accumulate(((TICK_MIN, 10, ALWAYS),), None, TICK_MIN)
+    for start in range(20, 80, 10):
+        one.accumulate(((start, start + 5, ALWAYS),), None, TICK_MIN)
+    assert one.forget_to_bounds(position=60, behind=30) == [(10, 30), (40, 55)]
+    assert [start for start, _, _ in one.stream.known] == [TICK_MIN, 30, 60, 70]
+    for start in (80, 90, 100):
+        one.accumulate(((start, start + 5, ALWAYS),), None, TICK_MIN)
+    assert one.forget_to_bounds(position=60, behind=30) == [(70, TICK_MAX)]
+
+
 def test_the_largest_streams_forget_when_all_together_are_too_large() -> None:
     """Clause 6.14."""
     row = batch([1]).nbytes

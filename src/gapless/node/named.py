@@ -59,6 +59,8 @@ class NamedBook:
 
     def put(self, record: NamedSubscription, then: Then) -> None:
         """Write a subscription down, with what else changes meanwhile."""
+        # The record has its newest positions: older ones must not be written over them.
+        self._refused.pop(record.name, None)
         self._change(lambda database: database.put_subscription(record), then)
 
     def write(self, change: Callable[[RecoveryDatabase], object], then: Then) -> None:

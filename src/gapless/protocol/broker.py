@@ -79,9 +79,7 @@ from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import Routing
 from gapless.protocol.step import Memory, Step
 
-FIRST_TIME_TWICE = mark(
-    "first_time_twice", "first-time knowledge of known ticks was treated as a retransmission"
-)
+FIRST_TIME_TWICE = mark("first_time_twice", "first-time knowledge of known ticks was not new")
 ACK_EXPECTED_PASSED = mark("ack_expected_passed", "AckExpected was passed on to a cell that had not acked")
 TOPICS_OVERTAKEN = mark("topics_overtaken", "a message spoke of a topic that nobody had told of yet")
 TOPICS_TOLD_AGAIN = mark("topics_told_again", "a neighbour knew other topics and was told of all")
@@ -648,13 +646,13 @@ class Broker:
         """Forget what is beyond the bounds of the streams that changed, and of all streams together."""
         changed = sorted(step.touched | step.straight)
         for pubend in (each for each in changed if not self._paths[each].istream.is_within_bounds):
-            self._paths[pubend].forget_to_bounds(self._position(pubend))
+            self._paths[pubend].forget_to_bounds(*self._positions(pubend))
         bytes_max = self.network.parameters.broker_bytes_max
-        step.touched.update(self._holdings.settle(self._paths, changed, bytes_max, self._position))
+        step.touched.update(self._holdings.settle(self._paths, changed, bytes_max, self._positions))
 
-    def _position(self, pubend: PubendId) -> Tick:
-        """The local subends that are in step have had everything below."""
-        return TICK_MAX if self._edge is None else self._edge.position(pubend)
+    def _positions(self, pubend: PubendId) -> tuple[Tick, Tick]:
+        """The local subends that are in step have had everything below; the lowest of the others is there."""
+        return (TICK_MAX, TICK_MAX) if self._edge is None else self._edge.positions(pubend)
 
     def _set_timer(self, up: frozenset[BrokerId], step: Step) -> None:
         for pubend in step.touched | step.used:

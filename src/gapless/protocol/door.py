@@ -73,6 +73,12 @@ class PubendDoor:
         """The tick below which all readers were handed everything."""
         return min((group.horizon for group in self.groups if group.has_readers), default=TICK_MAX)
 
+    @property
+    def behind(self) -> Tick:
+        """The lowest tick that a laggard was not handed; TICK_MAX when there is no laggard."""
+        lagging = (lag.handed for group in self.groups for lag in group.laggards.values())
+        return min((handed[self.lane.pubend] for handed in lagging), default=TICK_MAX)
+
     def delay_curiosity(self, parameters: Parameters, now: Now) -> None:
         """Ask for what the readers lack where their horizon trails the clock for too long."""
         if self.roaming and now.ms >= self.horizon_at_ms:

@@ -503,9 +503,9 @@ class Edge:
         door = self._doors[pubend]
         return bool(door.pending) or any(group.has_readers for group in door.groups)
 
-    def position(self, pubend: PubendId) -> Tick:
-        """The lowest horizon of the groups that read a pubend; TICK_MAX when none does."""
-        return self._doors[pubend].position
+    def positions(self, pubend: PubendId) -> tuple[Tick, Tick]:
+        """The lowest horizon of the groups that read a pubend, and the lowest laggard; TICK_MAX for none."""
+        return self._doors[pubend].position, self._doors[pubend].behind
 
     def deadline_ms(self, pubend: PubendId) -> int | None:
         """When this pubend must be looked at again even if nothing happens."""

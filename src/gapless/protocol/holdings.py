@@ -31,12 +31,12 @@ class Holdings:
         paths: Mapping[PubendId, Path],
         changed: Iterable[PubendId],
         bytes_max: int,
-        position: Callable[[PubendId], Tick],
+        positions: Callable[[PubendId], tuple[Tick, Tick]],
     ) -> list[PubendId]:
         """Let the largest streams forget until all together are within the bound; returns those.
 
-        `changed` are the streams that may hold more or less than before. `position` tells below which tick
-        all who are in step have had everything.
+        `changed` are the streams that may hold more or less than before. `positions` tells below which tick
+        all who are in step have had everything, and where the lowest of the others is.
         """
         for pubend in changed:
             self._put(pubend, paths[pubend])
@@ -48,7 +48,7 @@ class Holdings:
                 pubend = min(self._bytes, key=lambda each: (-self._bytes[each], each))
                 before = self._bytes[pubend]
                 paths[pubend].forget_to_bounds(
-                    position(pubend), max(before // 2, before - (self._total - left_max))
+                    *positions(pubend), max(before // 2, before - (self._total - left_max))
                 )
                 self._put(pubend, paths[pubend])
                 assert self._bytes[pubend] < before, f"{pubend} forgets nothing of {before} bytes"

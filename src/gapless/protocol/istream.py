@@ -12,6 +12,7 @@ Implements docs/protocol.md, section 6.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gapless.model.batch import EventBatch
@@ -129,32 +130,64 @@ class Istream:
             and len(stream.known) <= parameters.stream_runs_max
         )
 
-    def forget_to_bounds(self, position: Tick, bytes_max: int = TICK_MAX) -> list[tuple[Tick, Tick]]:
+    def forget_to_bounds(
+        self, position: Tick, bytes_max: int = TICK_MAX, behind: Tick = TICK_MAX
+    ) -> list[tuple[Tick, Tick]]:
         """Forget until the bounds hold, and at most `bytes_max` are left; returns the forgotten ranges.
 
         Ticks below `position` have been passed on by all who are in step, so they go first, oldest
-        first. Above it the farthest go first: what comes next is needed next.
+        first. Above it the farthest go first: what comes next is needed next. The lowest of those who are not
+        in step gets its events from `behind` on: below `position`, what it needs next goes last.
         """
         forgotten: list[tuple[Tick, Tick]] = []
         rows = self.stream.rows
         bytes_max = min(bytes_max, self.parameters.stream_bytes_max)
+        least = self._least_needed(behind, position)
         while rows.nbytes > bytes_max and rows.rows:
-            low, stop = rows.lowest()
-            high, _ = rows.highest()
-            start, stop = (low, stop) if stop <= position else (high, TICK_MAX)
+            start, stop = next(least)
             reached(ROWS_FORGOTTEN)
             self.stream.forget(start, stop)
             forgotten.append((start, stop))
-        if len(self.stream.known) > self.parameters.stream_runs_max:
-            runs = list(self.stream.known)
-            keep = len(runs) // 2
-            below = runs[keep][0] <= position
-            # The first run is the settled prefix: it costs nothing and is worth most.
-            start, stop = (runs[0][1], runs[keep][0]) if below else (runs[keep][0], TICK_MAX)
-            reached(RUNS_FORGOTTEN)
-            self.stream.forget(start, stop)
-            forgotten.append((start, stop))
+        for lowest in (behind, position):
+            if len(self.stream.known) > self.parameters.stream_runs_max:
+                reached(RUNS_FORGOTTEN)
+                for start, stop in self._runs_to_forget(lowest, position):
+                    self.stream.forget(start, stop)
+                    forgotten.append((start, stop))
         return forgotten
+
+    def _least_needed(self, behind: Tick, position: Tick) -> Iterator[tuple[Tick, Tick]]:
+        """The spans of the rows that are there, what is needed least first."""
+        rows = self.stream.rows
+        if behind < position:
+            spans = [(each.first, each.last + 1) for each in rows.between(TICK_MIN, position)]
+            yield from [span for span in spans if span[1] <= behind]
+            yield from reversed([span for span in spans if span[0] >= behind][1:])
+        while behind >= position:
+            low, stop = rows.lowest()
+            if stop > position:
+                break
+            yield low, stop
+        while True:
+            yield rows.highest()[0], TICK_MAX
+
+    def _runs_to_forget(self, behind: Tick, position: Tick) -> list[tuple[Tick, Tick]]:
+        """Which of too many runs go. The first is the settled past: it costs nothing and is worth most."""
+        runs = list(self.stream.known)
+        keep = len(runs) // 2
+        if behind < position:
+            needed = next((at for at, run in enumerate(runs) if at and run[1] > behind), keep)
+            ahead = next((at for at, run in enumerate(runs) if run[0] >= position), len(runs))
+            parts = []
+            if needed > 1:
+                parts.append((runs[0][1], runs[needed][0]))
+            if ahead > needed + 1:
+                parts.append((runs[needed + 1][0], runs[ahead - 1][1]))
+            if parts:
+                return parts
+        if runs[keep][0] <= position:
+            return [(runs[0][1], runs[keep][0])]
+        return [(runs[keep][0], TICK_MAX)]
 
     @property
     def frontier(self) -> Tick:

@@ -127,9 +127,12 @@ class Path:
             log=istream.log,
         )
 
-    def forget_to_bounds(self, position: Tick, bytes_max: int = TICK_MAX) -> None:
-        """Forget what is beyond the bounds; all who are in step have had what is below `position`."""
-        for start, stop in self.istream.forget_to_bounds(position, bytes_max):
+    def forget_to_bounds(self, position: Tick, behind: Tick, bytes_max: int = TICK_MAX) -> None:
+        """Forget what is beyond the bounds; all who are in step have had what is below `position`.
+
+        The lowest of the others is at `behind`.
+        """
+        for start, stop in self.istream.forget_to_bounds(position, bytes_max, behind):
             for ostream in self.ostreams.values():
                 ostream.forget(start, stop)
 

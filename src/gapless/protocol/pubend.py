@@ -110,7 +110,9 @@ class Recovered:
         # A start in the future that somebody wished for binds nobody else; one that was given "from now on"
         # was the next tick then, and what is published now comes after it.
         given = [record.start for record in self.starts if record.wanted is None]
-        return max([self.next_tick, self.reserved, self.released, *given])
+        # Whoever goes on in this log after another was lost gets nothing below its beginning; and the clock
+        # may have been set back since.
+        return max([self.next_tick, self.reserved, self.released, self.began, *given])
 
 
 @dataclass(frozen=True, slots=True)

@@ -441,6 +441,9 @@ class Checkers(Observer):
             share = view.shares.get(pubend)
             if share is None or share.moment == self._moment or not ticks or self._is_behind(share, truth):
                 continue
+            if share.is_told_of(min(ticks)):
+                # Its start is of an earlier log, and in this one it goes on above what it had of that.
+                continue
             if min(ticks) < share.start and (view.wish.wanted is None or view.wish.wanted < share.start):
                 text = f"accepted after the subscription was confirmed from {share.start} on"
                 subject = view.wish.subscription
@@ -461,6 +464,8 @@ class Checkers(Observer):
         if before <= truth.released:
             return
         truth.released = before
+        # Also of an older copy of the log, which has the release of then, and events that were to be trimmed.
+        truth.releasing = max(truth.releasing, before)
         for subscription in self._views:
             missing = self._unsafe(subscription, pubend, before)
             if missing is not None:

@@ -75,11 +75,11 @@ class Cost(Observer):
         self._is_thorough = is_thorough
         #: By broker and pubend, what was asked for and neither heard of nor acked since, and when.
         self._open: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
-        #: The log that a broker has heard of last.
-        self._logs: dict[tuple[str, str], str] = {}
+        #: The log that a broker has heard of last, and the life of its host then.
+        self._logs: dict[tuple[str, str], tuple[str, int]] = {}
         self._asked: dict[Crossing, list[Span]] = {}
-        #: By broker, cell and pubend, the past that was last called final.
-        self._final: dict[Crossing, int] = {}
+        #: By sender, receiver, cell and pubend, the past last called final: two of a cell may both need it.
+        self._final: dict[tuple[str, str, str, str], int] = {}
         self._copies: Counter[tuple[Crossing, int]] = Counter()
         #: How often a broker of the one cell asked another to pass a row on to the other cell.
         self._aside: Counter[tuple[Crossing, int]] = Counter()
@@ -107,10 +107,10 @@ class Cost(Observer):
         if questions:
             self._open[broker, pubend] = _without(questions, spans)
 
-    def log_heard(self, broker: str, pubend: str, log: str) -> None:
+    def log_heard(self, broker: str, pubend: str, log: str, life: int) -> None:
         """What was asked of a log that is lost has to be asked of the one that took its place."""
-        if self._logs.get((broker, pubend)) != log:
-            self._logs[broker, pubend] = log
+        if self._logs.get((broker, pubend)) != (log, life):
+            self._logs[broker, pubend] = (log, life)
             self._open.pop((broker, pubend), None)
 
     def ack_sent(self, sender: str, pubend: str, before: int) -> None:
@@ -118,7 +118,9 @@ class Cost(Observer):
         self.knowledge_heard(sender, pubend, [(-(2**63), before)])
 
     def crashed(self, broker: str) -> None:
-        """A broker that restarts knows nothing of what it has asked for."""
+        """A broker that restarts knows nothing of what it has asked for, and says anew what is wanted."""
+        # Under lower versions than before, if it has lost its folder and nobody remembers them.
+        self._said = {key: value for key, value in self._said.items() if key[0] != broker}
         self._open = {key: value for key, value in self._open.items() if key[0] != broker}
         self._final = {key: value for key, value in self._final.items() if key[0] != broker}
 
@@ -127,8 +129,8 @@ class Cost(Observer):
     def silence_sent(self, sender: str, receiver: str, cell: str, pubend: str, spans: Sequence[Span]) -> None:
         """Somebody of the cell asked for some of it."""
         *runs, (past, final) = spans
-        told = self._final.get((sender, cell, pubend), past) if runs else past
-        self._final[sender, cell, pubend] = final
+        told = self._final.get((sender, receiver, cell, pubend), past) if runs else past
+        self._final[sender, receiver, cell, pubend] = final
         asked = self._asked.get((self._plan.cell_of[sender], cell, pubend), ())
         news = [*runs, (told, final)]
         if not any(max(low, start) < min(high, stop) for low, high in news for start, stop in asked):
@@ -185,8 +187,8 @@ class Cost(Observer):
             if before is not None:
                 known.versions[said.version] = (before - removed) | added
 
-    def settled(self) -> None:
-        """Nothing has changed for a while. Raises Violation when somebody advertises what is covered."""
+    def unfinished(self) -> Violation | None:
+        """Somebody who advertises what is covered, though nothing changes: a violation if it stays so."""
         for (broker, root), said in self._said.items() if self._is_thorough else ():
             if not said.versions:
                 continue
@@ -195,7 +197,8 @@ class Cost(Observer):
                 needed = _uncovered(self._wanted_below(broker, root, topic))
                 if count > len(needed):
                     text = f"advertises {count} conditions on {topic}; needed: {', '.join(map(str, needed))}"
-                    raise Violation("cost", text, subject=broker)
+                    return Violation("cost", text, subject=broker)
+        return None
 
     def _wanted_below(self, broker: str, root: str, topic: str) -> list[Condition]:
         """What the live subscriptions at and behind a broker want, seen from a root."""

@@ -320,7 +320,8 @@ class Faults:
 
     def _roll_back(self, node: SimulatedNode, copy: FolderCopy) -> None:
         both = [pubend for pubend in copy.logs if pubend in node.logs]
-        is_same = all(node.logs[pubend].log_id == copy.logs[pubend].log_id for pubend in both)
+        is_same = len(both) == len(copy.logs)
+        is_same &= all(node.logs[pubend].log_id == copy.logs[pubend].log_id for pubend in both)
         if node.broker is None or node.stalled or not is_same:
             return
         self._world.crash(node.name)

@@ -97,8 +97,10 @@ def _replace(world: World, node: SimulatedNode, copy: FolderCopy) -> None:
     desk = Subscribers()
     for name, subscriber in node.desk.by_name.items():
         if name in copy.subscriptions:
+            # Where it began at a pubend that confirmed it since, the subscriber itself knows.
             kept_positions, logs = copy.subscriptions[name]
-            subscriber.kept, subscriber.logs = dict(kept_positions), dict(logs)
+            subscriber.kept = subscriber.kept | kept_positions
+            subscriber.logs = subscriber.logs | logs
             desk.by_name[name] = subscriber
         else:
             subscriber.closed = True

@@ -108,8 +108,8 @@ class Observer:
     def log_began(self, pubend: str, log: str) -> None:
         """From now on the pubend has this log."""
 
-    def log_heard(self, broker: str, pubend: str, log: str) -> None:
-        """A broker hears of this log of a pubend."""
+    def log_heard(self, broker: str, pubend: str, log: str, life: int) -> None:
+        """A broker hears of this log of a pubend, as of a life of its host; it believes later lives only."""
 
     def log_lost(self, pubend: str, kept: Sequence[int], *, noticeable: bool) -> None:
         """The log of a pubend has lost all events but those with the ticks `kept`.

@@ -67,7 +67,7 @@ def report_heard(observers: Sequence[Observer], broker: BrokerId, messages: Sequ
     for message in messages:
         if isinstance(message, KnowledgeMessage | AckExpectedMessage | StartGrantMessage | LogKnownMessage):
             for observer in observers:
-                observer.log_heard(broker, message.pubend, message.log.id)
+                observer.log_heard(broker, message.pubend, message.log.id, message.log.life)
         if isinstance(message, KnowledgeMessage):
             spans = _spans(message)
             for observer in observers:

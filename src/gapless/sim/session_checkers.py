@@ -149,8 +149,8 @@ class SessionCheckers(Checkers):
             text = f"goes on at {start}, and was not done with that"
             raise Violation("resumption", text, subject=subscription, pubend=pubend, tick=lost)
         if conversation.is_forgotten:
-            # Neither its edge nor the program knows of an earlier log.
-            share.start, share.moved_from, share.first_loss = max(share.start, start), None, truth.losses
+            # Neither its edge nor the program knows of an earlier log, nor of an earlier start in this one.
+            share.start, share.moved_from, share.first_loss = start, None, truth.losses
         first = bisect_left(truth.ticks, start)
         had = {truth.rows[tick]["id"]: tick for tick in truth.ticks[:first]}
         # Its edge writes positions down now and then, and the log need not have kept what it is done with.

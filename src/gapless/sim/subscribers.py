@@ -46,6 +46,8 @@ class Subscriber:
     kept: dict[PubendId, Tick] = field(default_factory=dict)
     #: The logs that these positions are in.
     logs: dict[PubendId, str] = field(default_factory=dict)
+    #: What the subscriber itself remembers: the log that it reads, and from where on it lost the one before.
+    heard: dict[PubendId, tuple[str, Tick]] = field(default_factory=dict)
     #: Nobody is there to take anything.
     away: bool = False
     #: It does not read at the moment.

@@ -6,7 +6,7 @@ the node, and survives a crash as it was last written; everything else is lost w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -174,6 +174,8 @@ class SubscribingHost:
         )
         self._owner = Everybody()
         self._is_working = self._is_writing = False
+        #: When the disk will have written all that it was asked to: it writes in order.
+        self._written_at_us = 0
         #: The number that names each pubend in deliveries.
         self._sources: dict[PubendId, int] = {}
         #: Effects of a step are being carried out: what the broker is to hear waits until that is done.
@@ -442,22 +444,28 @@ class SubscribingHost:
     # ---- the disk ------------------------------------------------------------------------------------
 
     def _use_disk(self, effect: WriteName | WriteNameLater | DropName | WritePositions | WriteLosses) -> None:
-        pace, random = self._world.pace, self._world.random
-        delay_us = random.randint(pace.flush_us_min, pace.flush_us_max)
         match effect:
             case WriteName():
-                self._later(delay_us, partial(self._write, effect))
+                self._in_order(partial(self._write, effect))
             case WriteNameLater(write=write):
                 self._later(AGAIN_US, partial(self._write_again, write))
             case DropName():
-                self._later(delay_us, partial(self._drop, effect))
+                self._in_order(partial(self._drop, effect))
             case WritePositions() if not self._is_writing:
                 self._is_writing = True
-                self._later(random.randint(1, POSITIONS_US_MAX), partial(self._write_positions))
+                delay_us = self._world.random.randint(1, POSITIONS_US_MAX)
+                self._later(delay_us, partial(self._write_positions))
             case WriteLosses():
-                self._later(delay_us, partial(self._write_losses))
+                self._in_order(partial(self._write_losses))
             case _:
                 pass
+
+    def _in_order(self, write: partial[None]) -> None:
+        """Have the disk write something, after what it was asked to write before."""
+        pace, now_us = self._world.pace, self._world.time_us
+        delay_us = self._world.random.randint(pace.flush_us_min, pace.flush_us_max)
+        self._written_at_us = max(self._written_at_us, now_us + delay_us)
+        self._later(self._written_at_us - now_us, write)
 
     def _write_losses(self) -> None:
         self._losses.settle()
@@ -477,7 +485,10 @@ class SubscribingHost:
 
     def _write_positions(self) -> None:
         self._is_writing = False
-        for name, positions in self.session.moved().items():
+        self._in_order(partial(self._write_moved, self.session.moved()))
+
+    def _write_moved(self, moved: Mapping[str, Mapping[PubendId, Tick]]) -> None:
+        for name, positions in moved.items():
             record = self._node.names.records.get(name)
             if record is not None:
                 self._node.names.records[name] = replace(record, positions=dict(positions))

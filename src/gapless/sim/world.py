@@ -22,7 +22,7 @@ from gapless.errors import SupersededError
 from gapless.model.batch import EventBatch
 from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import TICKS_PER_MS, Tick
+from gapless.model.ticks import TICK_MAX, TICKS_PER_MS, Tick
 from gapless.protocol.broker import Broker
 from gapless.protocol.creations import Creation
 from gapless.protocol.effects import (
@@ -607,9 +607,16 @@ class World:
             subscriber.logs[effect.pubend] = effect.log
             if effect.lost_from is not None:
                 self._report_gap(subscriber, effect.pubend, effect.lost_from, effect.start)
+            elif effect.pubend not in subscriber.heard:
+                subscriber.heard[effect.pubend] = (effect.log, TICK_MAX)
         node.desk.confirm(effect.subscription, effect.slot)
 
     def _report_gap(self, subscriber: Subscriber, pubend: PubendId, lost_from: Tick, start: Tick) -> None:
+        log, told = subscriber.heard.get(pubend, ("", TICK_MAX))
+        if log == subscriber.logs[pubend] and told <= lost_from:
+            # A host with an older copy of its folder does not know that its subscriber was told before.
+            return
+        subscriber.heard[pubend] = (subscriber.logs[pubend], lost_from)
         # What it has of the old log may reach further than the host knew: it takes nothing below for new.
         start = max(start, subscriber.positions.get(pubend, start))
         subscriber.kept[pubend] = start

@@ -30,7 +30,7 @@ DATABASE_NAME = "node.sqlite"
 LOCK_NAME = "node.lock"
 
 _APPLICATION = 0x47504C53
-_VERSION = 4
+_VERSION = 5
 _TABLES = """
 create table publishers (
     publisher text not null,
@@ -49,7 +49,8 @@ create table subscriptions (
     ordering text not null,
     positions blob not null,
     changes blob not null,
-    owner text
+    owner text,
+    awaited blob not null default x'90'
 ) without rowid;
 create table meta (
     key text not null primary key,
@@ -64,10 +65,12 @@ _UPGRADES = {
     alter table publishers add column is_temporary integer not null default 0;
     alter table publishers add column holes blob not null default x'90';
     """,
+    4: "alter table subscriptions add column awaited blob not null default x'90';",
 }
 
 _holes_decoder = msgspec.msgpack.Decoder(tuple[tuple[int, int], ...])
 _positions_decoder = msgspec.msgpack.Decoder(dict[str, int])
+_awaited_decoder = msgspec.msgpack.Decoder(list[str])
 _changes_decoder = msgspec.msgpack.Decoder(list[tuple[str, dict[str, int]]])
 
 
@@ -231,7 +234,7 @@ class RecoveryDatabase:
         each = subscription
         with self.transaction():
             self._connection.execute(
-                "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?, ?)",
+                "insert or replace into subscriptions values (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     each.name,
                     each.topic,
@@ -240,6 +243,7 @@ class RecoveryDatabase:
                     _packed(each.positions),
                     msgspec.msgpack.encode([(where, dict(since)) for where, since in each.changes]),
                     each.owner,
+                    msgspec.msgpack.encode(each.awaited),
                 ),
             )
 
@@ -256,11 +260,10 @@ class RecoveryDatabase:
             return done.rowcount > 0
 
     def _subscriptions(self, rest: str, values: tuple[str, ...]) -> Iterator[NamedSubscription]:
-        columns = "select name, topic, condition, ordering, positions, changes, owner from subscriptions "
+        columns = "select name, topic, condition, ordering, positions, changes, owner, awaited "
         with _explained(self.path):
-            for name, topic, condition, ordering, positions, changes, owner in self._connection.execute(
-                columns + rest, values
-            ):
+            for row in self._connection.execute(columns + "from subscriptions " + rest, values):
+                name, topic, condition, ordering, positions, changes, owner, awaited = row
                 yield NamedSubscription(
                     name=name,
                     topic=TopicId(topic),
@@ -271,6 +274,7 @@ class RecoveryDatabase:
                         (where, _ticks_of(since)) for where, since in _changes_decoder.decode(changes)
                     ),
                     owner=owner,
+                    awaited=tuple(PubendId(each) for each in _awaited_decoder.decode(awaited)),
                 )
 
 

@@ -87,13 +87,14 @@ def test_a_database_of_version_2_is_migrated(tmp_path: Path) -> None:
 
 def test_subscriptions_are_remembered_with_their_positions(tmp_path: Path) -> None:
     with RecoveryDatabase.open(tmp_path) as database:
-        database.put_subscription(subscription("desk", p1=5))
+        database.put_subscription(replace(subscription("desk", p1=5), awaited=(P2,)))
         database.put_subscription(subscription("audit"))
         database.put_positions({"desk": {P1: 7, P2: 2**60}, "nobody": {P1: 1}})
     with RecoveryDatabase.open(tmp_path) as database:
         found = database.subscription("desk")
         assert found is not None
         assert found.positions == {P1: 7, P2: 2**60}
+        assert found.awaited == (P2,)
         assert (found.topic, found.condition, found.order) == ("trades", "price > 3", Order.TOTAL)
         assert [each.name for each in database.subscriptions()] == ["audit", "desk"]
         assert database.drop_subscription("desk")
@@ -176,7 +177,7 @@ def test_files_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("create table customers (name)")
     other.close()
-    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 4: use the version"):
+    with pytest.raises(StoreError, match=r"^E305 .* is not a node's database of version 5: use the version"):
         RecoveryDatabase.open(tmp_path)
     path.unlink()
     RecoveryDatabase.open(tmp_path).close()

@@ -219,12 +219,12 @@ class Deliveries:
                 stop - start == 1
                 and outlet is not None
                 and reader.credit
-                and not (reader.leaving or reader.slowing or outlet.is_congested)
+                and not (reader.leaving or reader.slowing or reader.unsent or outlet.is_congested)
             ):
                 # Of thousands of subscribers most get one row: the shortest way for them.
                 reader.credit -= 1
                 single.append((reader, place))
-            elif self._may_send(reader, stop - start):
+            elif self._may_send(reader, stop - start, effect.pubends):
                 reader.credit -= stop - start
                 effects.append(SendRows(parcel=parcel, reader=reader, rows=rows[start:stop]))
             elif self._is_slowed(reader):
@@ -250,7 +250,7 @@ class Deliveries:
         reader = self._readers.get(slot)
         is_slow = False
         if reader is not None:
-            if self._may_send(reader, 1):
+            if self._may_send(reader, 1, effect.pubends):
                 reader.credit -= 1
                 effects.append(SendRow(parcel=parcel, to=[(reader, row)]))
             else:
@@ -280,13 +280,16 @@ class Deliveries:
             mine = wanted & (source == at)
             np.maximum.at(ledger.handed[pubend], owner[mine], effect.batch.ticks[rows[mine]] + 1)
 
-    def _may_send(self, reader: Reader, rows: int) -> bool:
+    def _may_send(self, reader: Reader, rows: int, pubends: tuple[PubendId, ...]) -> bool:
         """Whether a subscriber can take so many rows of a live delivery.
 
-        Not one that could not take some before, which it is to get again, with these.
+        Not one that could not take some before, which it is to get again, with these; and not one that was
+        handed earlier rows of these pubends as a laggard, which wait here: it would take them for repeats.
         """
         outlet = reader.outlet
         if reader.leaving or reader.slowing or outlet is None or reader.credit < rows:
+            return False
+        if any(pubend in held.stops for held in reader.unsent for pubend in pubends):
             return False
         return not (outlet.is_congested and outlet.is_flooded)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 from gapless.model.ids import PubendId, TopicId
-from gapless.model.ticks import TICK_MAX, Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.effects import ConfirmSubscription
 from gapless.protocol.sessions.subscriptions import EdgeSubscription
 
@@ -58,18 +58,27 @@ class Returning:
             return effect.start
         key = self._keys.get(subscription)
         others = () if key is None else islice(self._alike[key], ALIKE_MAX)
-        if not any(self._holds(each, subscription, pubend, wanted) for each in others):
+        if not any(self._holds(each, subscription, effect, wanted) for each in others):
             return effect.start
         # Until it has acknowledged more, this is its position: it may come back from here once more.
         subscription.resumed = {**subscription.resumed, pubend: wanted}
         return wanted
 
     def _holds(
-        self, other: EdgeSubscription, subscription: EdgeSubscription, pubend: PubendId, wanted: Tick
+        self,
+        other: EdgeSubscription,
+        subscription: EdgeSubscription,
+        effect: ConfirmSubscription,
+        wanted: Tick,
     ) -> bool:
         """Whether `other` has kept every event from `wanted` on that `subscription` wants."""
+        pubend = effect.pubend
         if other is subscription or other.reader is None or not other.reader.guaranteed:
             return False
         if other.owner is not subscription.owner or other.matched != subscription.matched:
             return False
-        return pubend in other.starts and self._positions(other).get(pubend, TICK_MAX) <= wanted
+        if pubend not in other.starts or self._positions(other).get(pubend, TICK_MAX) > wanted:
+            return False
+        # Of a log that is lost it has kept nothing, nor of the next one before it went on there.
+        is_same_log = other.logs[pubend][0] == effect.log
+        return is_same_log and wanted >= other.bases.get(pubend, TICK_MIN)

@@ -460,8 +460,11 @@ class ClientSubscription(Enrolment, Generic[Rows]):
         self._expected.update(rows.stops_at(rows.size))
 
     def drop(self, count: int) -> list[ClientEffect]:
-        """So many rows arrived that nobody wants: there is room for as many others."""
-        return self._grant(count)
+        """So many rows arrived that it had before: there is room for as many others.
+
+        What was acknowledged is said again: the node did not count it before it had sent them.
+        """
+        return self._grant(count) + self.ack_later()
 
     def drop_unwanted(self, count: int) -> list[ClientEffect]:
         """So many rows arrived that no condition of their ticks accepts: they are done with."""

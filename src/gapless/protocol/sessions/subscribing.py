@@ -21,7 +21,7 @@ from itertools import count
 from gapless.content.condition import Condition
 from gapless.errors import StoreError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
-from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
+from gapless.model.ticks import TICK_MIN, Tick
 from gapless.protocol.edge import PHASES_MAX
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription
 from gapless.protocol.events import (
@@ -30,7 +30,6 @@ from gapless.protocol.events import (
     SubscribeRequested,
     UnsubscribeRequested,
 )
-from gapless.protocol.figures import AHEAD_MS_MAX
 from gapless.protocol.sessions.delivering import Deliveries
 from gapless.protocol.sessions.losses import LossBook
 from gapless.protocol.sessions.messages import Subscribe
@@ -142,6 +141,8 @@ class EdgeSubscribing:
                 )
             made = self._made(named_id(name), number, asked, client, owner)
             made.conditions = [(asked.where, {}, condition)]
+            start = start_of(asked)
+            made.unbegun = {p: start.get(p) if isinstance(start, Mapping) else start for p in made.pubends}
         made.matched = [condition]
         self._add(made)
         event = SubscribeRequested(
@@ -192,6 +193,9 @@ class EdgeSubscribing:
         if effect.pubend in subscription.starts and effect.lost_from is None:
             # Another pubend has begun another log; of this one nothing has changed.
             return []
+        has_begun = effect.pubend in subscription.starts or (
+            subscription.is_restored and effect.pubend in subscription.resumed
+        )
         subscription.starts[effect.pubend] = effect.start
         subscription.logs[effect.pubend] = (effect.log, effect.began)
         effects = self._look_for_loss(subscription, effect)
@@ -204,15 +208,26 @@ class EdgeSubscribing:
                 subscription, subscription.asked.request, effect.pubend, start, effect.lost_from
             )
         elif subscription.is_confirmed:
-            if not subscription.is_kept:
-                effects.append(self._write(subscription, Purpose.KEEP))
+            if not (subscription.is_kept and has_begun):
+                effects += self._keep(subscription)
             else:
                 effects += self._end_before(subscription)
-                if not subscription.is_restored:
-                    # The disk has it with a guess: this pubend was away when it was written.
-                    effects += self._has_moved(subscription)
-                if subscription.client is not None:
+                if subscription.client is not None and not subscription.writes:
                     effects += self._resume(subscription)
+        return effects
+
+    def _keep(self, subscription: EdgeSubscription) -> list[SubscriptionEffect]:
+        """Write down where a name begins: only then its client hears of a pubend that has confirmed it.
+
+        Otherwise it would begin elsewhere after a crash.
+        """
+        subscription.writes += 1
+        effects: list[SubscriptionEffect] = [self._write(subscription, Purpose.KEEP)]
+        reader = subscription.reader
+        if reader is not None and reader.outlet is not None:
+            # It is served already. Events of this pubend must not come before the client hears of it.
+            reader.outlet = None
+            effects += self._deliveries.report_slow(reader, away=True)
         return effects
 
     def leave(
@@ -346,12 +361,14 @@ class EdgeSubscribing:
         for record, asked, owner, phases in records:
             subscription = self._made(named_id(record.name), 0, asked, None, owner)
             subscription.conditions = phases
-            subscription.resumed = record.positions
+            subscription.unbegun = {pubend: record.positions.get(pubend) for pubend in record.awaited}
+            begun = {p: at for p, at in record.positions.items() if p not in subscription.unbegun}
+            subscription.resumed = begun
             subscription.is_kept = subscription.is_restored = True
             subscription.matched = [condition for _, _, condition in phases]
             self._add(subscription)
-            logs = {pubend: self._losses.logs.get(pubend, "") for pubend in record.positions}
-            requests.append(self._again(subscription, record.positions, logs))
+            logs = {pubend: self._losses.logs.get(pubend, "") for pubend in begun}
+            requests.append(self._again(subscription, begun, logs))
         return requests
 
     def _again(
@@ -362,12 +379,13 @@ class EdgeSubscribing:
     ) -> SubscribeRequested:
         """What the broker is told of one that goes on at these positions, which are in these logs."""
         first, *later = subscription.conditions
+        asked = {**dict.fromkeys(subscription.pubends, EARLIEST), **subscription.unbegun, **positions}
         return SubscribeRequested(
             subscription=subscription.name,
             topic=subscription.asked.topic,
             condition=first[2],
             order=subscription.asked.order,
-            start={pubend: positions.get(pubend, EARLIEST) for pubend in subscription.pubends},
+            start={p: at for p in subscription.pubends if (at := asked[p]) is not None},
             changes=tuple((judging, since) for _, since, judging in later),
             logs=logs,
         )
@@ -385,6 +403,7 @@ class EdgeSubscribing:
         if effect.lost_from is not None:
             # Until its client has acknowledged more, it is there, and has to be told of the gap.
             subscription.resumed = {**subscription.resumed, pubend: effect.lost_from}
+            subscription.bases[pubend] = effect.start
         return effects
 
     def _go_on(
@@ -406,7 +425,7 @@ class EdgeSubscribing:
         effects = self._take_over(found, client, asked)
         if found.owner is not owner:
             effects += self._adopt(found, owner)
-        if found.is_kept and found.is_confirmed:
+        if found.is_kept and found.is_confirmed and not found.writes:
             effects += self._resume(found)
         return effects
 
@@ -462,6 +481,7 @@ class EdgeSubscribing:
         subscription = self._made(renewed_id(name, number), number, asked, client, owner)
         subscription.before = found
         subscription.resumed = positions = self.positions(found)
+        subscription.unbegun = {p: at for p, at in found.unbegun.items() if p in found.awaited}
         phases = [(where, dict(since), judging) for where, since, judging in found.conditions]
         if condition is not None:
             own = asked.start if isinstance(asked.start, Mapping) else {}
@@ -503,9 +523,15 @@ class EdgeSubscribing:
             confirm = write.confirm
             return [] if confirm is None or confirm.client is not subscription.client else [confirm]
         if error is not None:
-            return self._not_kept(subscription, error)
+            return (
+                [WriteNameLater(write=write)] if subscription.is_kept else self._not_kept(subscription, error)
+            )
         subscription.is_kept = True
+        subscription.writes -= 1
         self.unrestored.pop(subscription.asked.name or "", None)
+        if subscription.writes:
+            # Another pubend has confirmed it meanwhile.
+            return []
         return self._end_before(subscription) + self._resume(subscription)
 
     def _end_before(self, subscription: EdgeSubscription) -> list[SubscriptionEffect]:
@@ -526,10 +552,9 @@ class EdgeSubscribing:
         if subscription.client is not None:
             request = subscription.asked.request
             effects.append(Finish(client=subscription.client, request=request, error=error))
-        if not subscription.is_kept:
-            held, subscription.before = subscription.before, None
-            effects += self.end(subscription)
-            self._give_back(held)
+        held, subscription.before = subscription.before, None
+        effects += self.end(subscription)
+        self._give_back(held)
         return effects
 
     def _resume(self, subscription: EdgeSubscription) -> list[SubscriptionEffect]:
@@ -555,7 +580,7 @@ class EdgeSubscribing:
             # What it has from elsewhere it may acknowledge, though it is not delivered here.
             self._deliveries.reached(reader, {pubend: start})
             effects += self._confirm(subscription, asked.request, pubend, start, lost_from)
-        is_new = reader.number != subscription.number or reader.outlet is not client.outlet
+        is_new = reader.number != subscription.number
         reader.number = subscription.number
         if subscription.is_holding:
             return [*effects, *self._deliveries.report_slow(reader, away=True)]
@@ -581,16 +606,17 @@ class EdgeSubscribing:
     def moved(self) -> dict[str, dict[PubendId, Tick]]:
         """The positions of the names that have moved since this was last asked."""
         moved, self._moved = self._moved, set()
-        return {name: self.positions(self._named[name]) for name in moved if name in self._named}
+        return {name: self._kept_positions(self._named[name]) for name in moved if name in self._named}
+
+    def _kept_positions(self, subscription: EdgeSubscription) -> dict[PubendId, Tick]:
+        """Its positions, and where it asked to begin at pubends that have not confirmed it yet."""
+        asked = subscription.unbegun.items()
+        wanted = {pubend: at for pubend, at in asked if at is not None and pubend in subscription.awaited}
+        return wanted | self.positions(subscription)
 
     def _record(self, subscription: EdgeSubscription) -> NamedSubscription:
         assert subscription.asked.name is not None
-        positions = self.positions(subscription)
-        if not isinstance(start := start_of(subscription.asked), Mapping):
-            # A pubend that has not confirmed it yet owes it what was asked for: "from now on" is now.
-            ahead = AHEAD_MS_MAX * TICKS_PER_MS
-            asked = {p: self._reach(p) - ahead if start is None else start for p in subscription.awaited}
-            positions = asked | positions
+        positions = self._kept_positions(subscription)
         conditions = subscription.conditions
         while len(conditions) > 1 and all(
             positions.get(pubend, TICK_MIN)
@@ -606,6 +632,7 @@ class EdgeSubscribing:
             positions=positions,
             changes=tuple((where, dict(since)) for where, since, _ in conditions[1:] if since),
             owner=subscription.owner.name,
+            awaited=tuple(pubend for pubend in subscription.awaited if pubend in subscription.unbegun),
         )
 
     # Small parts.

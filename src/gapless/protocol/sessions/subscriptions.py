@@ -65,6 +65,8 @@ class NamedSubscription:
     changes: tuple[tuple[str, Mapping[PubendId, Tick]], ...] = ()
     #: The principal that it belongs to; None when it was made before subscriptions had owners.
     owner: str | None = None
+    #: The pubends at which it has not begun: a position there is what it asked for, none is "from now on".
+    awaited: tuple[PubendId, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -112,8 +114,14 @@ class EdgeSubscription:
     resumed: Mapping[PubendId, Tick] = field(default_factory=dict)
     #: The log that each of them is in, and the tick at which that began.
     logs: dict[PubendId, tuple[str, Tick]] = field(default_factory=dict)
+    #: Where it went on in another log when the one that it read was lost.
+    bases: dict[PubendId, Tick] = field(default_factory=dict)
     #: Of a named one: whether the disk has it, so that its client may hear of it.
     is_kept: bool = False
+    #: Of a named one: how often it is being written down because a pubend has confirmed it.
+    writes: int = 0
+    #: Of a named one: where it asked to begin; None for "from now on". It counts until a pubend confirms it.
+    unbegun: dict[PubendId, Tick | None] = field(default_factory=dict)
     #: Of a named one: whether it goes on from an earlier life of the node.
     is_restored: bool = False
     #: The one that it stands for, which holds what both need until this one is confirmed.
