@@ -591,14 +591,12 @@ class Node:
     def _open_logs(self, places: Sequence[PubendPlace], network: Network, now: Tick) -> AddLogs:
         """Pubends were created here: open and name their logs, in a thread. Raises StoreError."""
         opened: dict[PubendId, RecordLog] = {}
-        try:
+        with contextlib.ExitStack() as closing:
             for place in places:
-                opened[place.pubend] = self._open_log(place, network)
-                self._named_log(place.pubend, opened[place.pubend], opened[place.pubend].recover(), now)
-        except BaseException:
-            for each in opened.values():
-                each.close()
-            raise
+                opening = opened[place.pubend] = self._open_log(place, network)
+                closing.callback(opening.close)
+                self._named_log(place.pubend, opening, opening.recover(), now)
+            closing.pop_all()
         return lambda: self._add_logs(opened, now)
 
     def _add_logs(self, opened: Mapping[PubendId, RecordLog], now: Tick) -> dict[PubendId, Recovered]:
