@@ -93,6 +93,17 @@ def test_what_has_come_and_is_not_taken_may_be_released_unless_a_name_may_need_i
         checks.released("x", 31)
 
 
+def test_what_came_before_a_gap_may_be_taken_after_it_was_reported() -> None:
+    checks = watched()
+    checks.arrived("a", "x", 30)
+    checks.let_go("s/1/1")
+    checks.durable("x", [40, 50], [{"id": tick, "group": 1} for tick in (40, 50)])
+    checks.released("x", 41)
+    checks.gap("a", "x", 31, 41)
+    checks.taken("a", "x", 30, 30)
+    checks.taken("a", "x", 50, 50)
+
+
 def test_of_a_lost_log_a_subscriber_is_owed_nothing_but_the_gap() -> None:
     checks = watched()
     checks.log_lost("x", [], noticeable=True)

@@ -141,10 +141,13 @@ class _Share:
     #: The gaps that it was told of: after which loss, from where on it gets nothing of the old log, and where
     #: the new one begins.
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
+    #: The gaps of a log that is not lost: what was released before it came back.
+    skipped: list[tuple[int, int]] = field(default_factory=list)
 
     def is_told_of(self, tick: int) -> bool:
         """Whether it knows that it does not get a tick."""
-        return any(lost_from <= tick < start for _, lost_from, start in self.gaps)
+        gaps = (*((lost_from, start) for _, lost_from, start in self.gaps), *self.skipped)
+        return any(lost_from <= tick < start for lost_from, start in gaps)
 
     def take(self, row_id: int, tick: int, *, is_gone: bool) -> None:
         """A row was taken, perhaps of a log that is lost."""

@@ -125,7 +125,7 @@ class SessionCheckers(Checkers):
         Unless a log was lost.
         """
         view, conversation = self._views[subscription], self._of(subscription)
-        share, truth = view.shares[pubend], self._truths[pubend]
+        share = view.shares[pubend]
         if share.moved_from is not None or (share.gaps and lost_from < share.gaps[-1][1]):
             super().gap(subscription, pubend, lost_from, start)
             return
@@ -137,8 +137,8 @@ class SessionCheckers(Checkers):
         if lost is not None:
             text = f"lost in a gap {lost_from}..{start}, but {conversation.holder} held it"
             raise Violation("resumption", text, subject=subscription, pubend=pubend, tick=lost)
-        share.start = max(share.start, start)
-        share.cursor = max(share.cursor, bisect_left(truth.ticks, start))
+        # What came before the gap it has, though its program may not have taken it.
+        share.skipped.append((lost_from, start))
 
     def reborn(self, subscription: str, pubend: str, start: int) -> None:
         """Without a memory it may get again what it was not done with, and must get everything after that."""
