@@ -83,7 +83,7 @@ def test_silence_of_the_old_filter_is_unknown_beyond_a_change() -> None:
     (told,) = hand.sent(KnowledgeMessage, "b")
     assert told.runs[-1][2].get(S) == first_epoch(1) + 1
     assert hand.brokers["s"]._edge is not None
-    assert hand.brokers["s"]._edge.position(PUBEND) == FIRST, "it waits for silence of the new epoch"
+    assert hand.brokers["s"]._edge.positions(PUBEND)[0] == FIRST, "it waits for silence of the new epoch"
 
 
 def test_the_old_condition_goes_when_all_before_the_change_is_taken() -> None:
