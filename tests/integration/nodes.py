@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import tomllib
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -114,6 +115,8 @@ class WireClient:
         self.network = network
         self._decoder = NodeDecoder()
         self._heard: asyncio.Queue[NodeMessage | LinkMessage | str] = asyncio.Queue()
+        #: Deliveries that came before a receipt that was waited for.
+        self._early: deque[NodeMessage] = deque()
         self._catenation = 0
         connection.send(encode_link(Hello(role=Role.CLIENT, name="tester")))
 
@@ -152,6 +155,9 @@ class WireClient:
 
     async def hear(self) -> NodeMessage | LinkMessage | str:
         """The next thing that the node says; a plain text when the connection is gone."""
+        return self._early.popleft() if self._early else await self._next()
+
+    async def _next(self) -> NodeMessage | LinkMessage | str:
         return await asyncio.wait_for(self._heard.get(), PATIENCE_SECONDS)
 
     async def subscribe(self, where: str = "", **options: object) -> Confirmed:
@@ -180,7 +186,9 @@ class WireClient:
         )
 
     async def receipt(self) -> PublishReceipt:
-        heard = await self.hear()
+        """The next receipt. What is delivered before it is heard later."""
+        while isinstance(heard := await self._next(), RowsDelivery | ColumnsDelivery):
+            self._early.append(heard)
         assert isinstance(heard, PublishReceipt), heard
         return heard
 

@@ -65,6 +65,26 @@ def test_history_that_is_interrupted_while_spark_starts_leaves_no_process(
     assert "Traceback" not in done.stderr
 
 
+def test_java_ends_even_if_ctrl_c_is_swallowed() -> None:
+    """Python swallows what is raised in a finaliser, for instance."""
+    program = """
+import os, signal, subprocess
+from gapless.spark.session import no_java_left_behind
+try:
+    with no_java_left_behind():
+        java = subprocess.Popen(["sleep", "600"])
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            pass
+        raise RuntimeError(f"java ended with {java.wait()}")
+except KeyboardInterrupt as interrupt:
+    print(interrupt.__cause__)
+"""
+    output = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=PATIENCE_SECONDS)
+    assert output == "java ended with -9\n"
+
+
 def test_an_interrupted_subscription_ends_with_the_status_of_ctrl_c(address: str) -> None:
     subprocess.run([*COMMAND, "pub", "trades", '{"price": 1}', "--to", address], check=True, timeout=60)
     done = interrupted(["sub", "trades", "--from", "earliest", "--to", address], '{"price": 1.0}')

@@ -15,10 +15,12 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from gapless.errors import UsageError
@@ -153,24 +155,46 @@ def session(
     own = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if is_local(master) else {}
     for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
-    with _no_java_left_behind():
+    with no_java_left_behind():
         return builder.getOrCreate()
 
 
 @contextmanager
-def _no_java_left_behind() -> Iterator[None]:
+def no_java_left_behind() -> Iterator[None]:
     """End the starting Java process if this one is interrupted.
 
-    The folder through which it reports its start would be gone, and it would wait for ever.
+    The folder through which it reports its start would be gone, and it would wait for ever. Python swallows
+    a Ctrl-C that strikes inside a finaliser, so Java is ended by the handler: whoever waits for it notices.
     """
     before = _children()
-    try:
-        yield
-    except BaseException:
+    interrupts: list[int] = []
+
+    def end_java() -> None:
         for child in _children() - before:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+
+    def interrupted(number: int, _: FrameType | None) -> None:
+        interrupts.append(number)
+        end_java()
+        raise KeyboardInterrupt
+
+    # Not where Ctrl-C is ignored or has a meaning of its own.
+    handler = signal.getsignal(signal.SIGINT)
+    is_ours = handler is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if is_ours:
+        signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    except BaseException as error:
+        end_java()
+        if interrupts and isinstance(error, Exception):
+            raise KeyboardInterrupt from error
         raise
+    finally:
+        # A session that started has a handler of its own.
+        if is_ours and signal.getsignal(signal.SIGINT) is interrupted:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _children() -> set[int]:

@@ -66,6 +66,7 @@ FAULT_MEANINGS = {
     "reserve_crash": "a crash soon after a reservation became durable, then an earlier clock",
     "grant_crash": "a crash soon after a start tick was granted, then an earlier clock",
     "grant_orphaned": "events were refused by the disk, a start tick above them was kept; then a crash",
+    "publish_refused": "the disk refused events, and others of the same publisher came close behind",
     "link_burst": "a link let go at once what it had held back, and somebody subscribed to it",
 }
 
