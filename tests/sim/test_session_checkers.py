@@ -187,3 +187,20 @@ def test_rows_may_travel_for_all_conditions_that_a_subscriber_asks_for() -> None
     checks.asked("a", Equal("group", 2))
     with pytest.raises(Violation, match="routing"):
         checks.rows_sent("p", "s", "S", "x", [41])
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_an_edge_that_has_heard_of_a_change_need_not_keep_what_only_the_old_condition_accepts(
+    is_heard: bool,
+) -> None:
+    checks = watched()
+    checks.changing("a", Equal("group", 2))
+    if is_heard:
+        checks.change_heard("s/1/1")
+        checks.released("x", 31)
+        checks.gap("a", "x", 20, 31)
+        return
+    with pytest.raises(Violation, match="release"):
+        checks.released("x", 31)
+    with pytest.raises(Violation, match="resumption"):
+        checks.gap("a", "x", 20, 31)

@@ -18,9 +18,10 @@ from gapless.model.batch import EventBatch
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICKS_PER_MS, Tick
-from gapless.protocol.effects import ConfirmSubscription, Deliver, TellHorizon
+from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, TellHorizon
 from gapless.protocol.events import (
     DeliveryTaken,
+    FilterChangeRequested,
     RoamersReached,
     SubscribeRequested,
     SubscriberSlow,
@@ -36,6 +37,7 @@ from gapless.protocol.sessions.enrolment import (
     ReportGap,
     StartAckTimer,
     StartAwaitTimer,
+    StopRetryTimer,
 )
 from gapless.protocol.sessions.gaps import Gap
 from gapless.protocol.sessions.losses import LossBook
@@ -53,6 +55,7 @@ from gapless.protocol.sessions.readers import Reader, SendHorizon, SendRow, Send
 from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, ClientSubscription, Interest
 from gapless.protocol.sessions.subscribing import EdgeSubscribing
 from gapless.protocol.sessions.subscriptions import (
+    ConditionChange,
     Confirm,
     EdgeSubscription,
     EndLater,
@@ -263,13 +266,14 @@ def test_a_lost_connection_leaves_both_conditions_to_the_client() -> None:
     [change] = program.say()
     assert isinstance(change, ChangeFilter)
     program.arrive(11)
-    program.machine.unlinked()
-    assert program.subscribe().where == "price < 3", "nothing is missing of the old condition"
+    assert program.machine.unlinked() == [StopRetryTimer()], "nobody has said from when on it changes"
+    asked = program.subscribe()
+    assert (asked.where, asked.start) == ("price > 5", {P: 12}), "that is what the node has kept for it"
     program.confirm(12)
-    program.machine.begin_change("price > 8")
-    program.say()
+    [again] = [each for each in program.say() if isinstance(each, ChangeFilter)]
+    assert again.where == "price < 3"
     confirmed = Confirmed(
-        request=program.machine.change.request,  # type: ignore[union-attr, arg-type]
+        request=again.request,
         subscription=7,
         source=0,
         pubends=1,
@@ -279,7 +283,7 @@ def test_a_lost_connection_leaves_both_conditions_to_the_client() -> None:
     )
     program.machine.confirmed(confirmed)
     program.machine.unlinked()
-    assert program.subscribe().where == "(price <= 2 OR price >= 9)"
+    assert program.subscribe().where == "(price <= 2 OR price >= 6)"
 
 
 # ---- the edge's half ---------------------------------------------------------------------------------
@@ -476,6 +480,24 @@ def test_a_client_that_comes_back_after_a_log_was_lost_starts_where_the_next_one
             desk.session.confirmed(lost)
     desk.subscribe(line, wanted=9, start=40, slot=2, log="second")
     assert [each.start for each in desk.said if isinstance(each, Confirm)] == [40]
+
+
+@pytest.mark.parametrize(("wanted", "start"), [(24, 40), (25, 25)])
+def test_what_was_kept_by_another_condition_was_not_kept_for_a_client_that_comes_back(
+    wanted: Tick, start: Tick
+) -> None:
+    """Clause 15.2. Its condition had changed at 25."""
+    desk, line = EdgeDesk(), Line()
+    first = desk.subscribe(line, where="price > 5")
+    change = ConditionChange(2, "price < 3", line)
+    condition = parse_condition("price < 3", SCHEMA)
+    [request] = told(desk.session.change(first, change, condition))
+    assert isinstance(request, FilterChangeRequested)
+    desk.session.changes(request)
+    desk.session.changed(ConfirmChange(subscription=first.name, pubend=P, condition=condition, since=25))
+    desk.session.lost(line, first)
+    desk.subscribe(line, wanted=wanted, start=40, slot=1, where="price < 3")
+    assert [each.start for each in desk.said if isinstance(each, Confirm)] == [start]
 
 
 @pytest.mark.parametrize("start", ["now", 15])

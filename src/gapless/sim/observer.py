@@ -148,6 +148,9 @@ class Observer:
     def let_go(self, holder: str) -> None:
         """An edge has forgotten a subscription whose client was gone for too long, or has crashed."""
 
+    def change_heard(self, holder: str) -> None:
+        """An edge has heard of a change of a subscription; its client may never hear from when on."""
+
     def name_lost(self, subscription: str, *, is_gone: bool) -> None:
         """The folder of its edge is lost, and with it a named subscription, or it is an older copy."""
 

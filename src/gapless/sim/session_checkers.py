@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from gapless.model.ids import PubendId
 from gapless.sim.checkers import Checkers, Violation
+from gapless.sim.conditions import Condition
 from gapless.sim.plan import Plan
 
 
@@ -52,6 +53,8 @@ class SessionCheckers(Checkers):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._conversations: dict[str, _Conversation] = {}
+        #: What holds a subscription and has heard of its last change.
+        self._heard: set[str] = set()
 
     def _of(self, subscription: str) -> _Conversation:
         return self._conversations.setdefault(subscription, _Conversation())
@@ -68,9 +71,29 @@ class SessionCheckers(Checkers):
         for tick in truth.ticks[share.cursor : bisect_left(truth.ticks, before)]:
             row_id = truth.rows[tick]["id"]
             has = row_id in share.taken or row_id in arrived or tick < share.start or share.is_told_of(tick)
-            if not has and share.condition(tick).accepts(truth.rows[tick]):
+            if not has and self._is_held(subscription, pubend, tick):
                 return tick
         return None
+
+    def _is_held(self, subscription: str, pubend: str, tick: int) -> bool:
+        """Whether its edge must keep an event for it.
+
+        By the last condition it may want only some of what it wanted before, from a tick on of which the
+        subscriber has not heard, and never will if the connection breaks now.
+        """
+        view, row = self._views[subscription], self._truths[pubend].rows[tick]
+        share, has_heard = view.shares[pubend], self._of(subscription).holder in self._heard
+        heard = view.changes[len(share.conditions) - 1 :] if has_heard else []
+        return all(each.accepts(row) for each in (share.condition(tick), *heard))
+
+    def changing(self, subscription: str, condition: Condition) -> None:
+        """No edge has heard of it yet."""
+        super().changing(subscription, condition)
+        self._heard.discard(self._of(subscription).holder)
+
+    def change_heard(self, holder: str) -> None:
+        """From some tick on the edge keeps what the new condition accepts."""
+        self._heard.add(holder)
 
     def arrived(self, subscription: str, pubend: str, row_id: int) -> None:
         """It has the row until its program takes it."""
@@ -133,7 +156,7 @@ class SessionCheckers(Checkers):
         if lost_from < told:
             text = f"a gap {lost_from}..{start} was reported, but it was told that it has all below {told}"
             raise Violation("resumption", text, subject=subscription, pubend=pubend, tick=lost_from)
-        lost = self._missing(view, pubend, start) if conversation.holder else None
+        lost = self._unsafe(subscription, pubend, start)
         if lost is not None:
             text = f"lost in a gap {lost_from}..{start}, but {conversation.holder} held it"
             raise Violation("resumption", text, subject=subscription, pubend=pubend, tick=lost)

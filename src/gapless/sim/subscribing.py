@@ -365,6 +365,10 @@ class SubscribingHost:
             raise found.__cause__ from None
         if isinstance(event, FilterChangeRequested):
             self.session.changes(event)
+            changing = self.session.found(event.subscription)
+            assert changing is not None
+            for observer in self._world.observers:
+                observer.change_heard(self.holder(changing.number))
         if reader is not None:
             self._deliveries.told(reader)
 

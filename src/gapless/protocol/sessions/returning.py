@@ -31,17 +31,24 @@ class Returning:
         self._positions = positions
         self._keys: dict[EdgeSubscription, tuple[str, TopicId, str]] = {}
         self._alike: dict[tuple[str, TopicId, str], dict[EdgeSubscription, None]] = {}
+        #: Per subscription whose condition has changed, the ticks from which on the newest decides.
+        self._since: dict[EdgeSubscription, Mapping[PubendId, Tick]] = {}
 
-    def add(self, subscription: EdgeSubscription, where: str) -> None:
-        """A subscription has begun, or has got another condition."""
+    def add(
+        self, subscription: EdgeSubscription, where: str, since: Mapping[PubendId, Tick] | None = None
+    ) -> None:
+        """A subscription has begun, or has got another condition, which decides from some ticks on."""
         self.drop(subscription)
         if subscription.asked.name is None:
             client, _, _ = subscription.name.rpartition("#")
             key = self._keys[subscription] = (client, subscription.asked.topic, where)
             self._alike.setdefault(key, {})[subscription] = None
+            if since is not None:
+                self._since[subscription] = since
 
     def drop(self, subscription: EdgeSubscription) -> None:
         """A subscription has ended."""
+        self._since.pop(subscription, None)
         key = self._keys.pop(subscription, None)
         if key is not None:
             del self._alike[key][subscription]
@@ -78,6 +85,9 @@ class Returning:
         if other.owner is not subscription.owner or other.matched != subscription.matched:
             return False
         if pubend not in other.starts or self._positions(other).get(pubend, TICK_MAX) > wanted:
+            return False
+        if other in self._since and wanted < self._since[other].get(pubend, TICK_MAX):
+            # Below that tick it has kept what another condition accepts.
             return False
         # Of a log that is lost it has kept nothing, nor of the next one before it went on there.
         is_same_log = other.logs[pubend][0] == effect.log

@@ -335,7 +335,11 @@ class ClientSubscription(Enrolment, Generic[Rows]):
             self._waiting.clear()
             self._buffered = 0
         change = self.change
-        if change is not None and change.request is not None:
+        if change is not None and not change.ticks and self.interest.name is None:
+            # The node may never have heard of it: then it keeps by the old condition what has not arrived. Go
+            # on with that, and ask again. A name stays changed at the node, if it has heard.
+            change.request = None
+        elif change is not None and change.request is not None:
             # Some events of the new condition may have arrived. From now on, subscribe to both; where no tick
             # was confirmed, the new condition applies to everything that has not arrived.
             ticks = {pubend: change.ticks.get(pubend, tick) for pubend, tick in self._expected.items()}

@@ -307,7 +307,7 @@ class EdgeSubscribing:
     ) -> list[SubscriptionEffect]:
         """A client wants other events. When the broker refuses it, `undo` has to be called."""
         subscription.changing.append(change)
-        subscription.newest_where = change.where
+        subscription.newest_where, subscription.newest_since = change.where, change.since
         matched = [*subscription.matched, condition]
         subscription.charge(subscription.condition_bytes + len(change.where), matched)
         if subscription.asked.name is not None:
@@ -317,7 +317,7 @@ class EdgeSubscribing:
     def changes(self, event: FilterChangeRequested) -> None:
         """The broker has taken the request for a change."""
         subscription = self._by_id[event.subscription]
-        self._returning.add(subscription, subscription.newest_where)
+        self._returning.add(subscription, subscription.newest_where, subscription.newest_since)
         # The edge has no more phases than this, so what came before them is over.
         del subscription.conditions[:-PHASES_MAX]
 

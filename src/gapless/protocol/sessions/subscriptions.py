@@ -105,9 +105,11 @@ class EdgeSubscription:
     starts: dict[PubendId, Tick] = field(default_factory=dict)
     #: What it is to deliveries, once a pubend has confirmed it.
     reader: Reader | None = None
-    #: Changes of its condition that are under way, in order; and the newest condition as text.
+    #: Changes of its condition that are under way, in order; and the newest condition as text, with the
+    #: ticks from which on it decides.
     changing: list[ConditionChange] = field(default_factory=list)
     newest_where: str = ""
+    newest_since: Mapping[PubendId, Tick] = field(default_factory=dict)
     #: Of a named one: its conditions; the last is the newest.
     conditions: list[Judging] = field(default_factory=list)
     #: Of one that continues an earlier one: the positions that one had.
