@@ -487,7 +487,7 @@ def confirmed_change(asked: ChangeFilter, pubend: PubendId, tick: int) -> Confir
     )
 
 
-def test_a_connection_lost_during_a_change_completes_it() -> None:
+def test_a_change_that_was_lost_with_its_connection_is_asked_for_again() -> None:
     async def story() -> None:
         async with connected() as (node, client), client.subscribe("trades", "price < 30", start=5) as trades:
             await heard_from(node)
@@ -496,8 +496,11 @@ def test_a_connection_lost_during_a_change_completes_it() -> None:
             change = asyncio.create_task(trades.change("price > 60"))
             await node.hear(ChangeFilter)
             node.peer.drop()
-            assert await change == {PUBEND: 11}
-            assert (await heard_from(node)).where == "price > 60"
+            resumed = await heard_from(node)
+            assert (resumed.where, resumed.start) == ("price < 30", {PUBEND: 11})
+            again = await node.hear(ChangeFilter)
+            node.peer.confirm(again.request, 7, 60)
+            assert await change == {PUBEND: 60}
             node.peer.deliver(7, [61])
             assert await take(trades, 1) == [61]
 
