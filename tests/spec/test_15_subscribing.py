@@ -185,6 +185,22 @@ def test_a_client_acknowledges_again_when_it_is_sent_what_it_had() -> None:
     assert program.acknowledges() == {P: 12}
 
 
+def test_a_client_acknowledges_what_it_is_sent_below_the_end_of_a_gap() -> None:
+    """Clause 15.4. Of another log it drops what lies in the gap, and the node waits for that, too."""
+    program = Program.live()
+    program.arrive(11)
+    program.machine.unlinked()
+    program.subscribe()
+    program.confirm(12, log="another", began=18)
+    assert program.machine.gaps == [Gap(P, 12, 18)]
+    assert program.arrive(15) == []
+    program.machine.drop(1)
+    assert program.acknowledges() == {}  # The program has not had what came before the gap.
+    program.take(1)
+    program.machine.asks()
+    assert program.acknowledges() == {P: 18}
+
+
 def test_a_client_begins_with_the_pubends_that_are_there_and_asks_the_others_as_at_first() -> None:
     """Clause 15.1."""
     program = Program(start=5)

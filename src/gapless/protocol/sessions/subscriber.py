@@ -136,8 +136,8 @@ class ClientSubscription(Enrolment, Generic[Rows]):
         self._ack_now = False
         self._ack_timer = False
         self._ack_share_min = FIRST_ACK_SHARE_MIN
-        #: Whether the node has told more than the events themselves do.
-        self._has_horizon = False
+        #: Whether it has passed ticks by what the node told, a horizon or a gap, and not by their events.
+        self._has_passed = False
 
     # What the program does.
 
@@ -264,8 +264,8 @@ class ClientSubscription(Enrolment, Generic[Rows]):
             self.ack_due = self._ack_now = self._ack_timer = False
             if self.current is not None and self.interest.ack == "auto":
                 self._acked.update(self.current.stops(self.current.asked))
-            if (self.filters.judges or self._has_horizon) and self._is_done_with_all():
-                # What was filtered out here is done with, too, and so is a past without events.
+            if (self.filters.judges or self._has_passed) and self._is_done_with_all():
+                # What was filtered out here is done with, too, and so is a past without events, or in a gap.
                 self._acked.update(self._expected)
             if self._acked:
                 said.append(Acknowledge(subscription=number, positions=dict(self._acked)))
@@ -382,6 +382,8 @@ class ClientSubscription(Enrolment, Generic[Rows]):
         gap, why = found
         self.gaps.append(gap)
         self._expected[pubend] = gap.stop
+        # A node may still send what another log has below the end of the gap, and waits for it to be acked.
+        self._has_passed = True
         ticks = f"ticks {gap.start}..{gap.stop}"
         text = f"pubend '{pubend}' {why} {ticks}, which a subscription to '{self.interest.topic}' asked for"
         if self.interest.gaps == "report":
@@ -440,7 +442,7 @@ class ClientSubscription(Enrolment, Generic[Rows]):
             return []
         reached(HORIZON_HEARD)
         self._expected.update(moved)
-        self._has_horizon = True
+        self._has_passed = True
         return self.ack_later()
 
     # Deliveries.
