@@ -151,6 +151,22 @@ def test_a_later_life_that_knows_less_is_an_older_copy() -> None:
     ]
 
 
+def test_what_only_acks_speak_of_makes_no_log_an_older_copy() -> None:
+    """Clause 14.6. What went past a router may be of a life that it has not heard of."""
+    hand = named()
+    hand.subscribe("alice")
+    hand.wait(1_000)
+    heard = hand.brokers["b"].inspect().paths[PUBEND].istream.heard
+    ack = AckMessage(pubend=PUBEND, runs=((heard + 50_000, Epochs({S: first_epoch(9)})),), log="old")
+    hand.ms += 1_000
+    hand.step("b", MessageReceived(sender=S, message=ack))
+    assert hand.brokers["b"].inspect().paths[PUBEND].istream.frontier == heard + 50_000
+    later = replace(knowledge(LogLife("old", 4, heard, heard, 1)), sender=P)
+    told = [each.message for each in hand.step("b", later) if isinstance(each, SendMessage)]
+    assert not [each for each in told if isinstance(each, LogKnownMessage)]
+    assert [each.log.life for each in told if isinstance(each, KnowledgeMessage)] == [4]
+
+
 @pytest.mark.parametrize(
     ("log", "known", "older_copy"),
     [

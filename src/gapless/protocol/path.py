@@ -80,7 +80,7 @@ class Path:
             return Standing.CURRENT
         if own is UNNAMED:
             return Standing.LATER_LIFE
-        known, events = self.istream.frontier, self.istream.events_stop
+        known, events = self.istream.heard, self.istream.events_stop
         if log.life <= own.life or (log.id == own.id and (known > log.floor or events > log.events)):
             return Standing.CONTRADICTED
         return Standing.LATER_LIFE if log.id == own.id else Standing.RENEWED
@@ -91,7 +91,7 @@ class Path:
             return None
         self.contradicted_ms, istream = now_ms, self.istream
         return LogKnownMessage(
-            pubend=istream.pubend, log=istream.log, known=istream.frontier, events=istream.events_stop
+            pubend=istream.pubend, log=istream.log, known=istream.heard, events=istream.events_stop
         )
 
     def renew(self, log: LogLife) -> None:
