@@ -22,7 +22,7 @@ wrong, where, and how to fix it.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "ContentError",
@@ -159,6 +159,8 @@ class SupersededError(StoreError):
         self.incarnation = seen
         self.older_copy = older_copy
         self.began = began
+        #: Where the logs ended of which this life has told nothing, by pubend: the next one has to know.
+        self.untold: Mapping[str, int] = {}
 
 
 class LinkError(GaplessError):

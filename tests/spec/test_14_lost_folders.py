@@ -27,6 +27,8 @@ from gapless.protocol.messages import (
     StartGrantMessage,
     StartRequestMessage,
 )
+from gapless.protocol.path import untold
+from gapless.protocol.pubend import Pubend, Recovered
 from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, network, two_pubends
 
 P, B, S = BrokerId("p"), BrokerId("b"), BrokerId("s")
@@ -151,6 +153,22 @@ def test_a_later_life_that_knows_less_is_an_older_copy() -> None:
     ]
 
 
+def test_what_only_acks_speak_of_makes_no_log_an_older_copy() -> None:
+    """Clause 14.6. What went past a router may be of a life that it has not heard of."""
+    hand = named()
+    hand.subscribe("alice")
+    hand.wait(1_000)
+    heard = hand.brokers["b"].inspect().paths[PUBEND].istream.heard
+    ack = AckMessage(pubend=PUBEND, runs=((heard + 50_000, Epochs({S: first_epoch(9)})),), log="old")
+    hand.ms += 1_000
+    hand.step("b", MessageReceived(sender=S, message=ack))
+    assert hand.brokers["b"].inspect().paths[PUBEND].istream.frontier == heard + 50_000
+    later = replace(knowledge(LogLife("old", 4, heard, heard, 1)), sender=P)
+    told = [each.message for each in hand.step("b", later) if isinstance(each, SendMessage)]
+    assert not [each for each in told if isinstance(each, LogKnownMessage)]
+    assert [each.log.life for each in told if isinstance(each, KnowledgeMessage)] == [4]
+
+
 @pytest.mark.parametrize(
     ("log", "known", "older_copy"),
     [
@@ -168,6 +186,23 @@ def test_a_pubend_whose_log_is_contradicted_ends(log: LogLife, known: int, older
         hand.brokers["p"].step(MessageReceived(sender=B, message=message), Now(ms=0, clock=FIRST))
     assert caught.value.older_copy == older_copy
     assert caught.value.incarnation == max(log.life, 1)
+
+
+def test_the_next_life_seems_to_know_no_more_of_a_log_than_the_one_that_told_nothing() -> None:
+    """Clause 14.7. Or what it reserved would hide that its other logs are older copies, too."""
+    hand = named()
+    paths = hand.brokers["p"].inspect().paths
+    source = paths[PUBEND].pubend
+    assert source is not None
+    assert source.reserved > source.log.floor
+    assert untold(paths) == {PUBEND: source.log.floor}
+    log = Recovered(reserved=source.reserved, log_id="old", untold_from=source.log.floor)
+    again = Pubend.recover(PUBEND, hand.network.parameters, log, Now(ms=0, clock=FIRST), 2)
+    assert (again.log.floor, again.next_tick) == (source.log.floor, source.reserved)
+    hand.subscribe("alice")
+    hand.publish(1)
+    assert hand.got("alice")
+    assert untold(paths) == {}
 
 
 def test_a_pubend_does_not_mind_who_knows_less_than_it_does() -> None:

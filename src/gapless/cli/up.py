@@ -256,7 +256,7 @@ async def _serve(config: NodeConfig, read_config: Callable[[], NodeConfig] | Non
             return await _serve_once(config, read_config)
         except SupersededError as behind:
             log.warning("starting_again", code=behind.code, reason=behind.message)
-            config = replace(config, incarnation_min=behind.incarnation + LIFE_STEP)
+            config = replace(config, incarnation_min=behind.incarnation + LIFE_STEP, untold=behind.untold)
 
 
 async def _serve_once(

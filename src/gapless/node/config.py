@@ -148,6 +148,8 @@ class NodeConfig:
     accept_loss: frozenset[str] = frozenset()
     #: The number of the node's life is at least this, whatever its folder and its clock say.
     incarnation_min: int = 0
+    #: Where logs ended of which the life before told nothing, by pubend; see `Recovered`.
+    untold: Mapping[str, int] = field(default_factory=dict)
 
     def client_address(self, broker: BrokerId) -> Address:
         """Where clients reach a broker."""

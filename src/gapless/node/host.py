@@ -36,6 +36,7 @@ from gapless.protocol.effects import (
     TrimLog,
 )
 from gapless.protocol.events import Event, Now, PublishRequested, RecordDurable, TimerFired
+from gapless.protocol.path import untold
 
 if TYPE_CHECKING:
     from gapless.node.catalog import Catalog
@@ -123,6 +124,8 @@ class Host:
         except (UsageError, PeerError):
             raise
         except SupersededError as error:
+            assert self._broker is not None
+            error.untold = {str(each): tick for each, tick in untold(self._broker.inspect().paths).items()}
             self.stop()
             self._failed(error)
         except Exception as mistake:

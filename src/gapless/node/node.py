@@ -627,7 +627,8 @@ class Node:
         )
         if database is not None and self._folder is not None:
             found = replace(found, lost_before=self._folder.lost_before(database, pubend))
-        return replace(found, log_id=name.name, began=name.began)
+        untold_from = self.config.untold.get(pubend, TICK_MAX)
+        return replace(found, log_id=name.name, began=name.began, untold_from=untold_from)
 
     def _recover_publishers(self, logs: Mapping[PubendId, RecordLog]) -> None:
         """Who published what, and whose the identities are."""

@@ -48,6 +48,9 @@ class Istream:
     asked: TickMap[int] = field(default_factory=TickMap)
     #: One past the last event that came. Only grows; only people who look at a broker read it.
     events_stop: Tick = TICK_MIN
+    #: One past the last tick that upstream said anything of. Only grows. Acks from below may go beyond it:
+    #: what they are about went past this broker, perhaps in a life of the host that it has not heard of.
+    heard: Tick = TICK_MIN
     #: The log that all of this is about.
     log: LogLife = UNNAMED
 
@@ -55,7 +58,7 @@ class Istream:
         """The pubend has begun another log: what was known of the old one says nothing about it."""
         self.log = log
         self.stream = KnowledgeStream()
-        self.final_before = self.events_stop = TICK_MIN
+        self.final_before = self.events_stop = self.heard = TICK_MIN
         self.asked = TickMap()
 
     def accumulate(
@@ -68,6 +71,7 @@ class Istream:
             self.stream.finalise(TICK_MIN, final_before, ALWAYS)
             self.asked.clear(TICK_MIN, final_before)
             fresh.append((TICK_MIN, final_before, ALWAYS))
+        self.heard = max(self.heard, final_before, runs[-1][1] if runs else TICK_MIN)
         if batch is not None and len(batch) and batch.last >= self.events_stop:
             self.events_stop = batch.last + 1
         news, rows = self.stream.accumulate(list(runs), batch)

@@ -5,7 +5,7 @@ Implements docs/protocol.md, section 5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,7 +14,7 @@ from gapless.model.epochs import Epoch
 from gapless.model.ids import BrokerId, CellId, PubendId
 from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.stream import Run
-from gapless.model.ticks import TICK_MAX, Tick
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.acks import AckRuns
 from gapless.protocol.istream import Istream
 from gapless.protocol.messages import KnowledgeMessage, LogKnownMessage
@@ -58,6 +58,8 @@ class Path:
     ack_dirty: bool = False
     #: When it was last said upstream that what came from there contradicts what is known.
     contradicted_ms: int | None = None
+    #: One past the last tick that a cell below was told anything of.
+    told_before: Tick = TICK_MIN
 
     @staticmethod
     def made(network: Network, cell: CellId, pubend: PubendId) -> Path:
@@ -80,7 +82,7 @@ class Path:
             return Standing.CURRENT
         if own is UNNAMED:
             return Standing.LATER_LIFE
-        known, events = self.istream.frontier, self.istream.events_stop
+        known, events = self.istream.heard, self.istream.events_stop
         if log.life <= own.life or (log.id == own.id and (known > log.floor or events > log.events)):
             return Standing.CONTRADICTED
         return Standing.LATER_LIFE if log.id == own.id else Standing.RENEWED
@@ -91,7 +93,7 @@ class Path:
             return None
         self.contradicted_ms, istream = now_ms, self.istream
         return LogKnownMessage(
-            pubend=istream.pubend, log=istream.log, known=istream.frontier, events=istream.events_stop
+            pubend=istream.pubend, log=istream.log, known=istream.heard, events=istream.events_stop
         )
 
     def renew(self, log: LogLife) -> None:
@@ -118,6 +120,7 @@ class Path:
         self, runs: tuple[Run, ...], batch: EventBatch | None, *, first_time: bool
     ) -> KnowledgeMessage:
         istream = self.istream
+        self.told_before = max(self.told_before, istream.final_before, runs[-1][1] if runs else TICK_MIN)
         return KnowledgeMessage(
             pubend=istream.pubend,
             runs=runs,
@@ -154,6 +157,19 @@ class Path:
     def ack_again(self) -> None:
         """Whatever was acked, the pubend may not know of it: say it again."""
         self.ack_sent, self.ack_sent_ms, self.ack_of, self.ack_dirty = (), None, None, True
+
+
+def untold(paths: Mapping[PubendId, Path]) -> dict[PubendId, Tick]:
+    """Where the logs ended of which this life has told nothing new: its reservations hide that no longer.
+
+    A folder that is an older copy has older copies of all its logs. The first that others contradict ends the
+    broker, and its next life must not seem to know more of the rest than this one did.
+    """
+    return {
+        pubend: path.pubend.log.floor
+        for pubend, path in paths.items()
+        if path.pubend is not None and path.told_before <= path.pubend.log.floor
+    }
 
 
 def memory_of(paths: Collection[Path]) -> Memory:

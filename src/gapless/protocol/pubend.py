@@ -103,6 +103,8 @@ class Recovered:
     #: The id that the host gave the log, and the tick at which it began; see `LogLife`.
     log_id: str = ""
     began: Tick = TICK_MIN
+    #: Nothing was told at or above this tick, whatever was reserved: the host knows it of the life before.
+    untold_from: Tick = TICK_MAX
 
     @property
     def floor(self) -> Tick:
@@ -218,7 +220,7 @@ class Pubend:
         floor = log.floor
         self = Pubend(pubend, parameters, told=floor, next_tick=floor, reserved=log.reserved)
         if log.log_id:
-            self.log = LogLife(log.log_id, incarnation, floor, log.next_tick, log.began)
+            self.log = LogLife(log.log_id, incarnation, min(floor, log.untold_from), log.next_tick, log.began)
         self.released = self.releasing = self.releasable = log.released
         self.kept_from, self.lost_before = log.kept_from, log.lost_before
         self.events_stop = log.next_tick

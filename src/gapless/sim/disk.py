@@ -70,6 +70,8 @@ class SimulatedLog:
     _released: Tick = 0
     #: The notes of the durable batches that were not trimmed, each with the last tick of its batch.
     _notes: list[tuple[Tick, bytes]] = field(default_factory=list)
+    #: What the host remembers of the life that has just ended, for the next one alone; see `Recovered`.
+    untold_from: Tick = TICK_MAX
 
     def append(self, token: int, record: Record) -> None:
         """Write a record, without any promise that it stays."""
@@ -141,6 +143,7 @@ class SimulatedLog:
 
     def recovered(self) -> Recovered:
         """What the log says to a broker that starts."""
+        untold_from, self.untold_from = self.untold_from, TICK_MAX
         return Recovered(
             next_tick=self._next_tick,
             reserved=self._reserved,
@@ -148,6 +151,7 @@ class SimulatedLog:
             starts=tuple(self._starts),
             log_id=self.log_id,
             began=self.began,
+            untold_from=untold_from,
         )
 
     def copied(self) -> SimulatedLog:

@@ -65,6 +65,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.messages import KnowledgeMessage, Message
 from gapless.protocol.network import Network
+from gapless.protocol.path import untold
 from gapless.protocol.pubend import Recovered
 from gapless.protocol.trace import Entry
 from gapless.sim.checkers import Violation, invariant_broken
@@ -265,6 +266,9 @@ class World:
         """A broker has fallen behind what others have seen of it: it starts again, in a life above that."""
         self.faults["fell_behind"] += behind.older_copy is None
         self.faults["older_copy_noticed"] += behind.older_copy is not None
+        assert node.broker is not None
+        for pubend, tick in untold(node.broker.inspect().paths).items():
+            node.logs[pubend].untold_from = tick
         self.crash(node.name)
         node.incarnation = max(node.incarnation, behind.incarnation)
         if behind.older_copy is not None:
