@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from gapless.model.ticks import TICK_MAX
 from gapless.protocol.edge import Edge
 from gapless.protocol.sessions.acks import AckLedger
@@ -27,7 +29,7 @@ def keep_repeats(right: Any) -> Any:
 
 @mutant(ClientSubscription, "_subscribe", "resume with what is published from now on", "resumption")
 def resume_with_now(right: Any) -> Any:
-    return lambda self, request: replace(right(self, request), start="now")
+    return lambda self, request: msgspec.structs.replace(right(self, request), start="now")
 
 
 @mutant(Deliveries, "granted", "send twice as many rows as were granted", "credit")
