@@ -344,6 +344,16 @@ def test_kept_values_do_not_keep_a_large_read_alive() -> None:
 # ---- the handshake -----------------------------------------------------------------------------------
 
 
+def test_a_hello_without_optional_fields_proves_nothing() -> None:
+    """What is missing counts as not given: no token, no network, no proof."""
+    frame = Frame(Kind.HELLO, memoryview(msgspec.msgpack.encode({"role": "broker", "name": "s1"})))
+    hello = decode_link(frame)
+    assert isinstance(hello, Hello)
+    assert (hello.token, hello.network, hello.nonce) == (None, "", b"")
+    with pytest.raises(PeerError):
+        check_hello(hello, "n")
+
+
 def test_another_version_is_refused_with_both_ranges() -> None:
     hello = Hello(role=Role.BROKER, name="s1", network="n", version_min=3, version_max=4)
     [data] = encode_link(hello)
