@@ -20,8 +20,8 @@ def test_every_promise_is_kept(seed: int) -> None:
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_a_seed_tells_the_same_story_in_every_process(hash_seed: str) -> None:
-    seed = 1_003
+@pytest.mark.parametrize("seed", [1_003, 0x1E84E7])
+def test_a_seed_tells_the_same_story_in_every_process(seed: int, hash_seed: str) -> None:
     here = run(seed)
     there = subprocess.run(
         [sys.executable, "-c", _REPLAY.format(seed=seed)],

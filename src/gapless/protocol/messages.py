@@ -9,7 +9,7 @@ Implements docs/protocol.md, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -73,6 +73,11 @@ class AckExpectedMessage:
 Want: TypeAlias = tuple[TopicId, Condition]
 
 
+def in_order(wants: Iterable[Want]) -> Set[Want]:
+    """A set that keeps the order of its wants: what a step does must not depend on how Python hashes them."""
+    return dict.fromkeys(wants).keys()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvertisementMessage:
     """Towards a root: what the brokers and subscribers below `origin` want, as a change or as a whole."""
@@ -84,8 +89,8 @@ class AdvertisementMessage:
     version: int
     #: The version that `added` and `removed` change; None when `added` is the whole set.
     base: int | None
-    added: frozenset[Want]
-    removed: frozenset[Want]
+    added: Set[Want]
+    removed: Set[Want]
     #: The epoch of every edge at or below `origin` that the whole set speaks for.
     epochs: Epochs
     #: A large advertisement travels in parts: the number of this one, ...

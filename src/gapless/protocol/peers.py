@@ -36,6 +36,7 @@ from gapless.protocol.messages import (
     StartGrantMessage,
     StartRequestMessage,
     TopicsMessage,
+    in_order,
 )
 from gapless.protocol.network import Network, is_name
 
@@ -215,7 +216,7 @@ class Peers:
         if not self._network.created_topics:
             return message
         topics = self._network.topics
-        fit = frozenset(each for each in message.added if each[1].misfit(topics[each[0]]) is None)
+        fit = in_order(each for each in message.added if each[1].misfit(topics[each[0]]) is None)
         return message if len(fit) == len(message.added) else replace(message, added=fit)
 
     def _is_above(self, sender: BrokerId, root: CellId) -> bool:

@@ -23,7 +23,7 @@ Implements docs/protocol.md, section 9.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -39,7 +39,7 @@ from gapless.model.ids import BrokerId, CellId, TopicId
 from gapless.protocol.effects import Effect, SendMessage
 from gapless.protocol.events import Now
 from gapless.protocol.marks import mark, reached
-from gapless.protocol.messages import AdvertisementAckMessage, AdvertisementMessage, Want
+from gapless.protocol.messages import AdvertisementAckMessage, AdvertisementMessage, Want, in_order
 from gapless.protocol.network import Network, Tree
 from gapless.protocol.ostream import CellFilter
 
@@ -122,7 +122,7 @@ class _Transfer:
     base: int | None
     epochs: Epochs
     #: What each part adds and removes; there is at least one.
-    parts: Sequence[tuple[frozenset[Want], frozenset[Want]]]
+    parts: Sequence[tuple[Set[Want], Set[Want]]]
     #: The part that waits to be acknowledged.
     at: int = 0
 
@@ -609,12 +609,10 @@ class Routing:
             reached(ADVERTISED_IN_PARTS)
         return _Transfer(root, self._broker, state.version, acked, state.told, parts)
 
-    def _parts(
-        self, added: Iterable[Want], removed: Iterable[Want]
-    ) -> list[tuple[frozenset[Want], frozenset[Want]]]:
+    def _parts(self, added: Iterable[Want], removed: Iterable[Want]) -> list[tuple[Set[Want], Set[Want]]]:
         """Cut an advertisement into parts of bounded size."""
         most = self._network.parameters.message_conditions_max
-        parts: list[tuple[frozenset[Want], frozenset[Want]]] = []
+        parts: list[tuple[Set[Want], Set[Want]]] = []
         here: tuple[list[Want], list[Want]] = ([], [])
         size = count = work = 0
         for side, wants in enumerate((added, removed)):
@@ -622,10 +620,10 @@ class Routing:
                 more, effort = size_of(want[1]), placing_cost(want[1])
                 is_full = size + more > PART_BYTES_MAX or work + effort > PART_WORK_MAX
                 if count == most or (count and is_full):
-                    parts.append((frozenset(here[0]), frozenset(here[1])))
+                    parts.append((in_order(here[0]), in_order(here[1])))
                     here, size, count, work = ([], []), 0, 0, 0
                 here[side].append(want)
                 size, count, work = size + more, count + 1, work + effort
         if count or not parts:
-            parts.append((frozenset(here[0]), frozenset(here[1])))
+            parts.append((in_order(here[0]), in_order(here[1])))
         return parts

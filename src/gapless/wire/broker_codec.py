@@ -11,7 +11,7 @@ Implements docs/wire.md, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import lru_cache
 from typing import Annotated, Final, assert_never
 
@@ -53,6 +53,7 @@ from gapless.protocol.messages import (
     StartRequestMessage,
     TopicsMessage,
     Want,
+    in_order,
 )
 from gapless.protocol.network import Network
 from gapless.wire.codec import (
@@ -372,7 +373,7 @@ def _stamp(epochs: Epochs) -> _Stamp:
     return epochs.default, dict(epochs.items())
 
 
-def _packed(wanted: frozenset[Want]) -> tuple[tuple[str, Packed], ...]:
+def _packed(wanted: Iterable[Want]) -> tuple[tuple[str, Packed], ...]:
     return tuple((topic, pack(condition)) for topic, condition in wanted)
 
 
@@ -466,9 +467,9 @@ class BrokerDecoder:
             total=head.total,
         )
 
-    def _conditions(self, wanted: _Wanted) -> frozenset[Want]:
+    def _conditions(self, wanted: _Wanted) -> Set[Want]:
         found = (self._condition(TopicId(name), packed) for name, packed in wanted)
-        return frozenset(each for each in found if each is not None)
+        return in_order(each for each in found if each is not None)
 
     def _condition(self, topic: TopicId, packed: Packed) -> Want | None:
         try:
