@@ -31,6 +31,8 @@ QUICK_SECONDS, AT_ONCE_SECONDS = 0.002, 0.004
 #: After a step longer than the first figure, the next one is for half as many rows; after a step shorter than
 #: the second, for twice as many.
 LONG_SECONDS, SHORT_SECONDS = 0.020, 0.010
+#: The same while another log is active. An event waits for up to three steps of other logs on its way.
+SHARED_LONG_SECONDS, SHARED_SHORT_SECONDS = 0.008, 0.004
 #: After a step for documents of at least this weight, a log rests as a principal does after such work, if
 #: another log was reported within `OTHERS_SECONDS`; but not longer than other events take on their way: many
 #: publishers may share the log.
@@ -151,10 +153,11 @@ class DurableRecords:
         took_s = thread_time() - cpu_s
         self._took_s[pubend] = took_s
         self._at_once_s += took_s
-        if weight >= HEAVY_WEIGHT and began - self._last_other[1] < OTHERS_SECONDS:
+        is_shared = began - self._last_other[1] < OTHERS_SECONDS
+        if is_shared and weight >= HEAVY_WEIGHT:
             rest_s = max(took_s, min(rest_after(took_s), REST_SECONDS_MAX))
             self._rests_until[pubend] = perf_counter() + rest_s
-        if took_s > LONG_SECONDS:
+        if took_s > (SHARED_LONG_SECONDS if is_shared else LONG_SECONDS):
             self._rows_max[pubend] = max(STEP_ROWS_MIN, min(rows, rows_max) // 2)
-        elif took_s < SHORT_SECONDS and rows_max < STEP_ROWS_MAX:
+        elif took_s < (SHARED_SHORT_SECONDS if is_shared else SHORT_SECONDS) and rows_max < STEP_ROWS_MAX:
             self._rows_max[pubend] = min(STEP_ROWS_MAX, 2 * rows_max)

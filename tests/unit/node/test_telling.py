@@ -190,6 +190,27 @@ def test_a_log_whose_steps_are_long_is_told_of_fewer_rows_at_a_time() -> None:
     run_with(clock, story())
 
 
+def test_steps_are_shorter_while_another_log_is_active() -> None:
+    clock = _Clock(a=telling.SHARED_LONG_SECONDS * 2, b=0.0)
+    assert telling.SHARED_LONG_SECONDS * 2 < LONG_SECONDS
+
+    async def told_of(others: bool) -> int:
+        """How many records a step reports after one that took longer than a shared step may."""
+        clock.fed.clear()
+        made = clock.made()
+        if others:
+            made.add(PubendId("b"), durable(1))
+        made.add(PubendId("a"), [Durable(1, STEP_ROWS_MAX, 0)])
+        made.add(PubendId("a"), [Durable(token, STEP_ROWS_MAX // 8, 0) for token in range(2, 10)])
+        await asyncio.sleep(0)
+        return int(clock.fed[-1][1:]) - 1
+
+    async def story() -> None:
+        assert [await told_of(others=False), await told_of(others=True)] == [8, 4]
+
+    run_with(clock, story())
+
+
 def test_a_log_rests_after_a_large_document_while_others_are_active() -> None:
     clock = _Clock(a=LONG_SECONDS, b=0.0)
 
