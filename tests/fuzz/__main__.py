@@ -80,7 +80,10 @@ def _show(result: Result, console: Console) -> None:
             f"  {phase:7} p50 {ms['p50']} ms, p99 {ms['p99']} ms, max {ms['max']} ms; "
             f"without waits for a processor p99 {ms['net_p99']} ms, max {ms['net_max']} ms"
         )
-    say(f"  more than 100 ms without waits for a processor: {figures['stalls_above_100_ms']:,} events")
+    say(
+        f"  more than 100 ms without waits for a processor: {figures['stalls_above_100_ms']:,} events, "
+        f"{figures['stalls_of_the_disk']:,} of them mostly while the disk kept a sync of 512 bytes waiting"
+    )
     memory = figures["memory_mb"]
     say(
         f"memory of the node: {memory['start']} MB at first, {memory['max']} MB at most, "

@@ -50,6 +50,8 @@ class Took(NamedTuple):
     at: float
     seconds: float
     machine: float
+    #: For how much of it a sync of 512 bytes by somebody else was under way; only known of slow events.
+    disk: float
 
     @property
     def net(self) -> float:
@@ -114,12 +116,14 @@ class Result:
                 "after": _percentiles(self.after),
             },
             "stalls_above_100_ms": len(self.stalls),
+            "stalls_of_the_disk": sum(each.disk > each.seconds / 2 for each in self.stalls),
             #: When the longest of them were sent, on the clock that counts from the start of the machine.
             "longest": [
                 {
                     "at_s": round(each.at, 3),
                     "ms": round(1_000 * each.seconds, 1),
                     "net_ms": round(1_000 * each.net, 1),
+                    "disk_ms": round(1_000 * each.disk, 1),
                 }
                 for each in sorted(self.during, key=lambda each: -each.net)[:10]
             ],

@@ -5,15 +5,19 @@ It says "ready" when the first hundred have come. When its standard input ends i
 and says as JSON how long the events took, and which did not come exactly once.
 
 An event also waits while the operating system lets the node, or the witness itself, wait for a processor.
-That is the machine's doing, so it is told apart: Linux counts it for every thread.
+That is the machine's doing, so it is told apart: Linux counts it for every thread. And it waits for the disk,
+which others may keep busy: the witness syncs a block of its own now and then, and tells how long that took.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import select
 import struct
 import sys
+import tempfile
+import threading
 import time
 from bisect import bisect_left, bisect_right
 from pathlib import Path
@@ -31,6 +35,8 @@ PERIOD_SECONDS = 0.020
 ALONE_EVENTS = 100
 #: An event that takes longer is reported at once.
 TOLD_SECONDS = 0.1
+#: How often it looks at the disk. A sync that takes less is a quick one.
+SYNC_SECONDS, SLOW_SYNC_SECONDS = 0.05, 0.01
 #: How long the last events may take to come.
 PATIENCE_SECONDS = 30.0
 _SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
@@ -60,11 +66,36 @@ class Waits:
         return self._waited[last] - self._waited[first] if self._times else 0.0
 
 
+class Disk:
+    """How long somebody else's sync takes, on the disk that the node uses."""
+
+    def __init__(self) -> None:
+        #: When each slow one began and ended.
+        self._slow: list[tuple[float, float]] = []
+        threading.Thread(target=self._watch, name="disk", daemon=True).start()
+
+    def _watch(self) -> None:
+        with tempfile.TemporaryFile(prefix="gapless-fuzz-") as file:
+            while True:
+                began = time.monotonic()
+                os.pwrite(file.fileno(), os.urandom(512), 0)
+                os.fdatasync(file.fileno())
+                ended = time.monotonic()
+                if ended - began > SLOW_SYNC_SECONDS:
+                    self._slow.append((began, ended))
+                time.sleep(SYNC_SECONDS)
+
+    def between(self, start: float, stop: float) -> float:
+        """For how much of this time a slow sync was under way."""
+        return sum(max(0.0, min(ended, stop) - max(began, start)) for began, ended in self._slow)
+
+
 class Witness:
     """One client that behaves."""
 
     def __init__(self, port: int, node: int) -> None:
         self._waits = [Waits(node), Waits("self")]
+        self._disk = Disk()
         self.raw = Raw.welcomed(port, "witness", token="witness")
         self.raw.send(frame("SUBSCRIBE", [1, TOPIC, "", None, "publisher", "now", "guaranteed", None]))
         self.subscription = self.raw.hear_kind("CONFIRMED").head[1]
@@ -179,7 +210,10 @@ class Witness:
             waits.look(now)
         sent = self.sent[number]
         machine = max(waits.between(sent, now) for waits in self._waits)
-        text = f"event {number:,} took {1_000 * (now - sent):.0f} ms, {1_000 * machine:.0f} of the machine"
+        text = (
+            f"event {number:,} took {1_000 * (now - sent):.0f} ms, {1_000 * machine:.0f} of the machine; "
+            f"the disk was slow for {1_000 * self._disk.between(sent, now):.0f}"
+        )
         sys.stderr.write(f"          witness: {text}\n")
 
     def account(self) -> dict[str, Any]:
@@ -190,7 +224,12 @@ class Witness:
         for waits in self._waits:
             waits.look(time.monotonic())
         took = [
-            [sent, came - sent, max(waits.between(sent, came) for waits in self._waits)]
+            [
+                sent,
+                came - sent,
+                max(waits.between(sent, came) for waits in self._waits),
+                self._disk.between(sent, came) if came - sent > TOLD_SECONDS else 0.0,
+            ]
             for sent, came in zip(self.sent, self.came, strict=True)
             if came is not None
         ]
