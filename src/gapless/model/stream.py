@@ -90,7 +90,7 @@ class StreamRows:
         Counts for many positions in one stream visit its chunks once in total.
         """
         low, high = self._touching(start, stop)
-        if low >= high:
+        if low >= high or start >= stop:
             return 0
         if self._before is None:
             self._before = [0, *accumulate(map(len, self._chunks))]
