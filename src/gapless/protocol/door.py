@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gapless.model.epochs import EPOCH_NONE, Epoch
+from gapless.model.epochs import Epoch
 from gapless.model.ids import SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick
 from gapless.protocol.effects import Effect, TellHorizon
@@ -44,8 +44,8 @@ class PubendDoor:
     ungranted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     granted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     request: StartRequest | None = None
-    #: What the pubend said of earlier lives of this edge, and of events that it has lost.
-    seen: Epoch = EPOCH_NONE
+    #: What the pubend said of other lives of this edge, and of events that it has lost.
+    lives: tuple[int, ...] = ()
     lost_before: Tick = TICK_MIN
     #: Restored subscriptions that wait for their start tick need the ticks from here on.
     floor: Tick = TICK_MAX

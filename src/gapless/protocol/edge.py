@@ -205,7 +205,7 @@ class Edge:
         In total order those who wait keep their places on the other pubends.
         """
         door = self._doors[pubend]
-        door.request, door.seen, door.lost_before = None, EPOCH_NONE, TICK_MIN
+        door.request, door.lives, door.lost_before = None, (), TICK_MIN
         door.lane.renewed()
         for subend in self._subends.values():
             group = self.group_of(subend.subscription, pubend)
@@ -243,7 +243,9 @@ class Edge:
         door = self._doors[message.pubend]
         if message.seen > self.epoch:
             raise SupersededError(self.broker, self._incarnation, incarnation_of(message.seen))
-        door.seen = max(door.seen, message.seen)
+        if message.seen != EPOCH_NONE:
+            # An older program names only the newest of them.
+            door.lives = message.lives or (incarnation_of(message.seen),)
         door.lost_before = max(door.lost_before, message.lost_before)
         request = door.request
         if request is not None and request.wanted == message.wanted and request.epoch <= message.epoch:
@@ -351,7 +353,7 @@ class Edge:
             slot=subend.slot,
             pubend=pubend,
             start=start,
-            seen=door.seen,
+            lives=door.lives,
             lost_before=door.lost_before,
             log=door.lane.istream.log.id,
             began=door.lane.istream.log.began,

@@ -367,6 +367,7 @@ class EdgeSubscribing:
             subscription.is_kept = subscription.is_restored = True
             subscription.matched = [condition for _, _, condition in phases]
             self._add(subscription)
+            self._losses.restored(record.name, [p for p in begun if p in subscription.pubends])
             logs = {pubend: self._losses.logs.get(pubend, "") for pubend in begun}
             requests.append(self._again(subscription, begun, logs))
         return requests
