@@ -277,6 +277,7 @@ client_messages = st.one_of(
         mode=st.sampled_from(["guaranteed", "best-effort", "holding"]),
         credit_rows=st.none() | st.integers(0, 2**40),
         roams=st.booleans(),
+        logs=st.dictionaries(names, names, max_size=3),
     ),
     st.builds(ReleasePublisher, request=numbers, publisher=names),
     st.builds(ChangeFilter, request=numbers, subscription=numbers, where=texts),

@@ -55,6 +55,7 @@ from gapless.protocol.sessions.subscriptions import (
     WriteNameLater,
     WritePositions,
     check_asked,
+    claimed_logs,
     does_roam,
     named_id,
     renewed_id,
@@ -151,6 +152,7 @@ class EdgeSubscribing:
             condition=condition,
             order=asked.order,
             start=start_of(asked),
+            logs=claimed_logs(asked, made.pubends),
             roams=does_roam(asked),
         )
         return [TellBroker(event=event)]
