@@ -7,9 +7,11 @@ import pytest
 from gapless.content.condition import EVERYTHING
 from gapless.errors import SupersededError
 from gapless.model.epochs import Epochs, first_epoch
-from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.logs import LogLife
+from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MIN
+from gapless.protocol.creations import Creation
 from gapless.protocol.effects import ConfirmSubscription, SendMessage
 from gapless.protocol.events import (
     LinkUp,
@@ -93,6 +95,23 @@ def test_a_broker_tells_which_logs_there_are_when_a_link_comes_up() -> None:
     effects = hand.step("b", LinkUp(neighbour=S))
     told = [each.message for each in effects if isinstance(each, SendMessage) and each.to == S]
     assert [each.log.id for each in told if isinstance(each, KnowledgeMessage)] == ["old"]
+
+
+def test_a_broker_that_hears_of_its_topic_again_tells_which_log_that_has() -> None:
+    """Clause 14.3. It has lost its folder, and when its links came up it did not know of the topic."""
+    hand = Hand.started(network(), log_ids={"bonds-p": ("first", 1)})
+    schema = Schema.parse(TopicId("bonds"), {"price": "int"})
+    pubend = PubendId("bonds-p")
+    hand.create("p", Creation(schema=schema, pubend=pubend, broker=P, made=5, retention=""))
+    hand.subscribe("alice", topic="bonds")
+    hand.publish(1, pubend=pubend)
+    hand.created["p"].clear()
+    began = begin_anew(hand, "second", pubend=pubend)
+    hand.wait(1_000)
+    assert pubend in hand.brokers["p"].network.pubends
+    gap = confirmations(hand, "alice", pubend)[-1]
+    assert (gap.log, gap.began) == ("second", began)
+    assert gap.lost_from is not None
 
 
 def test_an_ack_of_another_log_is_ignored() -> None:
