@@ -50,9 +50,16 @@ def dial(victim: Victim, who: str = "mallory") -> Raw:
 
 
 def subscribe(
-    raw: Raw, topic: str = "mine", name: str | None = None, start: object = "now", where: str = ""
+    raw: Raw,
+    topic: str = "mine",
+    name: str | None = None,
+    start: object = "now",
+    where: str = "",
+    *,
+    logs: object = None,
 ) -> Heard:
-    raw.send(frame("SUBSCRIBE", [1, topic, where, name, "publisher", start, "guaranteed", None]))
+    more = [] if logs is None else [False, logs]
+    raw.send(frame("SUBSCRIBE", [1, topic, where, name, "publisher", start, "guaranteed", None, *more]))
     return raw.hear_kind("CONFIRMED", "REQUEST_REFUSED")
 
 
@@ -127,6 +134,14 @@ def test_a_start_at_another_topics_pubend_is_refused(victim: Victim) -> None:
         assert code == "E115"
         assert message.endswith("and not of 'mine': start at pubends of 'mine' only")
         assert subscribe(reader, "mine", start={"mine-1": 5, "unheard-of": 5}).kind == "CONFIRMED"
+
+
+@pytest.mark.parametrize("start", ["now", {"mine-1": 5}])
+def test_the_log_of_another_topics_pubend_is_refused(victim: Victim, start: object) -> None:
+    with dial(victim, "root") as reader:
+        assert subscribe(reader, "mine", start=start, logs={"theirs-1": "x"}).head[1] == "E115"
+        logs = {"mine-1": "no such log", "unheard-of": "x"}
+        assert subscribe(reader, "mine", start=start, logs=logs).kind == "CONFIRMED"
 
 
 def test_a_name_of_another_topic_is_refused(victim: Victim) -> None:

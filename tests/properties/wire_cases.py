@@ -19,6 +19,7 @@ from gapless.model.ticks import TICK_MAX, TICK_MIN, TickArray, TickRange
 from gapless.protocol.creations import Creation
 from gapless.protocol.events import Order
 from gapless.protocol.messages import (
+    LIVES_TOLD_MAX,
     AckExpectedMessage,
     AckMessage,
     AdvertisementAckMessage,
@@ -198,7 +199,9 @@ cell_messages = st.one_of(
         wanted=st.none() | ticks,
         start=ticks,
         until=ticks,
+        seen=epochs,
         log=logs,
+        lives=st.lists(counters, max_size=LIVES_TOLD_MAX).map(tuple),
     ),
 )
 wanted = st.frozensets(
@@ -274,6 +277,7 @@ client_messages = st.one_of(
         mode=st.sampled_from(["guaranteed", "best-effort", "holding"]),
         credit_rows=st.none() | st.integers(0, 2**40),
         roams=st.booleans(),
+        logs=st.dictionaries(names, names, max_size=3),
     ),
     st.builds(ReleasePublisher, request=numbers, publisher=names),
     st.builds(ChangeFilter, request=numbers, subscription=numbers, where=texts),

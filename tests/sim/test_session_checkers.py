@@ -141,6 +141,23 @@ def test_a_name_of_an_older_copy_need_not_get_again_what_its_program_is_done_wit
         checks.reborn("a", "x", 31)
 
 
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_name_that_was_begun_anew_gets_more_only_from_an_older_copy(is_older: bool) -> None:
+    checks = watched()
+    checks.held("a", "s/1/1", is_named=True)
+    checks.name_lost("a", is_gone=True)
+    checks.reborn("a", "x", 35)
+    checks.held("a", "s/2/1", is_named=True)
+    if is_older:
+        checks.name_lost("a", is_gone=False)
+    checks.reborn("a", "x", 11)
+    if is_older:
+        checks.taken("a", "x", 30, 30)
+        return
+    with pytest.raises(Violation, match="taken, but the start is 35"):
+        checks.taken("a", "x", 30, 30)
+
+
 def test_what_lay_in_a_gap_may_be_lost_with_the_log_after_it() -> None:
     checks = watched()
     checks.log_lost("x", [], noticeable=True)

@@ -5,8 +5,9 @@ from dataclasses import fields
 import pytest
 
 from gapless.errors import ParameterError
-from gapless.protocol import creations, edge, ostream, pubend, routing
+from gapless.protocol import creations, edge, messages, ostream, pubend, routing
 from gapless.protocol.parameters import Parameters
+from gapless.protocol.sessions import losses
 from tests.spec.document import clauses, names
 
 
@@ -35,6 +36,8 @@ def test_the_other_bounds_are_those_of_the_table() -> None:
         "ACK_RUNS_MAX": ostream.ACK_RUNS_MAX,
         "STARTS_MAX": pubend.STARTS_MAX,
         "GRANTS_MAX": pubend.GRANTS_MAX,
+        "LIVES_TOLD_MAX": messages.LIVES_TOLD_MAX,
+        "OWN_LIVES_MAX": losses.OWN_LIVES_MAX,
         "EARLY_MAX": pubend.EARLY_MAX,
         "RESERVE_GROWTH_MAX": pubend.RESERVE_GROWTH_MAX,
         "CHANGES_MAX": routing.CHANGES_MAX,

@@ -7,9 +7,11 @@ import pytest
 from gapless.content.condition import EVERYTHING
 from gapless.errors import SupersededError
 from gapless.model.epochs import Epochs, first_epoch
-from gapless.model.ids import BrokerId, PubendId, SubscriptionId
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.logs import LogLife
+from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MIN
+from gapless.protocol.creations import Creation
 from gapless.protocol.effects import ConfirmSubscription, SendMessage
 from gapless.protocol.events import (
     LinkUp,
@@ -93,6 +95,23 @@ def test_a_broker_tells_which_logs_there_are_when_a_link_comes_up() -> None:
     effects = hand.step("b", LinkUp(neighbour=S))
     told = [each.message for each in effects if isinstance(each, SendMessage) and each.to == S]
     assert [each.log.id for each in told if isinstance(each, KnowledgeMessage)] == ["old"]
+
+
+def test_a_broker_that_hears_of_its_topic_again_tells_which_log_that_has() -> None:
+    """Clause 14.3. It has lost its folder, and when its links came up it did not know of the topic."""
+    hand = Hand.started(network(), log_ids={"bonds-p": ("first", 1)})
+    schema = Schema.parse(TopicId("bonds"), {"price": "int"})
+    pubend = PubendId("bonds-p")
+    hand.create("p", Creation(schema=schema, pubend=pubend, broker=P, made=5, retention=""))
+    hand.subscribe("alice", topic="bonds")
+    hand.publish(1, pubend=pubend)
+    hand.created["p"].clear()
+    began = begin_anew(hand, "second", pubend=pubend)
+    hand.wait(1_000)
+    assert pubend in hand.brokers["p"].network.pubends
+    gap = confirmations(hand, "alice", pubend)[-1]
+    assert (gap.log, gap.began) == ("second", began)
+    assert gap.lost_from is not None
 
 
 def test_an_ack_of_another_log_is_ignored() -> None:
@@ -283,6 +302,69 @@ def test_a_new_log_goes_on_above_what_was_had_of_the_old_one() -> None:
     gap = confirmations(hand, "alice")[-1]
     assert gap.lost_from == began < tick
     assert hand.got("alice")[-1] > tick
+
+
+def returning(
+    logs: dict[str, str], start: dict[str, int], order: Order = Order.PUBLISHER, name: str = "alice"
+) -> SubscribeRequested:
+    """A client comes back with positions, and says which logs they are in."""
+    return SubscribeRequested(
+        subscription=SubscriptionId(name),
+        topic=TOPIC,
+        condition=EVERYTHING,
+        order=order,
+        start={PubendId(pubend): at for pubend, at in start.items()},
+        logs={PubendId(pubend): log for pubend, log in logs.items()},
+    )
+
+
+def test_a_new_log_goes_on_above_what_a_client_had_that_comes_back() -> None:
+    """Clause 14.11."""
+    hand = named()
+    hand.feed("s", returning({PUBEND: "gone"}, {PUBEND: FIRST + 300_000}))
+    hand.publish(1)
+    hand.wait(1_000)
+    [confirmed] = confirmations(hand, "alice")
+    assert (confirmed.lost_from, confirmed.start) == (1, FIRST + 300_001)
+    assert [tick > FIRST + 300_000 for tick in hand.got("alice")] == [True]
+
+
+def test_a_client_cannot_push_ticks_further_ahead_than_by_publishing() -> None:
+    """Clause 14.11."""
+    hand = named(publish_ahead_ms=1_000)
+    hand.feed("s", returning({PUBEND: "gone"}, {PUBEND: FIRST + 3_600_000_000}, name="mallory"))
+    hand.subscribe("alice")
+    hand.publish(1)
+    hand.wait(1_000)
+    [tick] = hand.got("alice")
+    assert tick <= FIRST + 1_000_001
+    # It has said that it had all of this.
+    assert hand.got("mallory") == []
+    # An edge that knows the position itself is believed.
+    known = returning({PUBEND: "gone"}, {PUBEND: FIRST + 60_000_000}, name="carol")
+    hand.feed("s", SubscriptionsRestored(requests=(known,)))
+    hand.publish(2)
+    hand.wait(1_000)
+    assert hand.sent(StartRequestMessage)[-1].beyond == FIRST + 60_000_000
+
+
+def test_in_total_order_new_logs_go_on_above_what_was_had_of_any_old_one() -> None:
+    """Clauses 14.8 and 14.11."""
+    hand = Hand.started(two_pubends(), log_ids={PUBEND: OLD, "lse": ("lse", 1)})
+    hand.publish(1)
+    high = FIRST + 500_000
+    logs = {PUBEND: "gone", "lse": "gone too"}
+    hand.feed("s", returning(logs, {PUBEND: FIRST - 5, "lse": high}, Order.TOTAL))
+    asked = {each.pubend: each.beyond for each in hand.sent(StartRequestMessage)}
+    assert asked == {PUBEND: high, "lse": high}
+    hand.publish(2)
+    hand.publish(3, pubend="lse")
+    hand.wait(3_000)
+    # What was published before it came lies below what it had of the other pubend.
+    assert [c.start >= high for p in (PUBEND, "lse") for c in confirmations(hand, "alice", p)] == [True] * 2
+    events = hand.events("alice")
+    assert {pubend for pubend, _ in events} == {PUBEND, "lse"}
+    assert all(tick >= high for _, tick in events)
 
 
 def test_a_gap_grows_when_events_of_the_old_log_are_thrown_away() -> None:

@@ -231,6 +231,28 @@ def test_a_client_that_is_confirmed_in_another_log_reports_a_gap_and_expects_wha
     assert program.arrive(9, 18) == [18]
 
 
+def test_a_client_that_comes_back_says_which_logs_its_positions_are_in() -> None:
+    """Clause 15.2."""
+    program = Program(start=10)
+    assert program.subscribe().logs == {}
+    program.confirm(10, pubends=2, log="first")
+    program.confirm(10, Q, 2)
+    program.arrive(11)
+    program.machine.unlinked()
+    again = program.subscribe()
+    # A pubend of an older program does not name its log.
+    assert (again.start, again.logs) == ({P: 12, Q: 10}, {P: "first"})
+
+
+def test_a_client_with_a_name_leaves_the_logs_to_its_edge() -> None:
+    """Clause 15.7."""
+    program = Program(name="desk")
+    program.subscribe()
+    program.confirm(10, log="first")
+    program.machine.unlinked()
+    assert program.subscribe().logs == {}
+
+
 def test_a_client_grants_room_for_what_the_program_has_taken() -> None:
     """Clause 15.3."""
     program = Program.live(credit_rows=4)
@@ -474,6 +496,21 @@ def test_a_name_is_confirmed_when_it_is_on_disk_and_can_be_resumed() -> None:
     assert aways == [True, False], "it left, and is back, though the broker knows of neither yet"
     desk.settle(effects)
     assert rows_sent(desk.deliver(2, 13)) == 1
+
+
+def test_an_edge_tells_the_broker_which_logs_the_positions_of_a_client_are_in() -> None:
+    """Clause 15.2."""
+    desk, logs = EdgeDesk((P, Q)), {P: "first", PubendId("other"): "first"}
+    for wanted, name, expected in (
+        ({P: 9, Q: 9}, None, {P: "first"}),
+        ({Q: 9}, None, {}),
+        ("now", None, {}),
+        ({P: 9}, "desk", {}),
+    ):
+        asked = Subscribe(request=1, topic=TOPIC, name=name, start=wanted, logs=logs)
+        [event] = told(desk.session.subscribe(Line(), desk.owner, asked, EVERYTHING))
+        assert isinstance(event, SubscribeRequested)
+        assert event.logs == expected
 
 
 @pytest.mark.parametrize("is_told", [True, False])

@@ -1,14 +1,21 @@
 """Section 9 of docs/protocol.md: what an edge learns of its other lives, and of what a pubend has lost."""
 
+from dataclasses import replace
+
 import pytest
 
 from gapless.errors import SupersededError
-from gapless.model.epochs import EPOCH_NONE, first_epoch, incarnation_of
+from gapless.model.epochs import first_epoch, incarnation_of
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.ticks import TICK_MIN
-from gapless.protocol.effects import ConfirmSubscription
+from gapless.protocol.effects import ConfirmSubscription, StartRecord
 from gapless.protocol.events import MessageReceived, Now
-from gapless.protocol.messages import AdvertisementAckMessage, StartGrantMessage, StartRequestMessage
+from gapless.protocol.messages import (
+    LIVES_TOLD_MAX,
+    AdvertisementAckMessage,
+    StartGrantMessage,
+    StartRequestMessage,
+)
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import Pubend, Recovered
 from tests.spec.hand import FIRST, PUBEND, Hand, network
@@ -24,7 +31,7 @@ def test_a_grant_names_the_last_life_of_the_edge_before_this_one() -> None:
     """Clause 9.30."""
     hand = Hand.started(network())
     hand.subscribe("alice")
-    assert confirmed(hand, "alice").seen == EPOCH_NONE
+    assert confirmed(hand, "alice").lives == ()
     hand.crash("s")
     # The log of the pubend keeps it.
     hand.crash("p")
@@ -34,11 +41,45 @@ def test_a_grant_names_the_last_life_of_the_edge_before_this_one() -> None:
     hand.link_up("b", "s")
     hand.subscribe("bob")
     hand.wait(1_000)
-    assert incarnation_of(confirmed(hand, "bob").seen) == 1
+    assert confirmed(hand, "bob").lives == (1,)
     # Another request of the same life is no other life.
     hand.subscribe("carol")
     hand.wait(1_000)
-    assert incarnation_of(confirmed(hand, "carol").seen) == 1
+    assert confirmed(hand, "carol").lives == (1,)
+    assert incarnation_of(hand.sent(StartGrantMessage)[-1].seen) == 1
+
+
+def test_a_grant_names_the_newest_other_lives_of_the_edge() -> None:
+    """Clause 9.30."""
+    lives = [16 * life for life in range(1, LIVES_TOLD_MAX + 3)]
+    starts = tuple(StartRecord(edge=S, epoch=first_epoch(life) + 1, wanted=5, start=5) for life in lives)
+    pubend = Pubend.recover(PUBEND, Parameters(), Recovered(starts=starts), Now(ms=0, clock=FIRST))
+    epoch = starts[-1].epoch
+    request = StartRequestMessage(pubend=PUBEND, edge=S, epoch=epoch, wanted=5)
+    _, [grant] = pubend.start_requested(request, epoch)
+    assert grant.lives == tuple(reversed(lives[1:-1]))
+
+
+def test_an_edge_takes_the_word_of_a_pubend_that_names_only_the_newest_life() -> None:
+    """Clause 9.30."""
+    hand = Hand.started(network())
+    hand.crash("s")
+    hand.start("s")
+    hand.link_up("b", "s")
+
+    def forgets(_sender: str, to: str, message: object) -> bool:
+        if to == "s" and isinstance(message, StartGrantMessage):
+            grants.append(message)
+        return to == "s" and isinstance(message, StartGrantMessage)
+
+    grants: list[StartGrantMessage] = []
+    hand.loses = forgets
+    hand.subscribe("bob")
+    hand.wait(1_000)
+    hand.loses = lambda *_: False
+    older = replace(grants[-1], seen=first_epoch(1) + 1, lives=())
+    effects = hand.step("s", MessageReceived(sender=B, message=older))
+    assert [each.lives for each in effects if isinstance(each, ConfirmSubscription)] == [(1,)]
 
 
 def test_an_edge_that_hears_of_a_later_life_ends() -> None:

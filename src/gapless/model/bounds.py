@@ -41,3 +41,5 @@ CreditRows = Annotated[int, Meta(ge=0, le=CREDIT_ROWS_MAX)]
 ColumnTexts = Annotated[Mapping[Name, Name], Meta(min_length=1, max_length=COLUMNS_MAX)]
 #: A tick per pubend.
 TickPositions = Annotated[Mapping[PubendName, TickNumber], Meta(max_length=SOURCES_MAX)]
+#: The id of a log per pubend.
+LogNames = Annotated[Mapping[PubendName, Name], Meta(max_length=SOURCES_MAX)]

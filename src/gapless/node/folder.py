@@ -25,7 +25,7 @@ import msgspec
 
 from gapless.errors import ParameterError, StoreError
 from gapless.model.bounds import ROWS_MAX
-from gapless.model.epochs import EPOCH_ALL, LIFE_STEP
+from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.node.lognames import rename_log
@@ -33,6 +33,7 @@ from gapless.node.logs import event_log
 from gapless.protocol.effects import ReleaseRecord
 from gapless.protocol.parameters import Parameters
 from gapless.protocol.pubend import RESERVE_GROWTH_MAX
+from gapless.protocol.sessions.losses import with_life
 from gapless.store.files import DiskFiles, failure, write_all
 from gapless.store.log import Log
 from gapless.store.recovery import DATABASE_NAME, RecoveryDatabase
@@ -69,6 +70,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 _facts = msgspec.msgpack.Decoder(LogFacts)
+_lives = msgspec.msgpack.Decoder(tuple[int, ...])
 _identity = msgspec.json.Decoder(_Identity)
 
 
@@ -83,8 +85,8 @@ class Folder:
         self._lost: set[str] = set()
         #: How often the node was started, this time included.
         self.starts = 1
-        #: The last incarnation that this folder knew of.
-        self.life_before = 0
+        #: The lives that began from this folder, oldest first; the last is this one.
+        self.lives: tuple[int, ...] = ()
         self._incarnation = 0
         self._unsaved = False
         #: Whether the operator knows that the database is missing, or an older copy.
@@ -118,9 +120,9 @@ class Folder:
         On a full disk it begins all the same, and is written down as soon as there is room.
         """
         self._check_identity(database)
-        # Programs that did not count their starts had incarnations of another kind: those are not compared.
-        self.life_before = int(database.meta("incarnation") or b"0") if database.meta("starts") else EPOCH_ALL
-        self._incarnation = max(int(database.meta("incarnation") or b"0") + LIFE_STEP, at_least)
+        before = int(database.meta("incarnation") or b"0")
+        self._incarnation = max(before + LIFE_STEP, at_least)
+        self.lives = with_life(_lives_before(database, before), self._incarnation)
         self.starts = int(database.meta("starts") or b"0") + 1
         self._unsaved = True
         try:
@@ -146,6 +148,7 @@ class Folder:
         with database.transaction():
             database.begin_incarnation(self._incarnation)
             database.put_meta("starts", b"%d" % self.starts)
+            database.put_meta("lives", msgspec.msgpack.encode(self.lives))
             database.put_meta("node", node)
             database.put_meta("broker", self._broker.encode())
         # The name of the database is on the disk before there is any log.
@@ -283,6 +286,15 @@ class Folder:
         except OSError as error:
             trouble = failure(error, path)
             log.repeated("identity_not_written", by=trouble.code, code=trouble.code, reason=trouble.message)
+
+
+def _lives_before(database: RecoveryDatabase, last: int) -> tuple[int, ...]:
+    """The lives that began from a folder until now; of the programs that did not list them, the last one."""
+    lives = database.meta("lives")
+    if lives is not None:
+        return _lives.decode(lives)
+    # Programs that did not count their starts had incarnations of another kind: those are not compared.
+    return (last,) if database.meta("starts") else ()
 
 
 def least_incarnation(seconds: float) -> int:

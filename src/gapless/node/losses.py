@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,24 +22,30 @@ log = event_log("gapless.losses")
 RETRY_SECONDS = 1.0
 _LOST_KEY = "lost"
 _LOGS_KEY = "known_logs"
+_HEARD_KEY = "heard_lives"
 _lost = msgspec.msgpack.Decoder(dict[str, dict[str, tuple[int, int]]])
+_heard = msgspec.msgpack.Decoder(dict[str, int])
 _logs = msgspec.msgpack.Decoder(dict[str, str])
 
 
 class Losses(LossBook):
     """What the named subscriptions of a node have lost, on its disk."""
 
-    def __init__(self, database: RecoveryDatabase | None = None, life_before: int = 0) -> None:
-        """`life_before` is the last incarnation that the folder knew of when the node started."""
-        lost = None if database is None else database.meta(_LOST_KEY)
-        logs = None if database is None else database.meta(_LOGS_KEY)
+    def __init__(self, database: RecoveryDatabase | None = None, lives: Sequence[int] = ()) -> None:
+        """`lives` are those that began from the folder, oldest first."""
+        keys = (_LOST_KEY, _LOGS_KEY, _HEARD_KEY)
+        lost, logs, heard = ((None if database is None else database.meta(key)) for key in keys)
         super().__init__(
             {
                 name: {PubendId(pubend): ticks for pubend, ticks in each.items()}
                 for name, each in ({} if lost is None else _lost.decode(lost)).items()
             },
             {PubendId(pubend): name for pubend, name in ({} if logs is None else _logs.decode(logs)).items()},
-            life_before,
+            lives,
+            {
+                PubendId(pubend): life
+                for pubend, life in ({} if heard is None else _heard.decode(heard)).items()
+            },
         )
         self.book: NamedBook | None = None
         self._is_saving = False
@@ -68,11 +74,12 @@ class Losses(LossBook):
 
     def write(self) -> Callable[[RecoveryDatabase], None]:
         """A function that writes the current state to a database."""
-        lost, logs = msgspec.msgpack.encode(self.lost), msgspec.msgpack.encode(self.logs)
+        kept = {_LOST_KEY: self.lost, _LOGS_KEY: self.logs, _HEARD_KEY: self.heard}
+        encoded = {key: msgspec.msgpack.encode(value) for key, value in kept.items()}
 
         def put(database: RecoveryDatabase) -> None:
-            database.put_meta(_LOST_KEY, lost)
-            database.put_meta(_LOGS_KEY, logs)
+            for key, value in encoded.items():
+                database.put_meta(key, value)
 
         return put
 

@@ -186,7 +186,7 @@ class Node:
             self.status,
             self.catalog,
             database=self._database,
-            losses=Losses(self._database, 0 if self._folder is None else self._folder.life_before),
+            losses=Losses(self._database, () if self._folder is None else self._folder.lives),
             guard=self.guard,
             principals=Principals(config.limits),
             reach=lambda pubend: stream_reach(self.broker, pubend, self._host.now().clock),

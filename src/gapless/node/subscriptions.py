@@ -162,8 +162,8 @@ class Subscriptions:
             self._check_owner(found.owner.name, client, asked)
         condition = self.reading.condition(client, asked.where, self.network.topics[asked.topic])
         self._principals.check_matching(client.principal, asked.topic, condition)
-        if isinstance(asked.start, Mapping):
-            check_pubends(self.network, client.rights, asked.topic, asked.start)
+        positions = asked.start if isinstance(asked.start, Mapping) else {}
+        check_pubends(self.network, client.rights, asked.topic, (*positions, *asked.logs))
         if found is not None:
             check_asked(asked, has_folder=self._book is not None, is_known=True)
             if (found.asked.topic, found.asked.order) != (asked.topic, asked.order):
@@ -221,11 +221,16 @@ class Subscriptions:
     def confirmed(self, effect: ConfirmSubscription | ConfirmChange) -> None:
         """A subscription is gapless from a tick on, or another condition of it decides."""
         if isinstance(effect, ConfirmSubscription):
-            if effect.lost_from is not None:
+            if effect.lost_from is not None and not self._is_claim(effect):
                 told_of_gap(effect)
             self.perform(self.session.confirmed(effect))
         else:
             self.perform(self.session.changed(effect))
+
+    def _is_claim(self, effect: ConfirmSubscription) -> bool:
+        """Whether nobody but a client says that there was another log."""
+        found = self.session.found(effect.subscription)
+        return found is not None and effect.pubend in found.asked.logs and effect.pubend not in found.starts
 
     # What the session asks for.
 

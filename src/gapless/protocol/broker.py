@@ -222,6 +222,10 @@ class Broker:
         self._begin(fresh, step)
         up = [each for each in network.neighbours(self.broker) if self._links.is_up(each)]
         self._tell_topics(up, network.created - before.created, step)
+        # Others may know a topic of ours that went with our folder, and read a log of it that is gone.
+        for path in (self._paths[pubend] for pubend in fresh if self._paths[pubend].pubend is not None):
+            for cell in path.ostreams:
+                self._send_down(path, cell, path.log_only(), step)
 
     def _tell_topics(self, neighbours: Sequence[BrokerId], creations: Iterable[Creation], step: Step) -> None:
         for message in topics_messages(creations):
@@ -240,8 +244,7 @@ class Broker:
         wider = self.network.extended(message.creations)
         fresh = wider.created - self.network.created
         if fresh:
-            creations = tuple(sorted(fresh, key=lambda each: each.age))
-            step.effects.append(RememberTopics(creations=creations))
+            step.effects.append(RememberTopics(creations=tuple(sorted(fresh, key=lambda each: each.age))))
 
     def _log_answered(
         self, event: RecordDurable | RecordFailed | RecordsRead | RetentionMoved, step: Step
@@ -299,8 +302,7 @@ class Broker:
         for pubend in pubends:
             if self.network.pubends[pubend].broker == self.broker:
                 log = self._recovered.get(pubend, Recovered())
-                parameters = self.network.parameters
-                source = Pubend.recover(pubend, parameters, log, step.now, self._incarnation)
+                source = Pubend.recover(pubend, self.network.parameters, log, step.now, self._incarnation)
                 self._paths[pubend].pubend = source
                 self._paths[pubend].istream.log = source.log
                 # The past below the first event, and all that was released, is silent for ever.
@@ -453,8 +455,7 @@ class Broker:
         reached(HANDED_STRAIGHT)
         step.effects += delivers
         if delivers and istream.is_within_bounds:
-            # The ack stays: it ends below the oldest delivery that was not taken. The pubend wants to be
-            # woken later than before: it will say so when the time comes that it said first.
+            # The ack stays below the oldest untaken delivery, and the pubend wants to be woken no earlier.
             step.straight.add(pubend)
             step.used.discard(pubend)
         else:
@@ -555,8 +556,7 @@ class Broker:
             path.ack_dirty = True
 
     def _woken(self, step: Step) -> None:
-        # With the heartbeat of the links everything is looked at: a change of a condition may be
-        # over without anything having happened to its pubend, for instance.
+        # With the heartbeat of the links everything is looked at: a change of a condition may be over, say.
         is_beat = step.now.ms >= self._links.deadline_ms()
         due = sorted(self._paths) if is_beat else self._deadlines.due(step.now.ms)
         step.touched.update(due)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gapless.model.epochs import EPOCH_NONE, Epoch
-from gapless.model.ids import SubscriptionId, TopicId
+from gapless.model.epochs import Epoch
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick
 from gapless.protocol.effects import Effect, TellHorizon
-from gapless.protocol.events import Now, RoamersReached
+from gapless.protocol.events import Now, Order, RoamersReached
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
 from gapless.protocol.parameters import Parameters
@@ -30,6 +30,16 @@ class StartRequest:
     sent_ms: int
 
 
+def had_before(subend: Subend, pubend: PubendId) -> Tick:
+    """The tick below which a subscription may have had events: of another log it takes none there.
+
+    In total order an event comes after those of all pubends that have lower ticks.
+    """
+    wanted = subend.phases[0].wanted
+    positions = wanted.values() if subend.order is Order.TOTAL else [wanted.get(pubend, TICK_MIN)]
+    return max(positions, default=TICK_MIN)
+
+
 @dataclass(slots=True)
 class PubendDoor:
     """What the edge keeps per pubend: its lane, its groups, and who waits for a start tick."""
@@ -44,11 +54,13 @@ class PubendDoor:
     ungranted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     granted: dict[Epoch, tuple[Subend, Phase]] = field(default_factory=dict)
     request: StartRequest | None = None
-    #: What the pubend said of earlier lives of this edge, and of events that it has lost.
-    seen: Epoch = EPOCH_NONE
+    #: What the pubend said of other lives of this edge, and of events that it has lost.
+    lives: tuple[int, ...] = ()
     lost_before: Tick = TICK_MIN
     #: Restored subscriptions that wait for their start tick need the ticks from here on.
     floor: Tick = TICK_MAX
+    #: Those whose position, and the log that it is in, are what a client says, and not confirmed yet.
+    claims: set[SubscriptionId] = field(default_factory=set)
     delay_at_ms: int = 0
     #: The subscriptions that roam and have begun here; all know that they have everything below `level`.
     roaming: set[SubscriptionId] = field(default_factory=set)
@@ -67,6 +79,21 @@ class PubendDoor:
         if is_of_all:
             self.level = event.before
         return is_of_all
+
+    def old_log(self, parameters: Parameters, now: Now) -> tuple[str, Tick]:
+        """A log that those who wait have positions in and that may be gone, and the highest of these.
+
+        What a client claims moves ticks no further ahead of the clock than publishing does.
+        """
+        pubend, known = self.lane.pubend, self.lane.istream.log.id
+        claimed_max = now.clock + parameters.publish_ahead_ms * TICKS_PER_MS
+        old: list[tuple[Tick, str]] = []
+        for subend, phase in self.ungranted.values():
+            log = subend.logs.get(pubend, "")
+            if pubend in phase.wanted and log not in ("", known):
+                had = had_before(subend, pubend)
+                old.append((min(had, claimed_max) if subend.subscription in self.claims else had, log))
+        return (old[0][1], max(at for at, _ in old)) if old else ("", TICK_MIN)
 
     @property
     def position(self) -> Tick:

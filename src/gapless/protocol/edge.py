@@ -21,7 +21,7 @@ from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.curiosity import NackClock
-from gapless.protocol.door import PubendDoor, StartRequest
+from gapless.protocol.door import PubendDoor, StartRequest, had_before
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
 from gapless.protocol.events import (
     FilterChangeRequested,
@@ -109,7 +109,10 @@ class Edge:
 
     def subscribe(self, event: SubscribeRequested) -> None:
         """Begin a new subscription under a new epoch. Raises UsageError before anything changes."""
-        self._subscribe(event, self._acceptable(event))
+        wanted = self._acceptable(event)
+        self._subscribe(event, wanted)
+        for pubend in wanted.keys() & event.logs.keys():
+            self._doors[pubend].claims.add(event.subscription)
 
     def restore(self, events: Sequence[SubscribeRequested]) -> None:
         """Go on with subscriptions of an earlier life. Raises UsageError before anything changes.
@@ -168,6 +171,7 @@ class Edge:
                 for waiting in (door.pending, door.ungranted, door.granted):
                     waiting.pop(phase.birth, None)
             door.roaming.discard(subscription)
+            door.claims.discard(subscription)
             if not door.pending:
                 door.floor = TICK_MAX
         self._ended += [(subend.topic, phase.condition) for phase in subend.phases]
@@ -205,7 +209,7 @@ class Edge:
         In total order those who wait keep their places on the other pubends.
         """
         door = self._doors[pubend]
-        door.request, door.seen, door.lost_before = None, EPOCH_NONE, TICK_MIN
+        door.request, door.lives, door.lost_before = None, (), TICK_MIN
         door.lane.renewed()
         for subend in self._subends.values():
             group = self.group_of(subend.subscription, pubend)
@@ -243,7 +247,9 @@ class Edge:
         door = self._doors[message.pubend]
         if message.seen > self.epoch:
             raise SupersededError(self.broker, self._incarnation, incarnation_of(message.seen))
-        door.seen = max(door.seen, message.seen)
+        if message.seen != EPOCH_NONE:
+            # An older program names only the newest of them.
+            door.lives = message.lives or (incarnation_of(message.seen),)
         door.lost_before = max(door.lost_before, message.lost_before)
         request = door.request
         if request is not None and request.wanted == message.wanted and request.epoch <= message.epoch:
@@ -256,7 +262,7 @@ class Edge:
                 start = max(message.start, position)
                 if phase is subend.phases[0] and self._is_elsewhere(subend, message.pubend):
                     # Not below its position: it would take an event there for one that it has.
-                    start = max(start, position + 1, message.log.began)
+                    start = max(start, position + 1, had_before(subend, message.pubend), message.log.began)
                 phase.granted[message.pubend] = (start, message.until)
                 del door.ungranted[birth]
                 door.granted[birth] = (subend, phase)
@@ -351,7 +357,7 @@ class Edge:
             slot=subend.slot,
             pubend=pubend,
             start=start,
-            seen=door.seen,
+            lives=door.lives,
             lost_before=door.lost_before,
             log=door.lane.istream.log.id,
             began=door.lane.istream.log.began,
@@ -460,7 +466,7 @@ class Edge:
                 phase.asked[pubend] = wanted
         alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
         door.request = StartRequest(max(alike), wanted, now.ms)
-        log, beyond = self._old_log(door)
+        log, beyond = door.old_log(self._parameters, now)
         return [
             StartRequestMessage(
                 pubend=pubend,
@@ -471,16 +477,6 @@ class Edge:
                 beyond=beyond,
             )
         ]
-
-    def _old_log(self, door: PubendDoor) -> tuple[str, Tick]:
-        """A log that those who wait have positions in and that may be gone, and the highest of these."""
-        pubend = door.lane.pubend
-        old = [
-            (phase.wanted[pubend], subend.logs[pubend])
-            for subend, phase in door.ungranted.values()
-            if pubend in phase.wanted and subend.logs.get(pubend, "") not in ("", door.lane.istream.log.id)
-        ]
-        return (old[0][1], max(at for at, _ in old)) if old else ("", TICK_MIN)
 
     def acked(self, pubend: PubendId) -> Tick:
         """The tick below which no subend needs anything of this pubend; TICK_MIN for none."""
@@ -642,6 +638,7 @@ class Edge:
             lost_from = position if log.began == TICK_MIN else min(position, log.began)
             subend.bases[pubend] = start
         subend.logs[pubend] = log.id
+        self._doors[pubend].claims.discard(subend.subscription)
         return self._confirm(subend, pubend, start, lost_from)
 
     def _pass_by(self, group: Group, subend: Subend, settled: Tick) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from gapless.content.condition import Condition
 from gapless.content.rows import Positions
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import EPOCH_NONE, Epoch
+from gapless.model.epochs import Epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.creations import Creation
@@ -128,8 +128,8 @@ class ConfirmSubscription:
     slot: int
     pubend: PubendId
     start: Tick
-    #: The newest epoch of another life of this edge that the pubend has granted a start to.
-    seen: Epoch = EPOCH_NONE
+    #: The other lives of this edge that the pubend has granted a start to, newest first; not all, if many.
+    lives: tuple[int, ...] = ()
     #: Of the events below, the pubend has lost some before everybody had acked them.
     lost_before: Tick = TICK_MIN
     #: The id of the pubend's log. A host that keeps the position of a subscription keeps it, too.

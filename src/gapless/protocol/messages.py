@@ -22,6 +22,9 @@ from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MIN, Tick, TickRange
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
 
+#: Lives of an edge that a grant names; beyond, the oldest are left out.
+LIVES_TOLD_MAX = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeMessage:
@@ -142,6 +145,8 @@ class StartGrantMessage:
     lost_before: Tick = TICK_MIN
     #: The log that made the promise.
     log: LogLife = UNNAMED
+    #: The other lives of the edge that were granted a start here, newest first; at most `LIVES_TOLD_MAX`.
+    lives: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

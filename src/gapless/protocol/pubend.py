@@ -46,6 +46,7 @@ from gapless.protocol.effects import (
 from gapless.protocol.events import Now, PublishRequested, RecordsRead
 from gapless.protocol.marks import mark, reached
 from gapless.protocol.messages import (
+    LIVES_TOLD_MAX,
     KnowledgeMessage,
     LogKnownMessage,
     StartGrantMessage,
@@ -540,6 +541,7 @@ class Pubend:
             seen=self._seen(record),
             lost_before=self.lost_before,
             log=self.log,
+            lives=self._lives(record),
         )
 
     def _seen(self, record: StartRecord) -> Epoch:
@@ -547,6 +549,12 @@ class Pubend:
         life = incarnation_of(record.epoch)
         epochs = (epoch for epoch, _ in self.granted.get(record.edge, ()) if incarnation_of(epoch) != life)
         return max(epochs, default=EPOCH_NONE)
+
+    def _lives(self, record: StartRecord) -> tuple[int, ...]:
+        """The other lives of an edge that asked here for a start, newest first."""
+        lives = {incarnation_of(epoch) for epoch, _ in self.granted.get(record.edge, ()) if epoch >= 0}
+        others = lives - {incarnation_of(record.epoch)}
+        return tuple(sorted(others, reverse=True)[:LIVES_TOLD_MAX])
 
     def _believed(self, runs: AckRuns) -> Tick:
         acked = TICK_MIN

@@ -30,6 +30,8 @@ class _Conversation:
     is_named: bool = False
     #: The folder of its edge was lost since it was told that it stands.
     is_forgotten: bool = False
+    #: The folder of its edge was replaced by an older copy that has the name, at the positions of then.
+    is_older: bool = False
     #: Per pubend, the horizon that it was told.
     told: dict[str, int] = field(default_factory=dict)
     #: Rows that it has room for on this connection, less those that have come; and how many it had at first.
@@ -113,7 +115,7 @@ class SessionCheckers(Checkers):
         """An edge holds it from now on."""
         conversation = self._of(subscription)
         conversation.holder, conversation.is_named = holder, is_named
-        conversation.is_forgotten = False
+        conversation.is_forgotten = conversation.is_older = False
 
     def let_go(self, holder: str) -> None:
         """That edge holds it no longer."""
@@ -131,6 +133,7 @@ class SessionCheckers(Checkers):
         if conversation is not None:
             conversation.holder = ""
             conversation.is_forgotten |= is_gone
+            conversation.is_older |= not is_gone
 
     def log_lost(self, pubend: str, kept: Sequence[int], *, noticeable: bool) -> None:
         """What was told of the log that is lost holds no longer."""
@@ -174,6 +177,9 @@ class SessionCheckers(Checkers):
         if conversation.is_forgotten:
             # Neither its edge nor the program knows of an earlier log, nor of an earlier start in this one.
             share.start, share.moved_from, share.first_loss = start, None, truth.losses
+        elif conversation.is_older:
+            # The copy may be of a name that was forgotten since and begun anew, at a later start than this.
+            share.start = min(share.start, start)
         first = bisect_left(truth.ticks, start)
         had = {truth.rows[tick]["id"]: tick for tick in truth.ticks[:first]}
         # Its edge writes positions down now and then, and the log need not have kept what it is done with.

@@ -16,14 +16,13 @@ from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.errors import UsageError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import LIFE_STEP
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, TellHorizon
 from gapless.protocol.events import FilterChangeRequested, SubscribeRequested, SubscriptionsRestored
 from gapless.protocol.figures import AHEAD_MS_MAX
 from gapless.protocol.sessions.delivering import Deliveries
-from gapless.protocol.sessions.losses import LossBook, Lost
+from gapless.protocol.sessions.losses import LossBook, Lost, with_life
 from gapless.protocol.sessions.messages import (
     Acknowledge,
     ChangeFilter,
@@ -106,6 +105,9 @@ class SubscriberDatabase:
     #: What they have lost, and the logs that their positions are in.
     lost: Lost = field(default_factory=dict)
     logs: dict[PubendId, str] = field(default_factory=dict)
+    #: The lives that began from the folder; and in which of them each pubend was last heard.
+    lives: tuple[int, ...] = ()
+    heard: dict[PubendId, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +170,8 @@ class SubscribingHost:
         network = node.broker.network
         self._deliveries = Deliveries(network.parameters.deliveries_waiting_max)
         kept = node.names
-        self._losses = LossBook(deepcopy(kept.lost), kept.logs, node.incarnation - LIFE_STEP)
+        kept.lives = with_life(kept.lives, node.incarnation)
+        self._losses = LossBook(deepcopy(kept.lost), kept.logs, kept.lives, kept.heard)
         self.session = EdgeSubscribing(
             self._deliveries, self._losses, self._pubends_of, self._reach, has_folder=True
         )
@@ -475,6 +478,7 @@ class SubscribingHost:
         self._losses.settle()
         self._node.names.lost = deepcopy(self._losses.lost)
         self._node.names.logs = dict(self._losses.logs)
+        self._node.names.heard = dict(self._losses.heard)
 
     def _write(self, write: WriteName) -> None:
         self._node.names.records[write.record.name] = write.record

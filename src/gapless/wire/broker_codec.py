@@ -38,6 +38,7 @@ from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickRange
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, Creation
 from gapless.protocol.messages import (
+    LIVES_TOLD_MAX,
     AckExpectedMessage,
     AckMessage,
     AdvertisementAckMessage,
@@ -138,6 +139,7 @@ class _StartGrant(Head, frozen=True):
     seen: _EpochNumber = EPOCH_NONE
     lost_before: TickNumber = TICK_MIN
     log: _Log | None = None
+    lives: Annotated[tuple[Counter, ...], Meta(max_length=LIVES_TOLD_MAX)] = ()
 
 
 class _LogKnown(Head, frozen=True):
@@ -282,7 +284,8 @@ def _head(message: Message) -> tuple[Kind, Head]:
             return Kind.START_REQUEST, _StartRequest(pubend, edge, epoch, wanted, message.log, message.beyond)
         case StartGrantMessage(pubend=pubend, edge=edge, epoch=epoch, wanted=wanted):
             granted = (message.start, message.until, message.seen, message.lost_before)
-            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, *granted, _log(message.log))
+            log, lives = _log(message.log), message.lives
+            return Kind.START_GRANT, _StartGrant(pubend, edge, epoch, wanted, *granted, log, lives)
         case LogKnownMessage(pubend=pubend, log=LogLife(id, life, floor, events, began)):
             known = (id, life, floor, events, began)
             return Kind.LOG_KNOWN, _LogKnown(pubend, known, message.known, message.events)

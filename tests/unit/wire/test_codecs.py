@@ -14,6 +14,7 @@ import pytest
 from gapless.content.language import parse_condition
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
+from gapless.model.bounds import SOURCES_MAX
 from gapless.model.epochs import ALWAYS, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.packed import PACKED_ROWS_MAX, PackedRows
@@ -518,7 +519,18 @@ def test_fingerprints_tell_schemas_apart() -> None:
 
 
 def test_a_subscription_out_of_bounds_is_refused() -> None:
-    for wrong in ({"where": "x" * 1_000_001}, {"name": ""}, {"start": 2**62 + 1}, {"credit_rows": -1}):
+    for wrong in (
+        {"where": "x" * 1_000_001},
+        {"name": ""},
+        {"start": 2**62 + 1},
+        {"credit_rows": -1},
+        {"logs": {"p": ""}},
+        {"logs": {"p": "x" * 257}},
+        {"logs": {"": "x"}},
+        {"logs": {"p": 5}},
+        {"logs": {str(number): "x" for number in range(SOURCES_MAX + 1)}},
+        {"logs": None},
+    ):
         message = Subscribe(request=1, topic=TopicId("trades"), **wrong)  # type: ignore[arg-type]
         [frame] = frames_of(encode_client(message))
         with pytest.raises(PeerError, match="E215"):

@@ -35,6 +35,7 @@ from gapless.model.bounds import (
     CounterOrNone,
     CreditRows,
     ErrorCode,
+    LogNames,
     Name,
     Number,
     PubendName,
@@ -131,6 +132,8 @@ class Subscribe(SessionMessage, frozen=True, kw_only=True):
     credit_rows: CreditRows | None = None
     #: Whether the client may come back at another node, and so wants to know its horizon.
     roams: bool = False
+    #: The logs that the positions of `start` are in, as far as the client knows them.
+    logs: LogNames = msgspec.field(default_factory=dict)
 
 
 class ChangeFilter(SessionMessage, frozen=True, kw_only=True):

@@ -290,9 +290,13 @@ class ClientSubscription(Enrolment, Generic[Rows]):
     def _subscribe(self, request: int) -> Subscribe:
         interest = self.interest
         start, where = interest.start, self.filters.where
+        logs: dict[PubendId, str] = {}
         if self.is_live:
             reached(RESUMED)
             start = self._starts_again()
+            if interest.name is None:
+                # One with a name has its positions at its edge, which knows their logs itself.
+                logs = {pubend: log for pubend, log in self._logs.items() if log and pubend in start}
             where = self.filters.resume(self._expected, self.schema)
         elif interest.name is not None and isinstance(start, Mapping):
             # A program that starts at its own positions is done with everything below them.
@@ -313,6 +317,7 @@ class ClientSubscription(Enrolment, Generic[Rows]):
             mode=interest.mode,
             credit_rows=max(interest.credit_rows - self._buffered, 0),
             roams=self._roams,
+            logs=logs,
         )
 
     def _starts_again(self) -> dict[PubendId, Tick]:

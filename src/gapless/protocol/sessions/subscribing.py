@@ -55,6 +55,7 @@ from gapless.protocol.sessions.subscriptions import (
     WriteNameLater,
     WritePositions,
     check_asked,
+    claimed_logs,
     does_roam,
     named_id,
     renewed_id,
@@ -151,6 +152,7 @@ class EdgeSubscribing:
             condition=condition,
             order=asked.order,
             start=start_of(asked),
+            logs=claimed_logs(asked, made.pubends),
             roams=does_roam(asked),
         )
         return [TellBroker(event=event)]
@@ -367,6 +369,7 @@ class EdgeSubscribing:
             subscription.is_kept = subscription.is_restored = True
             subscription.matched = [condition for _, _, condition in phases]
             self._add(subscription)
+            self._losses.restored(record.name, [p for p in begun if p in subscription.pubends])
             logs = {pubend: self._losses.logs.get(pubend, "") for pubend in begun}
             requests.append(self._again(subscription, begun, logs))
         return requests

@@ -7,7 +7,7 @@ Implements docs/protocol.md, section 15.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -304,6 +304,14 @@ def start_of(asked: Subscribe) -> Tick | Mapping[PubendId, Tick] | None:
             return EARLIEST
         case start:
             return start
+
+
+def claimed_logs(asked: Subscribe, pubends: Iterable[PubendId]) -> dict[PubendId, str]:
+    """The logs that a client says its positions are in. Of one with a name they are known here."""
+    start = asked.start
+    if asked.name is not None or not isinstance(start, Mapping):
+        return {}
+    return {pubend: asked.logs[pubend] for pubend in pubends if pubend in start and pubend in asked.logs}
 
 
 def check_asked(asked: Subscribe, *, has_folder: bool, is_known: bool) -> None:
