@@ -606,7 +606,7 @@ class Broker:
                     self._start_requested(request, step)
                 questions = edge.questions(pubend, step.now)
                 # Cut where it begins, so that one lost nack costs little; routers pass the parts on whole.
-                for part in questions.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
+                for part in questions.chopped(parameters.nack_ticks_max, parameters.question_parts_max):
                     self._ask(pubend, TickSet.of(part), step)
                     asked_here |= self._paths[pubend].pubend is not None
 
