@@ -340,10 +340,8 @@ class Hand:
     def _remember(self, name: str, creations: Iterable[Creation]) -> None:
         if self.flushing:
             self.created.setdefault(name, set()).update(creations)
-            recovered = {
-                each.pubend: self.recovered(each.pubend) for each in creations if each.broker == name
-            }
-            self.coming.append((name, TopicsLearned(creations=tuple(creations), recovered=recovered)))
+            hosted = {each.pubend: self.recovered(each.pubend) for each in creations if each.broker == name}
+            self.coming.append((name, TopicsLearned(creations=tuple(creations), recovered=hosted)))
 
     def _durable(self, name: str, append: AppendRecord) -> None:
         self.logs.setdefault(append.pubend, []).append(append.record)

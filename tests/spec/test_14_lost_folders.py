@@ -97,20 +97,48 @@ def test_a_broker_tells_which_logs_there_are_when_a_link_comes_up() -> None:
     assert [each.log.id for each in told if isinstance(each, KnowledgeMessage)] == ["old"]
 
 
-def test_a_broker_that_hears_of_its_topic_again_tells_which_log_that_has() -> None:
-    """Clause 14.3. It has lost its folder, and when its links came up it did not know of the topic."""
-    hand = Hand.started(network(), log_ids={"bonds-p": ("first", 1)})
+def created_topic(hand: Hand) -> Creation:
+    """A topic that was created at p, with a subscriber; its log is about to be lost."""
     schema = Schema.parse(TopicId("bonds"), {"price": "int"})
-    pubend = PubendId("bonds-p")
-    hand.create("p", Creation(schema=schema, pubend=pubend, broker=P, made=5, retention=""))
-    hand.subscribe("alice", topic="bonds")
-    hand.publish(1, pubend=pubend)
-    hand.created["p"].clear()
-    began = begin_anew(hand, "second", pubend=pubend)
+    bonds = Creation(schema=schema, pubend=PubendId("bonds-p"), broker=P, made=5, retention="")
+    hand.log_ids["bonds-p"] = OLD
+    hand.create("p", bonds)
+    hand.subscribe("bob", topic="bonds")
+    hand.publish(1, pubend="bonds-p")
     hand.wait(1_000)
-    assert pubend in hand.brokers["p"].network.pubends
-    gap = confirmations(hand, "alice", pubend)[-1]
-    assert (gap.log, gap.began) == ("second", began)
+    return bonds
+
+
+def test_a_broker_that_hears_of_its_topic_again_tells_which_log_there_is() -> None:
+    """Clause 14.3."""
+    hand = named()
+    created_topic(hand)
+    # With its folder p has lost the news of the creation, too, and hears of it when the link is up.
+    hand.created["p"].clear()
+    began = begin_anew(hand, pubend="bonds-p")
+    hand.wait(1_000)
+    gap = confirmations(hand, "bob", "bonds-p")[-1]
+    assert (gap.log, gap.began) == ("new", began)
+    assert gap.lost_from is not None
+
+
+def test_a_broker_that_hears_of_a_topic_asks_which_log_there_is() -> None:
+    """Clause 14.3."""
+    hand = named()
+    bonds = created_topic(hand)
+    for broker in ("p", "b"):
+        hand.crash(broker)
+    hand.lose_log("bonds-p", "new")
+    hand.created["b"].clear()
+    hand.start("p")
+    hand.start("b")
+    hand.link_up("b", "s")
+    hand.link_up("p", "b")
+    hand.settle()
+    assert bonds in hand.brokers["b"].network.created
+    hand.wait(1_000)
+    gap = confirmations(hand, "bob", "bonds-p")[-1]
+    assert gap.log == "new"
     assert gap.lost_from is not None
 
 

@@ -5,7 +5,8 @@ from gapless.content.selection import Selection
 from gapless.model.epochs import ALWAYS, Epochs
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.stream import KnowledgeStream
-from gapless.model.ticks import TICK_MAX, TICK_MIN, TickRange, TickSet
+from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, TickRange, TickSet
+from gapless.protocol.curiosity import NackClock
 from gapless.protocol.effects import ReadRecords
 from gapless.protocol.events import MessageReceived, Now, RecordsRead
 from gapless.protocol.istream import Istream
@@ -30,6 +31,10 @@ def ostream(runs_max: int = 100) -> Ostream:
 
 def istream(**parameters: object) -> Istream:
     return Istream(PUBEND, Parameters.parse(parameters))
+
+
+def clock(**parameters: object) -> NackClock:
+    return NackClock(Parameters.parse(parameters))
 
 
 def two_edges() -> Network:
@@ -186,6 +191,26 @@ def test_a_question_is_chopped_where_it_begins() -> None:
     assert TickSet.between(0, 10_000).chopped(1_000, 4) == [
         TickRange(start, start + 2_500) for start in range(0, 10_000, 2_500)
     ]
+
+
+def test_no_more_parts_are_asked_for_than_can_be_kept() -> None:
+    """Clause 6.10."""
+    one = clock(stream_runs_max=4, nack_ticks_max=100, nack_parts_max=16, nack_repeat_min_ms=600)
+    assert one.update(EMPTY, TickSet.between(0, 16_000), now_ms=0) == TickSet.between(0, 1_000)
+    assert one.update(EMPTY, TickSet.between(0, 16_000), now_ms=599) == EMPTY
+    # No answer came: the others do not overtake it. Then it comes, and the next part is the lowest.
+    assert one.update(EMPTY, TickSet.between(0, 16_000), now_ms=600) == TickSet.between(0, 1_000)
+    assert one.update(EMPTY, TickSet.between(1_000, 17_000), now_ms=700) == TickSet.between(1_000, 2_000)
+    roomy = clock(nack_ticks_max=100, nack_parts_max=16)
+    assert roomy.update(EMPTY, TickSet.between(0, 16_000), now_ms=0) == TickSet.between(0, 16_000)
+
+
+def test_what_laggards_ask_for_holds_nobody_else_back() -> None:
+    """Clause 6.10."""
+    one = clock(stream_runs_max=4, nack_ticks_max=100, nack_parts_max=16)
+    past, missing = TickSet.between(0, 1_600), TickSet.between(2_000, 2_010)
+    assert one.update(EMPTY, past, now_ms=0, position=2_000) == TickSet.between(0, 100)
+    assert one.update(EMPTY, past | missing, now_ms=1, position=2_000) == missing
 
 
 def test_a_nack_is_passed_on_as_it_came() -> None:

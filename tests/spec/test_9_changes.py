@@ -217,3 +217,34 @@ def test_a_condition_that_is_over_never_decides_again_however_far_back_the_last_
     hand.publish(8)
     hand.wait(2_000)
     assert len(hand.events("alice")) == 2, "7 came while she wanted less than 5"
+
+
+def test_a_condition_that_is_over_at_one_pubend_never_decides_there_again() -> None:
+    """Clause 9.21."""
+    hand = Hand.started(two_pubends())
+    hand.subscribe("alice", where("price < 5"))
+    hand.publish(1, pubend="nyse")
+    hand.wait(10)
+    # Bob holds the log of nyse.
+    hand.subscribe("bob", where("price = 7"), order=Order.TOTAL)
+    hand.stalled = {"alice", "bob"}
+    hand.publish(7, pubend="nyse")
+    hand.publish(2, pubend="lse")
+    hand.wait(10)
+    hand.change("alice", where("price > 5"))
+    hand.wait(2_000)
+    (_, first), (_, waiting) = hand.events("alice")
+    positions = {PubendId("nyse"): first + 1, PubendId("lse"): waiting}
+    hand.stalled = {"bob"}
+    # She has everything below the change at nyse, and takes the rest at lse before nyse is known here again.
+    hand.brokers["s"].inspect().paths[PUBEND].istream.stream.forget(first + 1, FIRST + 1_000_000)
+    hand.loses = lambda _, to, m: to == "s" and isinstance(m, KnowledgeMessage) and m.pubend == "nyse"
+    hand.feed("s", SubscriberSlow(subscription=SubscriptionId("alice"), positions=positions))
+    hand.wait(2_000)
+    assert hand.sent(AdvertisementMessage, "s")[-1].removed == wanting(where("price < 5"))
+    hand.loses = lambda *_: False
+    hand.wait(60_000)
+    hand.publish(8, pubend="nyse")
+    hand.wait(1_000)
+    assert [pubend for pubend, _ in hand.events("alice")] == ["nyse", "lse", "lse", "nyse"]
+    assert hand.events("alice")[-1][1] > first + 60_000_000, "7 came while she wanted less than 5"

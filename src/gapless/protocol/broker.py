@@ -73,7 +73,7 @@ from gapless.protocol.messages import (
 from gapless.protocol.network import Network
 from gapless.protocol.ostream import CellFilter, Telling
 from gapless.protocol.parts import BrokerParts
-from gapless.protocol.path import Path, Standing, memory_of
+from gapless.protocol.path import Path, Standing, logs_told, memory_of
 from gapless.protocol.peers import Peers
 from gapless.protocol.pubend import Pubend, Recovered
 from gapless.protocol.routing import Routing
@@ -201,9 +201,7 @@ class Broker:
             raise UsageError("E148", f"'{neighbour}' is not a neighbour of '{self.broker}'")
         self._links.up(neighbour, step.now)
         step.effects += self._routing.link_up(neighbour)
-        for path in self._paths.values():
-            if self.network.cell_of[neighbour] in path.ostreams and path.istream.log.id:
-                step.effects.append(SendMessage(to=neighbour, message=path.log_only()))
+        step.effects += logs_told(self._paths.values(), self.network, [neighbour])
         self._tell_topics([neighbour], self.network.created, step)
 
     def _extend(self, event: TopicsLearned, step: Step) -> None:
@@ -222,10 +220,10 @@ class Broker:
         self._begin(fresh, step)
         up = [each for each in network.neighbours(self.broker) if self._links.is_up(each)]
         self._tell_topics(up, network.created - before.created, step)
-        # Others may know a topic of ours that went with our folder, and read a log of it that is gone.
-        for path in (self._paths[pubend] for pubend in fresh if self._paths[pubend].pubend is not None):
-            for cell in path.ostreams:
-                self._send_down(path, cell, path.log_only(), step)
+        # What was said of their logs when the links came up was not understood, or not known here.
+        step.effects += logs_told([self._paths[pubend] for pubend in fresh], network, up)
+        for path in (self._paths[each] for each in fresh if self._paths[each].may_ack(self._cell)):
+            self._send_up(path, path.log_wanted(), step)
 
     def _tell_topics(self, neighbours: Sequence[BrokerId], creations: Iterable[Creation], step: Step) -> None:
         for message in topics_messages(creations):
@@ -366,8 +364,7 @@ class Broker:
         if message.log != path.istream.log.id:
             # Whoever sent it has not heard of this log, unless it is us who have not.
             reached(OLD_ACK_IGNORED)
-            if path.istream.log.id:
-                step.effects.append(SendMessage(to=sender, message=path.log_only()))
+            step.effects += logs_told([path], self.network, [sender])
             return
         path.ostreams[self.network.cell_of[sender]].acked_by_cell(message.runs)
         path.ack_dirty = True
@@ -606,7 +603,7 @@ class Broker:
                     self._start_requested(request, step)
                 questions = edge.questions(pubend, step.now)
                 # Cut where it begins, so that one lost nack costs little; routers pass the parts on whole.
-                for part in questions.chopped(parameters.nack_ticks_max, parameters.nack_parts_max):
+                for part in questions.chopped(parameters.nack_ticks_max, parameters.question_parts_max):
                     self._ask(pubend, TickSet.of(part), step)
                     asked_here |= self._paths[pubend].pubend is not None
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gapless.model.tickmap import TickMap
-from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, TickSet
+from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickRange, TickSet
 from gapless.protocol.marks import mark, reached
 from gapless.protocol.parameters import Parameters
 
 GAP_CLOSED_BY_ITSELF = mark("gap_closed_by_itself", "a gap closed before it was old enough to be asked for")
 NACK_REPEATED = mark("nack_repeated", "a nack was repeated because nobody answered in time")
 NACK_BACKED_OFF = mark("nack_backed_off", "a nack was repeated for at least the third time")
+QUESTIONS_HELD = mark("questions_held", "an edge lacked more than it could keep, and asked for the lowest")
 NACK_TIMED = mark("nack_timed", "an answered nack taught the estimate of the repetition interval")
 
 
@@ -67,10 +68,11 @@ class NackClock:
     asked: TickMap[Asked] = field(default_factory=TickMap)
     updated_ms: int = 0
 
-    def update(self, gaps: TickSet, urgent: TickSet, now_ms: int) -> TickSet:
+    def update(self, gaps: TickSet, urgent: TickSet, now_ms: int, position: Tick = TICK_MAX) -> TickSet:
         """Given all ticks that are missing now, return those to ask for.
 
-        `gaps` may close by themselves; somebody waits for `urgent`.
+        `gaps` may close by themselves; somebody waits for `urgent`. Below `position` only laggards lack
+        anything: what they ask for does not hold back what the others do.
         """
         if not (gaps or urgent or self.noticed or self.asked):
             return EMPTY
@@ -79,7 +81,7 @@ class NackClock:
         self._notice(gaps, now_ms)
         old_enough = now_ms - self.parameters.gap_curiosity_ms
         due = urgent | self.noticed.where(TICK_MIN, TICK_MAX, lambda since: since <= old_enough)
-        return self._ask(due, now_ms)
+        return self._ask(self._within_bound(due, position, now_ms), now_ms)
 
     def reset(self) -> None:
         """Nothing is missing and nothing was asked for; what was learned of answers stays."""
@@ -97,7 +99,7 @@ class NackClock:
         """When `update` must be called again even if nothing happens."""
         if not (self.noticed or self.asked):
             return None
-        # A gap that was old enough at the last update has been asked for then.
+        # A gap that was old enough at the last update has been asked for then, or waits for other answers.
         gaps = {since + self.parameters.gap_curiosity_ms for _, _, since in self.noticed}
         repeats = {asked.at_ms + asked.repeat_ms for _, _, asked in self.asked}
         return min((at for at in gaps | repeats if at > self.updated_ms), default=None)
@@ -122,6 +124,26 @@ class NackClock:
             self.noticed.clear(start, stop)
         for start, stop in (gaps - before).pairs():
             self.noticed.set_range(start, stop, now_ms)
+
+    def _within_bound(self, due: TickSet, position: Tick, now_ms: int) -> TickSet:
+        """Of what is due, the lowest parts that the stream can keep besides those that are under way.
+
+        Answers that lie apart from each other take up the runs of a stream, and what it forgets for want of
+        runs has to be asked for again.
+        """
+        parameters, open_max = self.parameters, self.parameters.questions_open_max
+        if len(due) + len(self.asked) + parameters.nack_parts_max <= open_max:
+            return due
+        waiting = [(low, high) for low, high, asked in self.asked if asked.at_ms + asked.repeat_ms > now_ms]
+        due -= TickSet.from_pairs(waiting)
+        lowest: list[TickRange] = []
+        for start, stop in ((TICK_MIN, position), (position, TICK_MAX)):
+            room = open_max - sum(start <= low < stop for low, _ in waiting)
+            parts = due.clip(start, stop).chopped(parameters.nack_ticks_max, parameters.nack_parts_max)
+            if len(parts) > room:
+                reached(QUESTIONS_HELD)
+            lowest += parts[: max(0, room)]
+        return TickSet.of(*lowest)
 
     def _ask(self, due: TickSet, now_ms: int) -> TickSet:
         fresh = due - self.asked.ticks(TICK_MIN, TICK_MAX)

@@ -440,7 +440,7 @@ class Edge:
             if group.has_readers:
                 gaps |= group.gaps(door.lane)
                 urgent |= group.wanted(door.lane)
-        return door.lane.clock.update(gaps, urgent, now.ms)
+        return door.lane.clock.update(gaps, urgent, now.ms, door.position)
 
     def start_requests(self, pubend: PubendId, now: Now) -> list[StartRequestMessage]:
         """The start request to send now, if one is due."""

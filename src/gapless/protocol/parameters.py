@@ -90,6 +90,19 @@ class Parameters:
                 f"'nack_repeat_min_ms' ({self.nack_repeat_min_ms})",
             )
 
+    @property
+    def questions_open_max(self) -> int:
+        """How many parts an edge asks for at a time, for laggards and for the others each.
+
+        Answers may come in any order, and each may be a run of its own besides what is known already.
+        """
+        return max(1, self.stream_runs_max // 4)
+
+    @property
+    def question_parts_max(self) -> int:
+        """Into how many parts about it splits what it asks for at once."""
+        return min(self.nack_parts_max, self.questions_open_max)
+
     @staticmethod
     def parse(values: Mapping[str, object]) -> Parameters:
         """Parameters from names and values; those not named keep their defaults.

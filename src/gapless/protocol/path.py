@@ -5,7 +5,7 @@ Implements docs/protocol.md, section 5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,8 +16,9 @@ from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.acks import AckRuns
+from gapless.protocol.effects import Effect, SendMessage
 from gapless.protocol.istream import Istream
-from gapless.protocol.messages import KnowledgeMessage, LogKnownMessage
+from gapless.protocol.messages import AckMessage, KnowledgeMessage, LogKnownMessage
 from gapless.protocol.network import Network, Tree
 from gapless.protocol.ostream import Ostream, Telling, split
 from gapless.protocol.pubend import Pubend
@@ -108,6 +109,14 @@ class Path:
         """Knowledge that says which log there is, and what is final in it."""
         return self._knowledge((), None, first_time=False)
 
+    def may_ack(self, cell: CellId) -> bool:
+        """Whether a broker of this cell has anybody to ack to, and to ack for."""
+        return self.upstream is not None and bool(self.tree.edges[cell])
+
+    def log_wanted(self) -> AckMessage:
+        """An ack of nothing, for no log: whoever has a log answers which one (clause 14.4)."""
+        return AckMessage(pubend=self.istream.pubend, runs=())
+
     def told(self, telling: Telling, rows_max: int) -> Iterator[KnowledgeMessage]:
         """The messages that tell a cell something."""
         final = self.istream.final_before
@@ -157,6 +166,16 @@ class Path:
     def ack_again(self) -> None:
         """Whatever was acked, the pubend may not know of it: say it again."""
         self.ack_sent, self.ack_sent_ms, self.ack_of, self.ack_dirty = (), None, None, True
+
+
+def logs_told(paths: Iterable[Path], network: Network, neighbours: Sequence[BrokerId]) -> list[Effect]:
+    """Tell those neighbours that are below which logs there are."""
+    return [
+        SendMessage(to=neighbour, message=path.log_only())
+        for path in paths
+        for neighbour in neighbours
+        if path.istream.log.id and network.cell_of[neighbour] in path.ostreams
+    ]
 
 
 def untold(paths: Mapping[PubendId, Path]) -> dict[PubendId, Tick]:

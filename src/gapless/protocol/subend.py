@@ -270,8 +270,8 @@ class Group:
         if old is None and start > self.horizon and not subend.away:
             return
         at = {**(old.handed if old else dict.fromkeys(self.pubends, self.horizon)), **positions}
-        # Below its first phase it has everything, however far back its last event is.
-        since = subend.phases[0].since
+        # Below a phase whose past it has taken it has everything, however far back its last event is.
+        since = {each: phase.since[each] for phase in subend.phases for each in phase.passed}
         handed = {each: max(start, since.get(each, TICK_MIN), at[each]) for each in self.pubends}
         self.remove(subend)
         self._set_apart(subend, handed, old.window if old else self.parameters.nack_ticks_max)
