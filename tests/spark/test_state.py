@@ -151,7 +151,7 @@ def test_state_rows_come_back_as_they_were(tmp_path: Path) -> None:
     "harm",
     [
         *("missing", "cut", "behind", "ahead", "other columns", "no commits"),
-        *("offsets lost", "offsets cut", "commit cut", "commit empty"),
+        *("offsets lost", "offsets cut", "commit cut", "commit empty", "checksum cut", "checksum wrong"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_noticed(tmp_path: Path, harm: str) -> None:
@@ -184,6 +184,11 @@ def test_a_checkpoint_that_does_not_fit_is_noticed(tmp_path: Path, harm: str) ->
             (commits / "3").write_text("v1\n{")
         case "commit empty":
             (commits / "3").write_text("")
+        case "checksum cut":
+            # Spark would refuse to read the file beside it, at every start.
+            (offsets / ".3.crc").write_bytes(b"crc\0\0\0\2\0ab")
+        case "checksum wrong":
+            (offsets / ".3.crc").write_bytes(b"crc\0\0\0\2\0abcd")
     with pytest.raises(PipelineError, match="E503"):
         mine.restore()
 

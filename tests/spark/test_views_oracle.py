@@ -103,7 +103,8 @@ async def story(
 @pytest.mark.parametrize(
     ("views", "mishaps", "states"),
     [
-        pytest.param(8, [untouched, deleted, damaged], 20, id="all mishaps"),
+        pytest.param(3, [damaged], 6, id="damaged checkpoints"),
+        pytest.param(8, [untouched, deleted, damaged], 20, id="all mishaps", marks=pytest.mark.long),
     ],
 )
 def test_random_views_show_what_they_mean_whatever_happens_to_spark(

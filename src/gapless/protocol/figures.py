@@ -78,13 +78,14 @@ class Behind(NamedTuple):
 
 
 def behind(broker: Broker, pubend: PubendId, at: Tick) -> Behind:
-    """How far a position is behind the last event; silence does not count.
+    """How far a position is behind the last event; silence does not count, nor does the time before the log.
 
     Where the pubend does not live and ticks from there on are unknown, any of them may be an event: then it
     is measured to the last tick that anything is known of.
     """
     path = broker.inspect().paths[pubend]
     istream, source = path.istream, path.pubend
+    at = max(at, istream.log.began)
     is_known = istream.stream.known.reach(at, lambda _: True) >= istream.frontier
     if source is not None:
         stop = source.events_stop

@@ -20,6 +20,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -80,6 +81,7 @@ class Checkpoint:
                     for line in lines:
                         if line != _NOTHING:
                             json.loads(line)
+                    whole = whole and _has_its_checksum(path)
                 except (OSError, ValueError):
                     whole = False
                 if not whole:
@@ -158,6 +160,20 @@ class Checkpoint:
                 # A topic that is read twice counts up to the lesser of the two.
                 known[PubendId(pubend)] = min(tick, known.get(PubendId(pubend), tick))
         return found
+
+
+def _has_its_checksum(path: Path) -> bool:
+    """Whether a file is as Hadoop's checksum beside it says, or has none: Spark does not start otherwise."""
+    beside = path.with_name(f".{path.name}.crc")
+    if not beside.exists():
+        return True
+    # "crc", a zero, the size of a chunk, and the CRC-32 of each chunk.
+    data, found = path.read_bytes(), beside.read_bytes()
+    size = int.from_bytes(found[4:8])
+    if found[:4] != b"crc\0" or not size:
+        return False
+    chunks = (data[at : at + size] for at in range(0, len(data), size))
+    return found[8:] == b"".join(crc32(each).to_bytes(4) for each in chunks)
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -47,6 +47,22 @@ def test_events_that_a_position_lacks_are_counted() -> None:
     assert last - first >= 10 * TICKS_PER_MS
 
 
+def test_lag_begins_with_the_log() -> None:
+    """A subscription from the earliest event on, whose client left at once, stands at tick 0: 1970."""
+    hand = Hand.started(network())
+    hand.subscribe("alice")
+    hand.wait(10)
+    began = hand.clock + hand.ms * TICKS_PER_MS
+    hand.log_ids[PUBEND] = ("first", began)
+    hand.crash("p")
+    hand.start("p")
+    hand.link_up("p", "b")
+    hand.publish(1)
+    hand.wait(10)
+    for broker in ("p", "s"):
+        assert 0 < behind(hand.brokers[broker], PUBEND, 0).ticks <= 1_000 * TICKS_PER_MS
+
+
 def test_ticks_that_are_missing_may_be_events() -> None:
     hand = Hand.started(network())
     hand.subscribe("alice")
