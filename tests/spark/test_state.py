@@ -154,7 +154,7 @@ def test_state_rows_come_back_as_they_were(tmp_path: Path) -> None:
         *("offsets lost", "offsets cut", "commit cut", "commit empty", "checksum cut", "checksum wrong"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_noticed(tmp_path: Path, harm: str) -> None:
+def test_a_checkpoint_that_does_not_fit_is_noticed(tmp_path: Path, harm: str) -> None:  # noqa: PLR0912
     mine = checkpoint(tmp_path, 3)
     for batch in range(4):
         mine.write(batch, table({"a": (batch, 0.5)}), AS_OF_1, 1)
