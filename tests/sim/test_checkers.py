@@ -401,6 +401,17 @@ def told_too_little(checks: Checkers) -> None:
     raise checks.unfinished() or AssertionError("nothing is owed")
 
 
+def told_too_little_of_an_older_copy(checks: Checkers) -> None:
+    checks.log_began("x", "old")
+    log(checks, "x", (20, 1))
+    checks.log_lost("x", [10, 12], noticeable=False)
+    checks.log_began("x", "noticed")
+    for name in ("plain", "merged"):
+        checks.reads(name, "x", "noticed")
+        checks.gap(name, "x", 25, 30)
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
 def told_of_nothing(checks: Checkers) -> None:
     checks.gap("plain", "x", 13, 30)
 
@@ -468,6 +479,7 @@ def gap_in_the_new_log(checks: Checkers) -> None:
         ("gap", lost_and_not_told),
         ("gap", moved_and_not_told),
         ("gap", told_too_little),
+        ("gap", told_too_little_of_an_older_copy),
         ("gap", told_of_nothing),
         ("gap", told_twice),
         ("gap", began_anew_for_nothing),
@@ -517,6 +529,20 @@ def test_an_older_copy_promises_nothing_that_it_had_released() -> None:
     checks.log_lost("x", [10, 12], noticeable=False)
     checks.released("x", 13)
     subscribe(checks, "late", wanted=5, start=13)
+
+
+def test_what_an_older_copy_lacked_that_nobody_noticed_is_in_no_gap() -> None:
+    checks = good_history()
+    checks.log_began("x", "old")
+    log(checks, "x", (20, 1))
+    checks.log_lost("x", [10, 12], noticeable=False)
+    # Nobody else knew of 20. Subscribers were told of silence there, and are at 25 when all of it is lost.
+    checks.log_lost("x", [], noticeable=True)
+    checks.log_began("x", "new")
+    for name in ("plain", "merged"):
+        checks.reads(name, "x", "new")
+        checks.gap(name, "x", 25, 30)
+    assert checks.unfinished() is None
 
 
 def test_a_violation_names_checker_subject_and_event() -> None:
