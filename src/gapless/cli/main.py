@@ -197,11 +197,12 @@ def _refuse_line(error: Any) -> None:
     context = error.ctx
     text = " ".join(error.format_message().split()).rstrip(".").replace(". Did you", ": did you")
     text = text.replace(": Value error, ", ": ")
-    if context is None or text.startswith("Usage:"):
+    if text.startswith("Usage:"):
         # Without a command, print the help.
         typer.echo(error.format_message(), err=True)
         sys.exit(EXIT_REFUSED)
-    _refuse(UsageError("E149", f"{text[:1].lower()}{text[1:]} (see {context.command_path} --help)"))
+    command = "gapless" if context is None else context.command_path
+    _refuse(UsageError("E149", f"{text[:1].lower()}{text[1:]} (see {command} --help)"))
 
 
 def _let_go_of_output() -> None:

@@ -7,6 +7,7 @@ The connection is dropped if the node sends bytes that are not a frame, or nothi
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from typing import Protocol, cast
 
@@ -198,7 +199,10 @@ async def dial(
     except ssl.SSLError as error:
         link.fail(tls_error(error))
     except OSError as error:
-        link.fail(LinkError("E401", error.strerror or str(error), retry=True))
+        # The text of asyncio differs from that of uvloop; that of the system is the same everywhere.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        link.fail(LinkError("E401", reason, retry=True))
     except asyncio.CancelledError:
         link.fail(LinkError("E402", "dialling was cancelled"))
         raise

@@ -126,7 +126,8 @@ class Shape:
             if column.type == "int" and array.type != pa.int64():
                 array = array.cast(pa.int64())
         except _MISFITS as error:
-            reason = (str(error).splitlines() or [""])[0]
+            # Arrow says "bytes" for text.
+            reason = (str(error).splitlines() or [""])[0].replace("Expected bytes", "expected text")
             raise SchemaError(
                 "E114", f"topic '{topic}': column '{column.name}' must be {column.type}: {reason}"
             ) from error

@@ -8,6 +8,7 @@ code, and is cut off; the others notice nothing.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import secrets
 from dataclasses import replace
@@ -80,10 +81,11 @@ class Door:
         try:
             await self.strangers.open(listen)
         except OSError as error:
+            way_out = "choose an address of this machine"
+            if error.errno == errno.EADDRINUSE:
+                way_out = "stop what listens there, or choose another address"
             raise UsageError(
-                "E183",
-                f"cannot listen at {listen}: {error.strerror or error}: stop what listens there, "
-                "or choose another address",
+                "E183", f"cannot listen at {listen}: {error.strerror or error}: {way_out}"
             ) from error
         log.info(
             "descriptors",

@@ -97,7 +97,8 @@ def pub(
       gapless pub trades --file trades.jsonl --rate 2000
 
     Every counted event is on the node's disk. An unreadable row ends the command: all rows before it are
-    published, none after it. Exit status: 0 when everything is durable, 2 otherwise.
+    published, none after it. Events given as arguments are all read first, and published only if all can be.
+    Exit status: 0 when everything is durable, 2 otherwise.
     """
     files = [*(file or []), *[each for each in events or [] if each == STDIN]]
     objects = [each for each in events or [] if each != STDIN]
@@ -366,7 +367,9 @@ class _Sender:
 @contextmanager
 def _progress(work: _Work, account: _Account) -> Iterator[Callable[[int], None]]:
     """A bar with the count and the rate, on a terminal; without files of known size, no end to it."""
-    if not sys.stderr.isatty() or not work.files:
+    # Whoever types events sees what was typed; a bar would write into the same line.
+    is_typed = STDIN in work.files and sys.stdin.isatty()
+    if not sys.stderr.isatty() or not work.files or is_typed:
         yield lambda _size: None
         return
     from rich.console import Console  # noqa: PLC0415

@@ -232,10 +232,25 @@ async def _printed(request: _Request, node: NodeOptions) -> None:
     async with node.client() as client:
         schema = await _schema_of(client, request.topic)
         where = condition_text(schema, request.where, request.xpath, request.column)
+        await _say_changed(client, request, where)
         async with _subscribed(client, request, where, request.start) as events:
             _say_begun(request, events)
             with _printer(request, schema) as show:
                 await _taken(events, request.limit, show)
+
+
+async def _say_changed(client: Client, request: _Request, where: str) -> None:
+    """A name that had another condition keeps it for events from before the change: say so."""
+    if request.name is None:
+        return
+    try:
+        known = (await client.inquire(subscription=request.name))["subscription"]
+    except UsageError:
+        return  # This client may subscribe, and not ask for the status.
+    if known is not None and known["where"] != where:
+        before = known["where"] or "no condition"
+        told = f"'{request.name}' had another condition, which still selects events from before now: {before}"
+        typer.echo(told, err=True)
 
 
 def _subscribed(client: Client, request: _Request, where: str, start: Start) -> Subscription:

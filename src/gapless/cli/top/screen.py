@@ -102,7 +102,8 @@ def _summary(answers: Sequence[Answer], title: str) -> Text:
     text = Text(f"{title}{len(answers)} broker{'' if len(answers) == 1 else 's'}")
     if down:
         text.append(f", {down} down", style=_BAD)
-    return text.append(f"; {into:,.0f} events/s in, {out:,.0f}/s out, {subscriptions:,} subscriptions")
+    noun = "subscription" if subscriptions == 1 else "subscriptions"
+    return text.append(f"; {into:,.0f} events/s in, {out:,.0f}/s out, {subscriptions:,} {noun}")
 
 
 def broker_table(answers: Sequence[Answer]) -> Sheet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +41,7 @@ def why(
 
     \b
     Examples:
-      gapless why trades:1769860800000000 audit
+      gapless why trades-node:1769860800000000 audit
       gapless why nyse-1:1769860800000000 client-3f2a#7 --network network.toml
       gapless why nyse-1:1769860800000000 audit --to gapless://edge-1:7400 --json
 
@@ -60,7 +61,7 @@ def parse_question(event: str, subscription: str) -> Question:
     found = tick(text)
     if not pubend or found is None:
         raise ParameterError(
-            "E150", f"an event is written PUBEND:TICK, such as trades:1769860800, got {event!r}"
+            "E150", f"an event is written PUBEND:TICK, such as trades-node:1769860800000000, got {event!r}"
         )
     return Question(pubend, found, subscription)
 
@@ -72,7 +73,12 @@ async def _answered(question: Question, network: Path | None, nodes: NodesOption
     async with Watch(places_of(network, nodes), nodes) as watch:
         places = await _everybody(watch, nodes)
         answers = await _answers_of_all(watch, places, question)
-        edges = [name for name, each in answers.items() if each is not None and each["subscription"]]
+        edges = _edges_in(answers)
+        if not edges and "#" in question.subscription:
+            # `status` lists it with the word before it.
+            question = replace(question, subscription=f"client {question.subscription}")
+            answers = await _answers_of_all(watch, places, question)
+            edges = _edges_in(answers)
         if not edges:
             raise _nobody(question, answers)
         edge = edges[0]
@@ -85,6 +91,11 @@ async def _answered(question: Question, network: Path | None, nodes: NodesOption
         typer.echo(json.dumps(report))
     else:
         typer.echo(tame_lines(str(story)))
+
+
+def _edges_in(answers: dict[str, dict[str, Any] | None]) -> list[str]:
+    """The brokers that have the subscription."""
+    return [name for name, each in answers.items() if each is not None and each["subscription"]]
 
 
 async def _everybody(watch: Watch, door: Credentials) -> dict[str, Place]:
