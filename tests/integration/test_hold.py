@@ -139,3 +139,17 @@ def test_a_name_is_held_by_one_client(tmp_path: Path) -> None:
             await asyncio.to_thread(hold_twice, network.address("n1"))
 
     run(story())
+
+
+def test_a_hold_is_not_shown_as_a_subscriber_that_lags(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(NODE, tmp_path, "n1") as network, connect(network.address("n1")) as client:
+            start = await publish(client, 1.0)
+            async with client.hold("trades", "job", {"trades-1": start}):
+                await publish(client, 2.0)
+                await settles(client, network.nodes["n1"])
+                report = (await client.status())["subscriptions"]
+                assert [each["state"] for each in report["list"] if each["name"] == "job"] == ["holding"]
+                assert report["lagging"] == 0
+
+    run(story())

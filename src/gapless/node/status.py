@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gapless.protocol.sessions.subscriptions import EdgeSubscription
 
 #: The states of a subscription, in the order in which they are listed.
-_URGENT = ("unconfirmed", "lagging", "parked", "live")
+_URGENT = ("unconfirmed", "lagging", "parked", "holding", "live")
 #: Of a condition so much is shown.
 WHERE_CHARACTERS_MAX = 200
 #: Maximum number of clients, and of subscriptions, listed individually.
@@ -227,7 +227,7 @@ def subscription_counts(sessions: Sessions, broker: Broker) -> dict[str, int]:
         "best_effort": best_effort,
         "named": sum(each.asked.name is not None for each in held),
         "parked": sum(each.client is None for each in held),
-        "lagging": sum(each.client is not None and each.name in lagging for each in held),
+        "lagging": sum(_state(each, lagging) == "lagging" for each in held),
     }
 
 
@@ -252,7 +252,10 @@ def _state(subscription: EdgeSubscription, lagging: Mapping[SubscriptionId, obje
         return "parked"
     if subscription.reader is None:
         return "unconfirmed"
-    return "lagging" if subscription.name in lagging else "live"
+    if subscription.name not in lagging:
+        return "live"
+    # A hold takes no events: it keeps them for somebody who reads them from the log, such as a view.
+    return "holding" if subscription.asked.mode == "holding" else "lagging"
 
 
 def report_json(report: Mapping[str, object]) -> str:

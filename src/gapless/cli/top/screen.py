@@ -16,6 +16,8 @@ PLAIN_WIDTH = 140
 #: Maximum number of rows drawn of each of the longer tables.
 ROWS_MAX = 40
 
+#: The states of subscriptions that need no attention.
+CALM = ("live", "holding")
 _BAD, _GOOD = "bold red", "green"
 
 
@@ -217,7 +219,7 @@ def link_table(reports: Sequence[dict[str, Any]]) -> Sheet:
 
 
 def _in_trouble(report: dict[str, Any]) -> bool:
-    return any(each["state"] != "live" for each in report["subscriptions"]["list"])
+    return any(each["state"] not in CALM for each in report["subscriptions"]["list"])
 
 
 def subscription_table(reports: Sequence[dict[str, Any]], rows_max: int, *, troubled: bool = False) -> Sheet:
@@ -227,12 +229,12 @@ def subscription_table(reports: Sequence[dict[str, Any]], rows_max: int, *, trou
         spare=("topic", "where", "at"), last_wraps=True,
     )  # fmt: skip
     listed = [(report["broker"], each) for report in reports for each in report["subscriptions"]["list"]]
-    listed.sort(key=lambda each: each[1]["state"] == "live")
+    listed.sort(key=lambda each: each[1]["state"] in CALM)
     for broker, each in listed[:rows_max]:
-        if troubled and each["state"] == "live":
+        if troubled and each["state"] in CALM:
             continue
         behind = [value for value in each["lag_ms"].values() if value is not None]
-        style = "" if each["state"] == "live" else "yellow"
+        style = "" if each["state"] in CALM else "yellow"
         where = Text(each["where"] or "everything", overflow="ellipsis")
         table.add(
             each["name"] or each["subscription"],
