@@ -8,9 +8,11 @@ import pytest
 
 import gapless
 from gapless.errors import UsageError
+from gapless.model.epochs import lives_max
 from gapless.model.ids import BrokerId, PubendId
 from gapless.node.clock import WallClock
 from gapless.node.folder import beyond_promises
+from gapless.store.recovery import RecoveryDatabase
 from tests.integration.nodes import ONE_NODE, PATIENCE_SECONDS, TOPIC, Cluster
 
 HOUR_NS = 3_600 * 10**9
@@ -89,6 +91,28 @@ def test_a_node_whose_log_is_days_ahead_of_its_clock_does_not_start(
             assert refused.value.code == "E117"
             # When the clock is right, it starts: whatever it had opened is closed again.
             await cluster.start("n1")
+
+    run(story())
+
+
+def test_brokers_in_the_last_life_that_is_believed_go_on(tmp_path: Path) -> None:
+    """It may be what a clock gave that was wrong once, or what a broken neighbour told of."""
+
+    async def story() -> None:
+        async with Cluster.running(TWO_REPOSITORIES, tmp_path) as cluster:
+            for broker in ("p1", "q1"):
+                await cluster.stop(broker)
+                with RecoveryDatabase.open(tmp_path / broker) as database:
+                    database.begin_incarnation(lives_max(time.time_ns() // 1_000))
+                await cluster.start(broker)
+            at = {name: f"gapless://{cluster.addresses[BrokerId(name)]}" for name in ("p1", "q1")}
+            async with (
+                gapless.connect(at["p1"]) as p,
+                gapless.connect(at["q1"]) as q,
+                q.subscribe(TOPIC) as events,
+            ):
+                await p.publish(TOPIC, {"name": "on", "price": 1.0})
+                assert (await anext(events))["name"] == "on"
 
     run(story())
 

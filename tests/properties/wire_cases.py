@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gapless.content.language import parse_condition
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import EPOCH_ALL, Epochs, first_epoch
+from gapless.model.epochs import EPOCH_ALL, EPOCH_MAX, LIVES_MAX, Epochs, first_epoch
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.schema import Schema
@@ -114,12 +114,14 @@ names = st.text(min_size=1, max_size=12)
 texts = st.text(max_size=40)
 numbers = st.integers(0, 2**32 - 1)
 counters = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
+versions = st.one_of(st.integers(0, 300), st.integers(0, EPOCH_MAX))
+lives = st.one_of(st.integers(0, 300), st.integers(0, LIVES_MAX))
 epochs = st.one_of(
     st.integers(-1, 3), st.integers(0, 5).map(first_epoch), st.just(EPOCH_ALL), st.integers(-1, EPOCH_ALL)
 )
 stamps = st.builds(Epochs, st.dictionaries(names.map(BrokerId), epochs, max_size=3), epochs)
 pubends = st.sampled_from(sorted(PUBENDS))
-log_lives = st.builds(LogLife, names, counters, ticks, ticks, ticks)
+log_lives = st.builds(LogLife, names, lives, ticks, ticks, ticks)
 logs = st.just(UNNAMED) | log_lives
 
 _WIDE = Context(prec=60)
@@ -201,7 +203,7 @@ cell_messages = st.one_of(
         until=ticks,
         seen=epochs,
         log=logs,
-        lives=st.lists(counters, max_size=LIVES_TOLD_MAX).map(tuple),
+        lives=st.lists(lives, max_size=LIVES_TOLD_MAX).map(tuple),
     ),
 )
 wanted = st.frozensets(
@@ -225,8 +227,8 @@ broker_messages = st.one_of(
         AdvertisementMessage,
         root=names,
         origin=names,
-        version=counters,
-        base=st.none() | counters,
+        version=versions,
+        base=st.none() | versions,
         added=wanted,
         removed=wanted,
         epochs=stamps,
@@ -237,8 +239,8 @@ broker_messages = st.one_of(
         AdvertisementAckMessage,
         root=names,
         origin=names,
-        version=st.none() | counters,
-        staged=st.none() | st.tuples(counters, counters),
+        version=st.none() | versions,
+        staged=st.none() | st.tuples(versions, counters),
     ),
     st.builds(
         LinkStatusMessage,

@@ -1,22 +1,29 @@
 """Section 3 of docs/protocol.md: stamps, and for whom silence is true."""
 
+import pytest
+
 from gapless.content.condition import EVERYTHING
 from gapless.content.selection import Selection
+from gapless.errors import PeerError, SupersededError
 from gapless.model.epochs import (
     ALWAYS,
     EPOCH_ALL,
     EPOCH_NONE,
+    LIFE_STEP,
     Epochs,
+    clock_at,
     epoch_text,
     first_epoch,
+    lives_max,
 )
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.stream import KnowledgeStream
 from gapless.model.ticks import TICK_MIN, TickRange, TickSet
 from gapless.protocol.curiosity import NackClock
+from gapless.protocol.events import MessageReceived, Now
 from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
-from gapless.protocol.messages import AdvertisementMessage, KnowledgeMessage
+from gapless.protocol.messages import AdvertisementAckMessage, AdvertisementMessage, KnowledgeMessage
 from gapless.protocol.ostream import CellFilter, Ostream
 from gapless.protocol.parameters import Parameters
 from tests.conditions import where
@@ -135,3 +142,29 @@ def test_a_cell_with_an_unknown_edge_is_answered_only_what_is_always_true() -> N
     assert telling is not None
     assert telling.runs == [(0, 10, ALWAYS)]
     assert unknown == TickSet.between(10, 20)
+
+
+def test_a_broker_that_was_told_of_the_last_life_that_is_believed_goes_on_above_it() -> None:
+    """Clause 3.11."""
+    hand = Hand.started(network(), clock=clock_at(1_000_000_000))
+    last = lives_max(hand.clock)
+    now = Now(ms=hand.ms, clock=hand.clock)
+
+    def told(life: int) -> MessageReceived:
+        ack = AdvertisementAckMessage(root=CellId("P"), origin=BrokerId("s"), version=first_epoch(life))
+        return MessageReceived(sender=BrokerId("b"), message=ack)
+
+    with pytest.raises(PeerError, match=r"E204 'b' tells of life .* of 's', as if that had begun in 2160"):
+        hand.brokers["s"].step(told(last + 1), now)
+    with pytest.raises(SupersededError) as caught:
+        hand.brokers["s"].step(told(last), now)
+    hand.crash("s")
+    # By all clocks it is a moment later when it has started.
+    hand.clock += 250_000
+    hand.incarnations["s"] = caught.value.incarnation + LIFE_STEP - 1
+    hand.start("s")
+    hand.link_up("b", "s")
+    hand.subscribe("alice")
+    hand.publish(7)
+    assert len(hand.got("alice")) == 1
+    assert hand.sent(AdvertisementMessage, "s")[-1].version > first_epoch(last + 1)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from gapless.model.ids import BrokerId
+from gapless.model.ticks import Tick
 
 Epoch: TypeAlias = int
 
@@ -31,8 +32,50 @@ EPOCH_ALL: Epoch = 2**63 - 1
 _CHANGE_BITS = 24
 #: Minimum difference between the incarnations of two lives: a life may have 16 times as many changes.
 LIFE_STEP = 16
-#: No life has a higher number: its epochs would not fit into 63 bits.
+#: No life has a higher number: its epochs would not fit below `EPOCH_ALL`.
 LIVES_MAX = 2 ** (63 - _CHANGE_BITS) - 2
+#: The highest epoch, and the highest version of an advertisement, which counts in the same way.
+EPOCH_MAX: Epoch = EPOCH_ALL - 2**_CHANGE_BITS
+#: The clock numbers lives from 2024 on, this many per second: a node that starts again every quarter of a
+#: second does not get ahead of it.
+_FIRST_TICK: Tick = 1_704_067_200_000_000
+_LIVES_PER_SECOND = 64
+_TICKS_PER_SECOND = 1_000_000
+#: A life is believed that is so far ahead of the clock: 136 years. Half of all numbers are for lives that the
+#: clock gives, and half for those that a wrong clock gave once.
+LIVES_AHEAD_MAX = 2**38
+#: A clock that gives a higher number is wrong: it says 2160 or later. What is left is for a million starts.
+CLOCK_LIVES_MAX = 2**38 - 2**20 * 2 * LIFE_STEP
+
+
+def life_at(clock: Tick) -> int:
+    """The number of a life that begins now, by the clock.
+
+    >>> life_at(1_800_000_000_500_000)
+    6139699232
+    """
+    return (clock - _FIRST_TICK) * _LIVES_PER_SECOND // _TICKS_PER_SECOND
+
+
+def clock_at(life: int) -> Tick:
+    """When the clock gives this number.
+
+    >>> clock_at(6139699232)
+    1800000000500000
+    """
+    return _FIRST_TICK + life * _TICKS_PER_SECOND // _LIVES_PER_SECOND
+
+
+def lives_max(clock: Tick) -> int:
+    """The highest life that is believed by now. It grows with the clock, faster than anybody starts again.
+
+    So a broker that somebody has told of this very life, and that goes on above it, is believed by its
+    neighbours a moment later, as often as that happens. A clock from before 2024 is not asked.
+
+    >>> lives_max(0) == LIVES_AHEAD_MAX, lives_max(2**62) + 2**20 * LIFE_STEP < LIVES_MAX
+    (True, True)
+    """
+    return LIVES_AHEAD_MAX + min(max(life_at(clock), 0), CLOCK_LIVES_MAX)
 
 
 def first_epoch(incarnation: int) -> Epoch:
@@ -65,12 +108,16 @@ def epoch_text(epoch: Epoch) -> str:
 class Epochs:
     """An immutable stamp: an epoch for every edge, with one default for those not named."""
 
-    __slots__ = ("_by_edge", "_default", "_hash")
+    __slots__ = ("_by_edge", "_default", "_hash", "newest")
 
     def __init__(self, by_edge: Mapping[BrokerId, Epoch], default: Epoch = EPOCH_NONE) -> None:
         self._by_edge = {edge: by_edge[edge] for edge in sorted(by_edge) if by_edge[edge] != default}
         self._default = default
         self._hash = hash((tuple(self._by_edge.items()), default))
+        #: The highest epoch in it but `EPOCH_ALL`, which is nobody's.
+        self.newest = max(
+            (each for each in (default, *self._by_edge.values()) if each < EPOCH_ALL), default=EPOCH_NONE
+        )
 
     def get(self, edge: BrokerId) -> Epoch:
         """The epoch of `edge` that this stamp speaks for."""

@@ -16,15 +16,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from gapless.errors import UsageError
+from gapless.model.epochs import CLOCK_LIVES_MAX, life_at
 from gapless.model.ids import PubendId
 from gapless.model.ticks import TICKS_PER_MS, Tick
 from gapless.node.logs import event_log
+from gapless.protocol.parameters import VALUE_MAX
 
 log = event_log("gapless.clock")
 
 #: A smaller step is how clocks are usually set.
 LEAP_TICKS_MIN = 1_000_000
 _TICKS_PER_SECOND = 1_000 * TICKS_PER_MS
+_DAY_MS = 86_400_000
+#: The last one that has a date.
+_LAST_SECOND = 253_402_300_799
 #: Goes on while the machine sleeps, where the system has such a clock.
 _MONOTONIC: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -92,16 +97,43 @@ def held_reason(leap: Tick) -> str:
     )
 
 
+def least_incarnation(clock: Tick) -> int:
+    """What the clock says of the number of a life: above all that others have seen, whatever the disk says.
+
+    A folder may be lost, or be an older copy. Raises UsageError, before anything is written down, when the
+    clock cannot be right: numbers never go back, and neighbours would not believe this one.
+    """
+    life = life_at(clock)
+    if life > CLOCK_LIVES_MAX:
+        raise UsageError(
+            "E119", f"the clock of this machine says {_date(clock)}: set it right, and start again"
+        )
+    return life
+
+
 def check_ahead(floors: dict[PubendId, Tick], clock: Tick, ticks_ahead_ms: int) -> None:
     """See that no pubend would begin too far ahead of the clock. Raises UsageError."""
     pubend, floor = max(floors.items(), key=lambda each: each[1], default=(None, clock))
-    if floor - clock > ticks_ahead_ms * TICKS_PER_MS:
-        now = datetime.fromtimestamp(clock / _TICKS_PER_SECOND, tz=UTC)
+    ahead_ms = (floor - clock) // TICKS_PER_MS
+    if ahead_ms > ticks_ahead_ms:
+        # Even a log without events: others were promised silence up to there, and wait for nothing below.
+        needed = (ahead_ms // _DAY_MS + 2) * _DAY_MS
+        # Ahead of the clock, time goes on at half speed.
+        caught_up = 2 * floor - clock
+        way_out = f"set ticks_ahead_ms = {needed} in [parameters] for all nodes, until {_date(caught_up)}"
+        if needed > VALUE_MAX:
+            way_out = "start with an empty folder: what is in this one is lost"
         raise UsageError(
             "E117",
             f"the log of pubend '{pubend}' ends {_days(floor - clock)} after the clock of this machine, "
-            f"which says {now:%Y-%m-%d %H:%M} UTC: set the clock right, or raise ticks_ahead_ms",
+            f"which says {_date(clock)}: set the clock right; if it was wrong before and is right now, "
+            f"{way_out}",
         )
+
+
+def _date(clock: Tick) -> str:
+    seconds = min(clock // _TICKS_PER_SECOND, _LAST_SECOND)
+    return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _days(ticks: Tick) -> str:

@@ -25,7 +25,7 @@ import msgspec
 
 from gapless.errors import ParameterError, StoreError
 from gapless.model.bounds import ROWS_MAX
-from gapless.model.epochs import LIFE_STEP
+from gapless.model.epochs import LIFE_STEP, lives_max
 from gapless.model.ids import BrokerId, PubendId
 from gapless.model.ticks import TICK_MIN, TICKS_PER_MS, Tick
 from gapless.node.lognames import rename_log
@@ -45,9 +45,8 @@ log = event_log("gapless.folder")
 LOGS_NAME = "log"
 #: The file beside the logs.
 IDENTITY_NAME = "node.json"
-#: Incarnations count from 2024 on, this many per second. They fit into 39 bits for centuries.
-_FIRST_SECOND = 1_704_067_200
-_LIVES_PER_SECOND = 64
+#: So far ahead the clocks of others may be.
+_DAY_TICKS = 86_400 * TICKS_PER_SECOND
 _FOREIGN = "give each broker its own folder"
 
 
@@ -121,8 +120,14 @@ class Folder:
         """
         self._check_identity(database)
         before = int(database.meta("incarnation") or b"0")
+        lives = _lives_before(database, before)
+        if before > (believed := lives_max(time.time_ns() // 1_000 + _DAY_TICKS)):
+            # Nobody else has believed it either, so nobody remembers it.
+            lives = tuple(each for each in lives if each <= believed)
+            log.warning("life_not_believed", life=before, reason="it is far ahead of every clock")
+            before = max(lives, default=0)
         self._incarnation = max(before + LIFE_STEP, at_least)
-        self.lives = with_life(_lives_before(database, before), self._incarnation)
+        self.lives = with_life(lives, self._incarnation)
         self.starts = int(database.meta("starts") or b"0") + 1
         self._unsaved = True
         try:
@@ -146,7 +151,7 @@ class Folder:
         if node is None:
             node = new_id().encode()
         with database.transaction():
-            database.begin_incarnation(self._incarnation)
+            database.put_meta("incarnation", b"%d" % self._incarnation)
             database.put_meta("starts", b"%d" % self.starts)
             database.put_meta("lives", msgspec.msgpack.encode(self.lives))
             database.put_meta("node", node)
@@ -295,17 +300,6 @@ def _lives_before(database: RecoveryDatabase, last: int) -> tuple[int, ...]:
         return _lives.decode(lives)
     # Programs that did not count their starts had incarnations of another kind: those are not compared.
     return (last,) if database.meta("starts") else ()
-
-
-def least_incarnation(seconds: float) -> int:
-    """What the clock says of the number of a life: above all that others have seen, whatever the disk says.
-
-    A folder may be lost, or be an older copy.
-
-    >>> least_incarnation(1_800_000_000.5)
-    6139699232
-    """
-    return int((seconds - _FIRST_SECOND) * _LIVES_PER_SECOND)
 
 
 def beyond_promises(parameters: Parameters) -> Tick:

@@ -21,12 +21,12 @@ from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import TICK_MAX, Tick
 from gapless.node.bulk_reads.opening import BulkReads
 from gapless.node.catalog import AddLogs, Catalog, retention_of, stored_creations
-from gapless.node.clock import WallClock, check_ahead
+from gapless.node.clock import WallClock, check_ahead, least_incarnation
 from gapless.node.config import NodeConfig, check_links
 from gapless.node.counters import Counters, Rates
 from gapless.node.descriptors import Descriptors, limit
 from gapless.node.door import Door
-from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accepted, least_incarnation
+from gapless.node.folder import LOGS_NAME, Folder, beyond_promises, check_accepted
 from gapless.node.guard import Guard
 from gapless.node.host import Host
 from gapless.node.http import HttpDoor, Page, text_page
@@ -472,7 +472,7 @@ class Node:
     def _open(self) -> tuple[int, dict[PubendId, RecordLog]]:
         """The incarnation and the logs. Blocks."""
         config = self.config
-        incarnation = max(least_incarnation(time.time()), config.incarnation_min)
+        incarnation = max(least_incarnation(time.time_ns() // 1_000), config.incarnation_min)
         if config.folder is not None:
             self._folder = Folder(config.folder, config.broker, config.accept_loss)
             try:

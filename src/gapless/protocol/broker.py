@@ -187,7 +187,7 @@ class Broker:
         if event.also and isinstance(event.message, KnowledgeMessage):
             rows_max = self.network.parameters.message_rows_max
             messages = joined((event.message, *event.also), rows_max, self._is_news)
-        understood = [self._peers.check(event.sender, message) for message in messages]
+        understood = [self._peers.check(event.sender, message, step.now.clock) for message in messages]
         self._links.heard(event.sender, step.now)
         for message, is_understood in zip(messages, understood, strict=True):
             if is_understood:

@@ -16,7 +16,8 @@ from gapless.errors import ParameterError
 
 #: The parameters that may be None, which is written "infinite".
 _MAY_BE_INFINITE = frozenset({"delay_curiosity_ms"})
-_VALUE_MAX = 2**40
+#: No parameter is higher.
+VALUE_MAX = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +80,9 @@ class Parameters:
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ParameterError("E120", f"parameter '{each.name}' must be a whole number, got {value!r}")
-            if not 1 <= value <= _VALUE_MAX:
+            if not 1 <= value <= VALUE_MAX:
                 raise ParameterError(
-                    "E121", f"parameter '{each.name}' must be from 1 to {_VALUE_MAX}, got {value}"
+                    "E121", f"parameter '{each.name}' must be from 1 to {VALUE_MAX}, got {value}"
                 )
         if self.nack_repeat_max_ms < self.nack_repeat_min_ms:
             raise ParameterError(

@@ -9,6 +9,7 @@ Implements docs/protocol.md, sections 4 and 12.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import assert_never
 
@@ -16,11 +17,12 @@ import numpy as np
 
 from gapless.errors import PeerError
 from gapless.model.batch import EventBatch
-from gapless.model.epochs import EPOCH_NONE, LIVES_MAX
+from gapless.model.epochs import EPOCH_NONE, LIVES_MAX, clock_at, lives_max
 from gapless.model.ids import BrokerId, CellId
 from gapless.model.logs import UNNAMED
-from gapless.model.ticks import TICK_MAX, TICK_MIN
+from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick
 from gapless.protocol.creations import MESSAGE_CREATIONS_MAX, is_pubend_name, is_topic_name
+from gapless.protocol.lives import life_beyond
 from gapless.protocol.messages import (
     AckExpectedMessage,
     AckMessage,
@@ -54,10 +56,10 @@ class Peers:
             pubend: network.topics[place.topic].arrow() for pubend, place in network.pubends.items()
         }
 
-    def check(self, sender: BrokerId, message: Message) -> bool:
+    def check(self, sender: BrokerId, message: Message, clock: Tick) -> bool:
         """Whether the message can be understood: False when it speaks of a topic that is not known here yet.
 
-        Raises PeerError, naming the sender and its fault, unless it may send this message.
+        `clock` is the wall clock. Raises PeerError, naming the sender and its fault, unless it may send this.
         """
         if sender not in self._neighbours:
             raise PeerError("E203", f"'{sender}' is not a neighbour of '{self._broker}'")
@@ -73,15 +75,34 @@ class Peers:
                 if message.message.pubend not in self._network.pubends:
                     return False
                 self._check_inside(sender, message)
+                self._check_lives(sender, message.message, clock)
                 return True
             case AdvertisementMessage() | AdvertisementAckMessage():
-                return self._check_advertisement(sender, message)
+                is_understood = self._check_advertisement(sender, message)
+                self._check_lives(sender, message, clock)
+                return is_understood
             case _:
                 if message.pubend not in self._network.pubends:
                     return False
                 self._check_way(sender, message)
                 self._check_content(sender, message)
+                self._check_lives(sender, message, clock)
                 return True
+
+    def _check_lives(
+        self,
+        sender: BrokerId,
+        message: CellMessage | AdvertisementMessage | AdvertisementAckMessage,
+        clock: Tick,
+    ) -> None:
+        beyond = life_beyond(message, self._network, lives_max(clock))
+        if beyond is not None:
+            broker, life = beyond
+            raise PeerError(
+                "E204",
+                f"'{sender}' tells of life {life} of '{broker}', as if that had begun in {_year(life)}: the "
+                f"clock of '{broker}' was wrong then, or that of this machine is wrong now",
+            )
 
     def _check_topics(self, sender: BrokerId, message: TopicsMessage) -> None:
         wrong = not 0 < len(message.creations) <= MESSAGE_CREATIONS_MAX
@@ -133,7 +154,7 @@ class Peers:
             )
             else UNNAMED
         )
-        if wrong or not (_are_ticks(log.floor, log.events, log.began) and 0 <= log.life <= LIVES_MAX):
+        if wrong or log.life < 0 or not _are_ticks(log.floor, log.events, log.began):
             raise PeerError(
                 "E205", f"'{sender}' sent a {type(message).__name__} that makes no sense: {message}"
             )
@@ -221,6 +242,15 @@ class Peers:
 
     def _is_above(self, sender: BrokerId, root: CellId) -> bool:
         return self._network.trees[root].parent.get(self._cell) == self._network.cell_of[sender]
+
+
+def _year(life: int) -> int:
+    """The year in which a life began, by its number.
+
+    >>> _year(0), _year(2**38)
+    (2024, 2160)
+    """
+    return datetime.fromtimestamp(clock_at(min(life, LIVES_MAX)) // 1_000_000, tz=UTC).year
 
 
 def _are_ticks(*ticks: int) -> bool:

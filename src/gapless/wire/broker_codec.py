@@ -30,7 +30,7 @@ from gapless.model.bounds import (
     TickNumber,
 )
 from gapless.model.budget import BATCH_BYTES_MAX, FRAME_BYTES_MAX, HOP_BYTES
-from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_NONE, NEVER, Epochs
+from gapless.model.epochs import ALWAYS, EPOCH_ALL, EPOCH_MAX, EPOCH_NONE, LIVES_MAX, NEVER, Epochs
 from gapless.model.ids import BrokerId, CellId, PubendId, TopicId
 from gapless.model.logs import UNNAMED, LogLife
 from gapless.model.schema import Schema
@@ -82,11 +82,14 @@ HEAD_BYTES_MAX: Final = FRAME_BYTES_MAX - BATCH_BYTES_MAX - 2 * HOP_BYTES
 
 _Index = Annotated[int, Meta(ge=0, lt=RUNS_MAX)]
 _EpochNumber = Annotated[int, Meta(ge=EPOCH_NONE, le=EPOCH_ALL)]
+#: Versions of advertisements begin with the life of their broker, like epochs.
+_Version = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
+_Life = Annotated[int, Meta(ge=0, le=LIVES_MAX)]
 #: The epoch of all other edges, and of those that are named.
 _Stamp = tuple[_EpochNumber, Annotated[dict[Name, _EpochNumber], Meta(max_length=EDGES_MAX)]]
 _Stamps = Annotated[tuple[_Stamp, ...], Meta(max_length=RUNS_MAX)]
 #: A log: its id, the life of its host, how far it was told and had events when that began, and when it began.
-_Log = tuple[Name, Counter, TickNumber, TickNumber, TickNumber]
+_Log = tuple[Name, _Life, TickNumber, TickNumber, TickNumber]
 _LogName = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 _Wanted = Annotated[tuple[tuple[Name, Packed], ...], Meta(max_length=CONDITIONS_MAX)]
 
@@ -139,7 +142,7 @@ class _StartGrant(Head, frozen=True):
     seen: _EpochNumber = EPOCH_NONE
     lost_before: TickNumber = TICK_MIN
     log: _Log | None = None
-    lives: Annotated[tuple[Counter, ...], Meta(max_length=LIVES_TOLD_MAX)] = ()
+    lives: Annotated[tuple[_Life, ...], Meta(max_length=LIVES_TOLD_MAX)] = ()
 
 
 class _LogKnown(Head, frozen=True):
@@ -152,8 +155,8 @@ class _LogKnown(Head, frozen=True):
 class _Advertisement(Head, frozen=True):
     root: Name
     origin: Name
-    version: Counter
-    base: Counter | None
+    version: _Version
+    base: _Version | None
     added: _Wanted
     removed: _Wanted
     epochs: _Stamp
@@ -164,8 +167,8 @@ class _Advertisement(Head, frozen=True):
 class _AdvertisementAck(Head, frozen=True):
     root: Name
     origin: Name
-    version: Counter | None
-    staged: tuple[Counter, Counter] | None = None
+    version: _Version | None
+    staged: tuple[_Version, Counter] | None = None
 
 
 class _LinkStatus(Head, frozen=True):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
 from gapless.errors import UsageError
+from gapless.model.epochs import CLOCK_LIVES_MAX, clock_at
 from gapless.model.ids import PubendId
-from gapless.node.clock import WallClock, check_ahead
+from gapless.node.clock import WallClock, check_ahead, least_incarnation
+from gapless.protocol.parameters import Parameters
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
@@ -97,3 +100,26 @@ def test_a_log_far_ahead_of_the_clock_is_refused_and_names_the_clock() -> None:
     ) as refused:
         check_ahead(floors, START - 2 * DAY, DAY_MS)
     assert refused.value.code == "E117"
+
+
+def test_the_way_out_of_a_log_far_ahead_is_one() -> None:
+    floors = {PubendId("one"): START + 36 * DAY}
+    with pytest.raises(UsageError, match=r"ticks_ahead_ms = \d+ .* until 2024-01-25") as refused:
+        check_ahead(floors, START, DAY_MS)
+    said = re.search(r"ticks_ahead_ms = (\d+)", str(refused.value))
+    assert said is not None
+    parameters = Parameters.parse({"ticks_ahead_ms": int(said[1])})
+    check_ahead(floors, START, parameters.ticks_ahead_ms)
+    # No parameter allows a century.
+    with pytest.raises(UsageError, match="start with an empty folder"):
+        check_ahead({PubendId("one"): START + 36_500 * DAY}, START, DAY_MS)
+
+
+def test_a_clock_that_cannot_be_right_gives_no_life() -> None:
+    last = clock_at(CLOCK_LIVES_MAX)
+    assert least_incarnation(last) == CLOCK_LIVES_MAX
+    assert least_incarnation(0) < 0
+    for clock in (clock_at(CLOCK_LIVES_MAX + 1), 2**62):
+        with pytest.raises(UsageError, match=r"the clock of this machine says .*: set it right") as refused:
+            least_incarnation(clock)
+        assert refused.value.code == "E119"

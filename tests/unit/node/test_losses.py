@@ -1,10 +1,11 @@
 """What a node knows of its other lives is in its folder, also in that of an earlier program."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from gapless.model.epochs import LIFE_STEP
+from gapless.model.epochs import LIFE_STEP, LIVES_MAX, life_at, lives_max
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.node.folder import Folder
 from gapless.node.losses import Losses
@@ -62,3 +63,29 @@ def test_lives_are_not_compared_with_those_of_programs_that_did_not_count_them(t
         losses = begin(tmp_path, database, 3_000)
         losses.confirmed("desk", 5, confirm(2_000))
         assert losses.of("desk", P) is None
+
+
+def test_a_folder_goes_on_above_a_life_of_a_clock_that_was_a_century_ahead(tmp_path: Path) -> None:
+    now = time.time_ns() // 1_000
+    ahead = life_at(now + 100 * 31_557_600 * 1_000_000)
+    with RecoveryDatabase.open(tmp_path) as database:
+        begin(tmp_path, database, ahead)
+        folder = Folder(tmp_path, BrokerId("n"), ())
+        assert folder.begin(database, life_at(now)) == ahead + LIFE_STEP <= lives_max(now)
+        assert folder.lives == (ahead, ahead + LIFE_STEP)
+        # What neighbours believe a moment later is gone on from as well.
+        told = lives_max(now)
+        assert Folder(tmp_path, BrokerId("n"), ()).begin(database, told + LIFE_STEP) == told + LIFE_STEP
+        assert Folder(tmp_path, BrokerId("n"), ()).begin(database, 0) == told + 2 * LIFE_STEP
+
+
+@pytest.mark.parametrize("life", [LIVES_MAX, 2**60])
+def test_a_folder_goes_back_below_a_life_that_nobody_can_have_believed(tmp_path: Path, life: int) -> None:
+    with RecoveryDatabase.open(tmp_path) as database:
+        begin(tmp_path, database, 1_000)
+        begin(tmp_path, database, life)
+        folder = Folder(tmp_path, BrokerId("n"), ())
+        assert folder.begin(database, 0) == 1_000 + LIFE_STEP
+        assert folder.lives == (1_000, 1_000 + LIFE_STEP)
+        # That is written down: the next life is above it.
+        assert Folder(tmp_path, BrokerId("n"), ()).begin(database, 0) == 1_000 + 2 * LIFE_STEP

@@ -114,7 +114,7 @@ FAULTS: list[tuple[str, Message, str]] = [
     ("p", AckExpectedMessage(pubend=TRADES, before=2**70), "E205"),
     ("p", LOG_KNOWN, "E202"),
     ("s", replace(LOG_KNOWN, known=2**70), "E205"),
-    ("s", replace(LOG_KNOWN, log=LogLife("log", 2**40, 0, 0, 0)), "E205"),
+    ("s", replace(LOG_KNOWN, log=LogLife("log", -1, 0, 0, 0)), "E205"),
     ("p", replace(KNOWLEDGE, log=LogLife("log", 1, 2**70, 0, 0)), "E205"),
     ("b2", SidewaysMessage(cell=CellId("P"), message=NACK), "E206"),
     ("s", wanting("trades", where("nope > 1", nope="int")), "E208"),
