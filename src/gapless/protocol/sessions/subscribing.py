@@ -36,7 +36,6 @@ from gapless.protocol.sessions.messages import Subscribe
 from gapless.protocol.sessions.readers import UNBOUNDED, TellBroker
 from gapless.protocol.sessions.returning import Returning
 from gapless.protocol.sessions.subscriptions import (
-    EARLIEST,
     ConditionChange,
     Confirm,
     DropName,
@@ -58,7 +57,9 @@ from gapless.protocol.sessions.subscriptions import (
     claimed_logs,
     does_roam,
     named_id,
+    record_of,
     renewed_id,
+    resumption,
     start_of,
     unnamed_id,
 )
@@ -371,27 +372,8 @@ class EdgeSubscribing:
             self._add(subscription)
             self._losses.restored(record.name, [p for p in begun if p in subscription.pubends])
             logs = {pubend: self._losses.logs.get(pubend, "") for pubend in begun}
-            requests.append(self._again(subscription, begun, logs))
+            requests.append(resumption(subscription, begun, logs))
         return requests
-
-    def _again(
-        self,
-        subscription: EdgeSubscription,
-        positions: Mapping[PubendId, Tick],
-        logs: Mapping[PubendId, str],
-    ) -> SubscribeRequested:
-        """What the broker is told of one that goes on at these positions, which are in these logs."""
-        first, *later = subscription.conditions
-        asked = {**dict.fromkeys(subscription.pubends, EARLIEST), **subscription.unbegun, **positions}
-        return SubscribeRequested(
-            subscription=subscription.name,
-            topic=subscription.asked.topic,
-            condition=first[2],
-            order=subscription.asked.order,
-            start={p: at for p in subscription.pubends if (at := asked[p]) is not None},
-            changes=tuple((judging, since) for _, since, judging in later),
-            logs=logs,
-        )
 
     def _look_for_loss(
         self, subscription: EdgeSubscription, effect: ConfirmSubscription
@@ -501,7 +483,7 @@ class EdgeSubscribing:
         self._add(subscription)
         known = self._losses.logs
         logs = {p: found.logs[p][0] if p in found.logs else known.get(p, "") for p in positions}
-        return [*effects, TellBroker(event=self._again(subscription, positions, logs))]
+        return [*effects, TellBroker(event=resumption(subscription, positions, logs))]
 
     def _give_back(self, held: EdgeSubscription | None) -> None:
         """A named subscription cannot be kept: the one that it stands for has the name again."""
@@ -511,7 +493,7 @@ class EdgeSubscribing:
     def _write(
         self, subscription: EdgeSubscription, purpose: Purpose, confirm: Confirm | None = None
     ) -> WriteName:
-        record = self._record(subscription)
+        record = record_of(subscription, self._kept_positions(subscription))
         return WriteName(subscription=subscription, record=record, purpose=purpose, confirm=confirm)
 
     def written(self, write: WriteName, error: StoreError | None) -> list[SubscriptionEffect]:
@@ -616,27 +598,6 @@ class EdgeSubscribing:
         asked = subscription.unbegun.items()
         wanted = {pubend: at for pubend, at in asked if at is not None and pubend in subscription.awaited}
         return wanted | self.positions(subscription)
-
-    def _record(self, subscription: EdgeSubscription) -> NamedSubscription:
-        assert subscription.asked.name is not None
-        positions = self._kept_positions(subscription)
-        conditions = subscription.conditions
-        while len(conditions) > 1 and all(
-            positions.get(pubend, TICK_MIN)
-            >= conditions[1][1].get(pubend, positions.get(pubend, TICK_MIN) + 1)
-            for pubend in subscription.pubends
-        ):
-            del conditions[0]
-        return NamedSubscription(
-            name=subscription.asked.name,
-            topic=subscription.asked.topic,
-            condition=conditions[0][0],
-            order=subscription.asked.order,
-            positions=positions,
-            changes=tuple((where, dict(since)) for where, since, _ in conditions[1:] if since),
-            owner=subscription.owner.name,
-            awaited=tuple(pubend for pubend in subscription.awaited if pubend in subscription.unbegun),
-        )
 
     # Small parts.
 

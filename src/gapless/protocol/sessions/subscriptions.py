@@ -16,7 +16,7 @@ from gapless.content.condition import Condition
 from gapless.errors import GaplessError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
-from gapless.protocol.events import Order
+from gapless.protocol.events import Order, SubscribeRequested
 from gapless.protocol.sessions.messages import Subscribe
 from gapless.protocol.sessions.readers import UNBOUNDED, DeliveryEffect, Outlet, Reader
 
@@ -312,6 +312,46 @@ def claimed_logs(asked: Subscribe, pubends: Iterable[PubendId]) -> dict[PubendId
     if asked.name is not None or not isinstance(start, Mapping):
         return {}
     return {pubend: asked.logs[pubend] for pubend in pubends if pubend in start and pubend in asked.logs}
+
+
+def resumption(
+    subscription: EdgeSubscription,
+    positions: Mapping[PubendId, Tick],
+    logs: Mapping[PubendId, str],
+) -> SubscribeRequested:
+    """What the broker is told of one that goes on at these positions, which are in these logs."""
+    first, *later = subscription.conditions
+    asked = {**dict.fromkeys(subscription.pubends, EARLIEST), **subscription.unbegun, **positions}
+    return SubscribeRequested(
+        subscription=subscription.name,
+        topic=subscription.asked.topic,
+        condition=first[2],
+        order=subscription.asked.order,
+        start={p: at for p in subscription.pubends if (at := asked[p]) is not None},
+        changes=tuple((judging, since) for _, since, judging in later),
+        logs=logs,
+    )
+
+
+def record_of(subscription: EdgeSubscription, positions: Mapping[PubendId, Tick]) -> NamedSubscription:
+    """A named subscription at these positions, as it is written down. Drops conditions that are over."""
+    assert subscription.asked.name is not None
+    conditions = subscription.conditions
+    while len(conditions) > 1 and all(
+        positions.get(pubend, TICK_MIN) >= conditions[1][1].get(pubend, positions.get(pubend, TICK_MIN) + 1)
+        for pubend in subscription.pubends
+    ):
+        del conditions[0]
+    return NamedSubscription(
+        name=subscription.asked.name,
+        topic=subscription.asked.topic,
+        condition=conditions[0][0],
+        order=subscription.asked.order,
+        positions=positions,
+        changes=tuple((where, dict(since)) for where, since, _ in conditions[1:] if since),
+        owner=subscription.owner.name,
+        awaited=tuple(pubend for pubend in subscription.awaited if pubend in subscription.unbegun),
+    )
 
 
 def check_asked(asked: Subscribe, *, has_folder: bool, is_known: bool) -> None:
