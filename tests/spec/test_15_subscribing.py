@@ -55,6 +55,7 @@ from gapless.protocol.sessions.readers import Reader, SendHorizon, SendRow, Send
 from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, ClientSubscription, Interest
 from gapless.protocol.sessions.subscribing import EdgeSubscribing
 from gapless.protocol.sessions.subscriptions import (
+    ClientSubscriptions,
     ConditionChange,
     Confirm,
     EdgeSubscription,
@@ -335,7 +336,7 @@ class Line:
     is_open: bool = True
     is_congested: bool = False
     is_flooded: bool = False
-    subscriptions: dict[int, EdgeSubscription] = field(default_factory=dict)
+    subscriptions: ClientSubscriptions = field(default_factory=ClientSubscriptions)
 
     @property
     def outlet(self) -> Line:

@@ -431,7 +431,7 @@ class EdgeSubscribing:
         """Another client has the name now: whoever had it is told."""
         effects: list[SubscriptionEffect] = []
         if found.client is not None:
-            found.client.subscriptions.pop(found.number, None)
+            found.client.subscriptions.end(found.number)
             told = f"another client subscribed as '{asked.name}': one client has a name at a time"
             effects.append(
                 Finish(client=found.client, request=found.asked.request, error=UsageError("E137", told))

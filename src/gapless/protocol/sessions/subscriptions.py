@@ -22,6 +22,9 @@ from gapless.protocol.sessions.readers import UNBOUNDED, DeliveryEffect, Outlet,
 
 #: The start of a pubend that came after the subscription: everything.
 EARLIEST = TICK_MIN + 1
+#: Maximum number of subscriptions of a connection that are remembered because the node ended them. Beyond,
+#: the one that ended first is forgotten, and every number up to it counts as ended.
+ENDED_MAX = 1_024
 
 
 class SubscriptionOwner(Protocol):
@@ -46,7 +49,7 @@ class EdgeClient(Protocol):
         """Its connection."""
 
     @property
-    def subscriptions(self) -> dict[int, EdgeSubscription]:
+    def subscriptions(self) -> ClientSubscriptions:
         """What it has subscribed to on this connection, by number."""
 
 
@@ -179,6 +182,35 @@ class EdgeSubscription:
             credit=UNBOUNDED if asked.credit_rows is None else asked.credit_rows,
             roams=does_roam(asked),
         )
+
+
+class ClientSubscriptions(dict[int, EdgeSubscription]):
+    """What a client has subscribed to on one connection, by number."""
+
+    __slots__ = ("_ended", "_ended_before")
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Those that the node ended, the first to end first; and below which number all others count as such.
+        self._ended: dict[int, None] = {}
+        self._ended_before = 0
+
+    def end(self, number: int) -> None:
+        """The node ends one: what its client says of it before it hears of that is no mistake."""
+        if self.pop(number, None) is None:
+            return
+        self._ended[number] = None
+        if len(self._ended) > ENDED_MAX:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            self._ended_before = max(self._ended_before, oldest + 1)
+
+    def find(self, number: int) -> EdgeSubscription | None:
+        """The one of a number; None when the node ended it. Raises UsageError when there never was one."""
+        found = self.get(number)
+        if found is None and number >= self._ended_before and number not in self._ended:
+            raise UsageError("E142", f"this client has no subscription {number}")
+        return found
 
 
 def does_roam(asked: Subscribe) -> bool:
