@@ -491,7 +491,7 @@ class SubscribingHost:
 
     def _drop(self, effect: DropName) -> None:
         self._node.names.records.pop(effect.name, None)
-        cast(SubscriberPeer, effect.client).send(Done(request=effect.request))
+        self.perform(self.session.dropped(effect, None))
 
     def _write_positions(self) -> None:
         self._is_writing = False

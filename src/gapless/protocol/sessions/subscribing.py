@@ -16,6 +16,7 @@ Implements docs/protocol.md, section 15.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 
 from gapless.content.condition import Condition
@@ -43,6 +44,7 @@ from gapless.protocol.sessions.subscriptions import (
     EdgeSubscription,
     EndLater,
     Finish,
+    Forgetting,
     Judging,
     NamedSubscription,
     Purpose,
@@ -95,6 +97,8 @@ class EdgeSubscribing:
         self._named: dict[str, EdgeSubscription] = {}
         #: Names whose positions have moved since they were last written.
         self._moved: set[str] = set()
+        #: Names that are being forgotten: no client can have them before that is done or refused.
+        self._forgetting: dict[str, Forgetting] = {}
         #: Names on the disk that could not be restored, with their owners.
         self.unrestored: dict[str, str] = {}
         self._numbers = count(1)
@@ -130,6 +134,8 @@ class EdgeSubscribing:
         name = asked.name
         found = None if name is None else self._named.get(name)
         is_known = found is not None or name in self.unrestored
+        if name in self._forgetting:
+            raise UsageError("E140", f"subscription '{name}' is being forgotten: try again", retry=True)
         check_asked(asked, has_folder=self._has_folder, is_known=is_known)
         if found is not None:
             return self._go_on(found, client, owner, asked, condition)
@@ -164,7 +170,12 @@ class EdgeSubscribing:
         What it has not acknowledged is judged by the old condition, as when a client changes its mind.
         """
         found = None if asked.name is None else self._named.get(asked.name)
-        if found is None or found.conditions[-1][2] == condition or self._is_anew(found, asked):
+        if (
+            found is None
+            or asked.name in self._forgetting
+            or found.conditions[-1][2] == condition
+            or self._is_anew(found, asked)
+        ):
             return []
         return self.change(found, ConditionChange(None, asked.where, None), condition)
 
@@ -239,15 +250,37 @@ class EdgeSubscribing:
         """The client is done with it for now, or for ever."""
         client, name = subscription.client, subscription.asked.name
         assert client is not None, "nobody is there to leave"
-        if name is None or forget:
+        if name is not None and forget:
+            forgetting = self._forgetting.setdefault(name, Forgetting())
+            forgetting.requests += 1
+            return [DropName(name=name, client=client, request=request, writes=forgetting.writes)]
+        if name is None:
             effects = self.end(subscription)
         else:
             client.subscriptions.pop(subscription.number, None)
             effects = self.park(subscription)
-        if name is None or not forget:
-            return [*effects, Finish(client=client, request=request)]
-        self._losses.forget(name)
-        return [*effects, DropName(name=name, client=client, request=request)]
+        return [*effects, Finish(client=client, request=request)]
+
+    def dropped(self, drop: DropName, error: StoreError | None) -> list[SubscriptionEffect]:
+        """The disk has forgotten a name, and it ends; or the disk has refused, and all is as it was.
+
+        A name that ended before the disk forgets it would come back after a crash, and nobody would have kept
+        for it what came in between.
+        """
+        forgetting = self._forgetting[drop.name]
+        if error is None and drop.writes != forgetting.writes:
+            # It was written once more meanwhile.
+            return [replace(drop, writes=forgetting.writes)]
+        forgetting.requests -= 1
+        if not forgetting.requests:
+            del self._forgetting[drop.name]
+        effects: list[SubscriptionEffect] = []
+        if error is None:
+            found = self._named.get(drop.name)
+            effects += [] if found is None else self.end(found)
+            if self._losses.forget(drop.name):
+                effects.append(WriteLosses())
+        return [*effects, Finish(client=drop.client, request=drop.request, error=error)]
 
     def end(self, subscription: EdgeSubscription) -> list[SubscriptionEffect]:
         """A subscription is over."""
@@ -494,6 +527,8 @@ class EdgeSubscribing:
         self, subscription: EdgeSubscription, purpose: Purpose, confirm: Confirm | None = None
     ) -> WriteName:
         record = record_of(subscription, self._kept_positions(subscription))
+        if record.name in self._forgetting:
+            self._forgetting[record.name].writes += 1
         return WriteName(subscription=subscription, record=record, purpose=purpose, confirm=confirm)
 
     def written(self, write: WriteName, error: StoreError | None) -> list[SubscriptionEffect]:

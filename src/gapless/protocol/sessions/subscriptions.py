@@ -267,11 +267,24 @@ class WriteNameLater:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropName:
-    """Forget a name; answer the client's request when the disk has forgotten it."""
+    """Have the disk forget a name; answered by `EdgeSubscribing.dropped`. Repeating it is harmless."""
 
     name: str
+    #: Who is told what became of it.
     client: EdgeClient
     request: int
+    #: How often the name had been written down by then, since somebody first asked to forget it.
+    writes: int = 0
+
+
+@dataclass(slots=True)
+class Forgetting:
+    """A name that the disk is to forget."""
+
+    #: How many clients wait for that.
+    requests: int = 0
+    #: How often it was written down since the first of them asked.
+    writes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
