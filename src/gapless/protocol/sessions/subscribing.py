@@ -623,9 +623,9 @@ class EdgeSubscribing:
                     positions[pubend] = acked
         return positions
 
-    def moved(self) -> dict[str, dict[PubendId, Tick]]:
-        """The positions of the names that have moved since this was last asked."""
-        moved, self._moved = self._moved, set()
+    def moved(self, again: Iterable[str] = ()) -> dict[str, dict[PubendId, Tick]]:
+        """The positions of the names that have moved since this was last asked, and of some besides."""
+        moved, self._moved = self._moved.union(again), set()
         return {name: self._kept_positions(self._named[name]) for name in moved if name in self._named}
 
     def _kept_positions(self, subscription: EdgeSubscription) -> dict[PubendId, Tick]:
