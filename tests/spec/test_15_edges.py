@@ -1,13 +1,16 @@
-"""Section 15 of docs/protocol.md: how a name is forgotten, and how one subscription stands for another."""
+"""Section 15 of docs/protocol.md: what an edge believes of a client, and how names end or are replaced."""
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from gapless.content.language import parse_condition
 from gapless.errors import StoreError, UsageError
-from gapless.protocol.effects import ConfirmSubscription
-from gapless.protocol.events import SubscribeRequested, UnsubscribeRequested
+from gapless.model.batch import EventBatch
+from gapless.protocol.effects import ConfirmSubscription, Deliver
+from gapless.protocol.events import Order, SubscribeRequested, SubscriberSlow, UnsubscribeRequested
 from gapless.protocol.sessions.messages import Subscribe
 from gapless.protocol.sessions.subscriptions import (
     Confirm,
@@ -20,6 +23,43 @@ from gapless.protocol.sessions.subscriptions import (
 from tests.spec.test_15_subscribing import SCHEMA, TOPIC, EdgeDesk, Line, P, Q, rows_sent, told
 
 FULL = StoreError("E302", "the disk is full", retry=True)
+
+
+@pytest.mark.parametrize("unsent", [(12,), (12, 13)])
+def test_what_was_not_sent_for_want_of_credit_cannot_be_acknowledged(unsent: tuple[int, ...]) -> None:
+    """Clause 15.5. A client that claims more than it got would skip the rest."""
+    desk, line = EdgeDesk(), Line()
+    bob = desk.subscribe(line, credit_rows=1)
+    assert rows_sent(desk.deliver(1, 11)) == 1
+    assert rows_sent(desk.deliver(2, *unsent)) == rows_sent(desk.deliver(3, 14)) == 0
+    desk.session.acknowledged(bob, {P: 2**61})
+    assert desk.session.positions(bob) == {P: 12}
+    slow = [*desk.deliveries.work()]
+    assert told(slow) == [SubscriberSlow(subscription=bob.name, positions={P: 12})]
+    desk.settle(slow)
+    desk.session.acknowledged(bob, {P: 2**61})
+    assert desk.session.positions(bob) == {P: 12}
+    desk.deliver(4, *unsent, 14, laggard=True)
+    assert bob.reader is not None
+    assert rows_sent([*desk.deliveries.granted(bob.reader, 5)]) == len(unsent) + 1
+    desk.session.acknowledged(bob, {P: 2**61})
+    assert desk.session.positions(bob) == {P: 15}
+    desk.deliveries.check()
+
+
+def test_what_was_not_sent_of_several_pubends_cannot_be_acknowledged() -> None:
+    """Clause 15.5, in total order."""
+    desk, line = EdgeDesk((P, Q)), Line()
+    bob = desk.subscribe(line, order=Order.TOTAL, credit_rows=2)
+    desk.session.confirmed(ConfirmSubscription(subscription=bob.name, slot=0, pubend=Q, start=10))
+    for serial, ticks, sources in ((1, (11, 12), (0, 1)), (2, (13, 14, 15), (1, 0, 1))):
+        batch = EventBatch(np.array(ticks, dtype=np.int64), pa.RecordBatch.from_pydict({"price": ticks}))
+        rows, slots = np.arange(len(ticks)), np.zeros(len(ticks), dtype=np.int64)
+        source = np.array(sources, dtype=np.int64)
+        effect = Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(P, Q), source=source)
+        desk.deliveries.deliver(effect)
+    desk.session.acknowledged(bob, {P: 2**61, Q: 2**61})
+    assert desk.session.positions(bob) == {P: 14, Q: 13}
 
 
 def named(desk: EdgeDesk, line: Line) -> EdgeSubscription:
