@@ -331,10 +331,13 @@ class EdgePublishing(Generic[Peer]):
         return found
 
     def _answered(self, request: PendingPublish[Peer]) -> None:
-        self._unanswered[request.whose] -= 1
-        if not self._unanswered[request.whose]:
-            del self._unanswered[request.whose]
-            self._again.pop(request.whose, None)
+        whose = request.whose
+        left = self._unanswered[whose] - 1
+        if left:
+            self._unanswered[whose] = left
+        else:
+            del self._unanswered[whose]
+            self._again.pop(whose, None)
 
     # ---- to the broker and back ----------------------------------------------------------------------
 
