@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.hostile.raw import Heard, Raw, frame, publish, publish_rows
+from tests.hostile.raw import Heard, Raw, delivered_rows, frame, publish, publish_rows
 from tests.hostile.victim import COLUMNS, TWO_TOPICS, Victim
 
 SCHEMA = pa.schema([pa.field("price", pa.float64(), nullable=False), pa.field("note", pa.string())])
@@ -150,17 +150,21 @@ def test_a_name_of_another_topic_is_refused(victim: Victim) -> None:
         assert subscribe(reader, "theirs", name="desk").head[1] == "E138"
 
 
+def _about(number: int) -> dict[str, list[object]]:
+    """Each message that names a subscription."""
+    return {
+        "CHANGE_FILTER": [2, number, "price > 5"],
+        "UNSUBSCRIBE": [2, number, True],
+        "CREDIT": [number, 5],
+        "ACKNOWLEDGE": [number, {"mine-1": 2**61}],
+    }
+
+
 @pytest.mark.parametrize("kind", ["CHANGE_FILTER", "UNSUBSCRIBE", "CREDIT", "ACKNOWLEDGE"])
 def test_a_subscription_of_another_session_cannot_be_used(victim: Victim, kind: str) -> None:
-    heads = {
-        "CHANGE_FILTER": lambda number: [2, number, "price > 5"],
-        "UNSUBSCRIBE": lambda number: [2, number, True],
-        "CREDIT": lambda number: [number, 5],
-        "ACKNOWLEDGE": lambda number: [number, {"mine-1": 2**61}],
-    }
     with dial(victim) as owner, dial(victim) as thief:
         number = subscribe(owner).head[1]
-        thief.send(frame(kind, heads[kind](number)))
+        thief.send(frame(kind, _about(number)[kind]))
         heard = thief.hear()
         assert heard is not None
         if kind in ("CHANGE_FILTER", "UNSUBSCRIBE"):
@@ -170,6 +174,28 @@ def test_a_subscription_of_another_session_cannot_be_used(victim: Victim, kind: 
         # The owner has it as it was.
         owner.send(publish_rows("mine", COLUMNS, [[1.0, "x"]], publisher=f"owner-{kind}"))
         assert {owner.hear_kind("RECEIPT", "ROWS").kind for _ in range(2)} == {"RECEIPT", "ROWS"}
+
+
+@pytest.mark.parametrize("kind", ["CHANGE_FILTER", "UNSUBSCRIBE", "CREDIT", "ACKNOWLEDGE"])
+@pytest.mark.parametrize("by", ["another connection", "the same connection"])
+def test_what_crosses_the_end_of_a_subscription_breaks_nothing(victim: Victim, kind: str, by: str) -> None:
+    """Another client takes a name over while its holder, which cannot know of it yet, talks about it."""
+    name = f"crossing-{kind}-{by}"
+    with dial(victim) as holder, dial(victim) as other:
+        number = subscribe(holder, name=name).head[1]
+        kept = subscribe(holder).head[1]
+        taker = other if by == "another connection" else holder
+        taker.send(frame("SUBSCRIBE", [5, "mine", "", name, "publisher", "now", "guaranteed", None]))
+        assert taker.hear_kind("CONFIRMED").head[0] == 5
+        holder.send(frame(kind, _about(number)[kind]))
+        if kind in ("CHANGE_FILTER", "UNSUBSCRIBE"):
+            while (refused := holder.hear_kind("REQUEST_REFUSED").head)[0] != 2:
+                assert refused[:2] == [1, "E137"]
+            assert refused[1] == "E142"
+        # Its other subscription goes on.
+        holder.send(publish_rows("mine", COLUMNS, [[1.0, "x"]], publisher=name))
+        while kept not in [to for to, *_ in delivered_rows(holder.hear_kind("ROWS").head)]:
+            pass
 
 
 def test_an_acknowledgement_of_another_topics_pubend_ends_the_connection(victim: Victim) -> None:

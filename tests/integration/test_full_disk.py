@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gapless.client import Client, Options, connect
-from gapless.errors import UsageError
+from gapless.errors import StoreError, UsageError
 from gapless.model.ids import BrokerId
 from gapless.node import node as node_module
 from gapless.node.config import Limits, NodeConfig
@@ -157,3 +157,30 @@ def test_a_node_starts_on_a_full_disk_and_serves_readers(
 
     run(story())
     no_tracebacks(caplog)
+
+
+def test_a_name_that_a_full_disk_cannot_forget_keeps_its_place(disk: SmallDisk, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, MUCH_BYTES) as (node, client):
+            async with client.subscribe("trades", name="desk", ack="manual") as trades:
+                await publish(client, *range(3))
+                await comes(client, (tmp_path / "disk" / "n1" / "reserve").exists)
+                disk.fill()
+                with pytest.raises(StoreError, match="E302"):
+                    await trades.forget()
+                with pytest.raises(UsageError, match="E193 the subscription has ended, and 'desk' is kept"):
+                    await trades.forget()
+            async with client.subscribe("trades", name="desk", start="stored", ack="manual") as trades:
+                assert [(await anext(trades))["price"] for _ in range(3)] == [0, 1, 2]
+            disk.free()
+            await comes(client, lambda: not node.report()["disk"]["is_full"])  # type: ignore[index]
+            await publish(client, 3)
+        async with running(tmp_path, MUCH_BYTES) as (_, client):
+            async with client.subscribe("trades", name="desk", start="stored", ack="manual") as trades:
+                assert [(await anext(trades))["price"] for _ in range(4)] == [0, 1, 2, 3]
+                assert trades.gaps == []
+                await trades.forget()
+            with pytest.raises(UsageError, match="E142"):
+                await client.subscribe("trades", name="desk", start="stored").__aenter__()
+
+    run(story())

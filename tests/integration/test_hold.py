@@ -131,7 +131,10 @@ def test_a_name_is_held_by_one_client(tmp_path: Path) -> None:
         ):
             with pytest.raises(UsageError, match=r"^E137 another client subscribed as 'spark'"):
                 acknowledge_until_refused(first)
+            with pytest.raises(UsageError, match="E137"):
+                first.forget()
             second.acknowledge({"trades-1": 1})
+            second.forget()
             second.forget()
 
     async def story() -> None:

@@ -151,6 +151,53 @@ def test_what_comes_again_is_answered_and_stored_once() -> None:
     assert edge.disk.stored == [0, 1, 2, 3, 4]
 
 
+def test_however_often_events_come_again_there_is_one_more_answer() -> None:
+    """Clause 13.6. Otherwise a few repeats of many small requests would cost a receipt for each of each."""
+    one, other, edge = Peer(), Peer(), Edge(Disk())
+    for number in range(4):
+        edge.publish(one, number)
+        if number == 1:
+            edge.turn()
+    for _ in range(9):
+        assert edge.publish(other, 0, 1, 2) == []
+        assert edge.publish(one, 0, 1, 2, 3) == []
+    edge.turn()
+    answers = edge.flush()
+    assert [each.message.first_catenation for each in answers if each.to is one] == [0, 1, 0]
+    assert short([each for each in answers if each.to is other]) == [(0, 1, ((0, 2),))]
+    edge.publish(other, 3)
+    assert short([each for each in edge.flush() if each.to is other]) == [(2, 3, ((2, 2),))]
+    edge.session.check()
+
+
+def test_whoever_sent_events_again_hears_that_they_failed() -> None:
+    """Clause 13.6."""
+    one, other, edge = Peer(), Peer(), Edge(Disk())
+    edge.publish(one, 0)
+    edge.turn()
+    edge.publish(one, 1)
+    for _ in range(2):
+        edge.publish(other, 0, 1)
+    answers = edge.fail()
+    assert short([each for each in answers if each.to is other]) == [(0, 0, "E182"), (1, 1, "E182")]
+    edge.session.check()
+    assert edge.publish(one, 0, 1) == []
+    edge.turn()
+    assert [each.to for each in edge.flush()] == [one]
+
+
+def test_what_came_again_is_answered_when_receipts_of_one_flush_come_in_any_order() -> None:
+    """Clause 13.6."""
+    one, other, edge = Peer(), Peer(), Edge(Disk())
+    for number in range(3):
+        edge.publish(one, number)
+        edge.turn()
+    edge.publish(other, 0, 1, 2)
+    heard = [short([each for each in edge.flush(at) if each.to is other]) for at in (1, 1, 0)]
+    assert [first for [(first, _, _)] in heard] == [1, 2, 0]
+    edge.session.check()
+
+
 def test_receipts_of_one_flush_may_come_in_any_order() -> None:
     """Clause 13.6."""
     peer, edge = Peer(), Edge(Disk())

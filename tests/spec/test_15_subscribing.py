@@ -55,6 +55,7 @@ from gapless.protocol.sessions.readers import Reader, SendHorizon, SendRow, Send
 from gapless.protocol.sessions.subscriber import ACK_SHARE_MIN, ClientSubscription, Interest
 from gapless.protocol.sessions.subscribing import EdgeSubscribing
 from gapless.protocol.sessions.subscriptions import (
+    ClientSubscriptions,
     ConditionChange,
     Confirm,
     EdgeSubscription,
@@ -335,7 +336,7 @@ class Line:
     is_open: bool = True
     is_congested: bool = False
     is_flooded: bool = False
-    subscriptions: dict[int, EdgeSubscription] = field(default_factory=dict)
+    subscriptions: ClientSubscriptions = field(default_factory=ClientSubscriptions)
 
     @property
     def outlet(self) -> Line:
@@ -630,7 +631,8 @@ def test_a_named_subscription_reports_a_lost_log_until_it_acknowledges_beyond_it
         [told_client] = [each for each in effects if isinstance(each, Confirm)]
         assert (told_client.start, told_client.lost_from) == (20, 13)
         assert bob.logs[P] == ("second", 15)
-    desk.deliver(2, 25)
+        desk.settle(effects)
+    assert rows_sent(desk.deliver(2, 25)) == 1
     desk.session.acknowledged(bob, {P: 26})
     request = Subscribe(request=5, topic=TOPIC, name="desk")
     effects = desk.session.subscribe(Line("second"), desk.owner, request, parse_condition("", SCHEMA))

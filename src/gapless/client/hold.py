@@ -15,7 +15,7 @@ from typing import Self
 from gapless.client.enrolled import Enrolled
 from gapless.client.refusals import refusal_error
 from gapless.client.session import ReconnectingSession, never_sent
-from gapless.errors import UsageError
+from gapless.errors import LinkError, UsageError
 from gapless.model.ids import PubendId, TopicId
 from gapless.model.ticks import Tick
 from gapless.protocol.sessions.enrolment import (
@@ -49,6 +49,7 @@ class Hold(Enrolled[ClientHold]):
         where: str,
     ) -> None:
         super().__init__(session, ClientHold(topic, name, start, where, session.options.retries_max))
+        self._is_forgotten = False
 
     async def __aenter__(self) -> Self:
         if self._live is not None:
@@ -72,8 +73,21 @@ class Hold(Enrolled[ClientHold]):
         self._perform(self._machine.acknowledge(positions))
 
     async def forget(self) -> None:
-        """End the hold and forget its name. The log no longer keeps anything for it."""
+        """End the hold and forget its name. The log no longer keeps anything for it.
+
+        Raises if the node refuses or cannot be asked, or if the hold has ended: the name is kept then.
+        """
+        machine = self._machine
+        if machine.error is not None:
+            raise refusal_error(machine.error)
+        if machine.is_ended and not self._is_forgotten:
+            raise UsageError(
+                "E193", "the hold has ended, and its name is kept: make another one to forget it"
+            )
+        if machine.number is None:
+            raise LinkError("E403", "not connected, so the hold cannot be forgotten: try again", retry=True)
         await self._leave(forget=True)
+        self._is_forgotten = True
 
     async def _leave(self, *, forget: bool) -> None:
         machine = self._machine

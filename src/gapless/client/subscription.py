@@ -7,6 +7,7 @@ makes events of rows, lets the program wait for them, and has the timers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -72,6 +73,7 @@ class Subscription(Enrolled[ClientSubscription[Chunk]]):
         self._changing = asyncio.Lock()
         self._ack_timer: asyncio.TimerHandle | None = None
         self._arrived = Signal()
+        self._is_forgotten = False
 
     async def __aenter__(self) -> Self:
         if self._live is not None or self._machine.is_ended:
@@ -153,8 +155,15 @@ class Subscription(Enrolled[ClientSubscription[Chunk]]):
             return await asyncio.shield(self._changed)
 
     async def forget(self) -> None:
-        """End the subscription, and forget its name and position if it has a name."""
+        """End the subscription, and forget its name and position if it has a name.
+
+        Raises if the node refuses or cannot be asked; the name is kept then: subscribe again to forget it.
+        """
+        name = self._machine.interest.name
+        if self._machine.is_ended and name is not None and not self._is_forgotten:
+            raise UsageError("E193", f"the subscription has ended, and '{name}' is kept: subscribe again")
         await self._end(forget=True)
+        self._is_forgotten = True
 
     @property
     def gaps(self) -> list[Gap]:
@@ -370,14 +379,20 @@ class Subscription(Enrolled[ClientSubscription[Chunk]]):
             session.put(encode_client(message))
         session.numbered.pop(number, None)
         try:
-            await session.request(
-                lambda request: Unsubscribe(request=request, subscription=number, forget=forget),
-                is_of_link=True,
-            )
+            await self._unsubscribe(number, forget=forget)
         except GaplessError:
             # Either the connection is lost and there is nothing to end, or the node had its reason.
-            if forget:
-                raise
+            if not forget:
+                return
+            with contextlib.suppress(GaplessError):
+                # The node still serves it.
+                await self._unsubscribe(number, forget=False)
+            raise
+
+    async def _unsubscribe(self, number: int, *, forget: bool) -> None:
+        await self._session.request(
+            lambda request: Unsubscribe(request=request, subscription=number, forget=forget), is_of_link=True
+        )
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

@@ -13,7 +13,7 @@ hardly more than one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from gapless.errors import StoreError
@@ -41,10 +41,13 @@ class NamedBook:
     def __init__(
         self,
         database: RecoveryDatabase,
-        positions: Callable[[], Mapping[str, Mapping[PubendId, Tick]]],
+        positions: Callable[[Collection[str]], Mapping[str, Mapping[PubendId, Tick]]],
         guard: Guard | None = None,
     ) -> None:
-        """`positions` gives those that have moved since it was last asked; `guard` hears of our mistakes."""
+        """`positions` gives those that have moved since it was last asked, and those of some names besides.
+
+        `guard` hears of our mistakes.
+        """
         self._guard = guard
         self._database = database
         self._positions = positions
@@ -53,14 +56,13 @@ class NamedBook:
         self._waiting: list[_Change] = []
         self._writing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: Positions that the disk refused: written with those that move next, or after a while.
-        self._refused: dict[str, Mapping[PubendId, Tick]] = {}
+        #: Names whose positions the disk refused: written with those that move next, or later, as they
+        #: are then. What was refused is older than what was asked for since.
+        self._refused: set[str] = set()
         self._closing = False
 
     def put(self, record: NamedSubscription, then: Then) -> None:
         """Write a subscription down, with what else changes meanwhile."""
-        # The record has its newest positions: older ones must not be written over them.
-        self._refused.pop(record.name, None)
         self._change(lambda database: database.put_subscription(record), then)
 
     def write(self, change: Callable[[RecoveryDatabase], object], then: Then) -> None:
@@ -93,8 +95,8 @@ class NamedBook:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        positions = {**self._refused, **self._positions()}
-        self._refused = {}
+        positions = self._positions(self._refused)
+        self._refused = set()
         if not positions:
             return
 
@@ -102,7 +104,7 @@ class NamedBook:
             if error is not None:
                 # Until they are written a restart repeats more than it must.
                 log.repeated("positions_not_written", by=error.code, code=error.code, reason=error.message)
-                self._refused = {**positions, **self._refused}
+                self._refused.update(positions)
                 if not self._closing:
                     self.moved()
 

@@ -48,7 +48,7 @@ from gapless.protocol.sessions.messages import (
     Unsubscribe,
 )
 from gapless.protocol.sessions.publishers import Publishers
-from gapless.protocol.sessions.subscriptions import EdgeSubscription
+from gapless.protocol.sessions.subscriptions import ClientSubscriptions, EdgeSubscription
 from gapless.store.recovery import RecoveryDatabase
 from gapless.wire.client_codec import ClientDecoder, encode_node
 from gapless.wire.frames import FROM_CLIENT, Frame
@@ -246,12 +246,8 @@ class Sessions:
 
     def _answer(self, session: Session, request: ClientMessage) -> None:
         match request:
-            case Acknowledge():
-                self.subscriptions.acknowledged(session.named(request.subscription), request.positions)
-            case Credit():
-                reader = session.named(request.subscription).reader
-                if reader is not None:
-                    self.delivery.perform(self.delivery.session.granted(reader, request.rows))
+            case Acknowledge() | Credit():
+                self._advance(session, request)
             case Subscribe():
                 session.rights.check_subscribe(request.topic)
                 self.subscriptions.subscribe(session, request)
@@ -278,6 +274,16 @@ class Sessions:
                 session.send(Done(request=request.request))
             case Publish():
                 raise AssertionError("publishing is answered elsewhere")
+
+    def _advance(self, session: Session, said: Acknowledge | Credit) -> None:
+        """A client has come further with a subscription, unless that is over and it has not heard so yet."""
+        found = session.subscriptions.find(said.subscription)
+        if found is None:
+            return
+        if isinstance(said, Acknowledge):
+            self.subscriptions.acknowledged(found, said.positions)
+        elif found.reader is not None:
+            self.delivery.perform(self.delivery.session.granted(found.reader, said.rows))
 
     def _create(self, session: Session, asked: CreateTopic) -> None:
         """Create a topic, unless that was done while the request waited."""
@@ -382,7 +388,7 @@ class Session:
         self.requests = 0
         #: What became of the topic that it wants to create, once that is decided and until it is told.
         self.outcome: tuple[UsageError | StoreError | None] | None = None
-        self.subscriptions: dict[int, EdgeSubscription] = {}
+        self.subscriptions = ClientSubscriptions()
 
     @property
     def outlet(self) -> Connection:
@@ -417,10 +423,10 @@ class Session:
         self.requests -= 1
 
     def named(self, number: int) -> EdgeSubscription:
-        """A subscription of this client. Raises UsageError when there is none of that number."""
-        found = self.subscriptions.get(number)
+        """A subscription of this client. Raises UsageError when there is none of that number any more."""
+        found = self.subscriptions.find(number)
         if found is None:
-            raise UsageError("E142", f"this client has no subscription {number}")
+            raise UsageError("E142", f"this client no longer has subscription {number}: its name was taken")
         return found
 
     def received(self, frame: Frame) -> None:

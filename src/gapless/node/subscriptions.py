@@ -310,9 +310,10 @@ class Subscriptions:
         self.perform(self.session.write_again(write))
 
     def _dropped(self, effect: DropName, error: StoreError | None) -> None:
-        client = _session(effect.client)
-        client.end_request()
-        client.send(_answer(effect.request, error))
+        effects = self.session.dropped(effect, error)
+        if not any(isinstance(each, DropName) for each in effects):
+            _session(effect.client).end_request()
+        self.perform(effects)
 
     def restore(self, records: Iterable[NamedSubscription]) -> None:
         """Go on with the named subscriptions of an earlier life, before anything is acknowledged upwards."""

@@ -48,6 +48,7 @@ from gapless.protocol.sessions.readers import (
 )
 from gapless.protocol.sessions.subscribing import EdgeSubscribing
 from gapless.protocol.sessions.subscriptions import (
+    ClientSubscriptions,
     ConditionChange,
     Confirm,
     DropName,
@@ -117,7 +118,7 @@ class SubscriberPeer:
     host: SubscribingHost
     name: str
     side: Side | None = None
-    subscriptions: dict[int, EdgeSubscription] = field(default_factory=dict)
+    subscriptions: ClientSubscriptions = field(default_factory=ClientSubscriptions)
 
     @property
     def outlet(self) -> SubscriberPeer:
@@ -282,7 +283,8 @@ class SubscribingHost:
 
     def lost(self, peer: SubscriberPeer) -> None:
         """A connection is gone."""
-        gone, peer.subscriptions = list(peer.subscriptions.values()), {}
+        gone = list(peer.subscriptions.values())
+        peer.subscriptions.clear()
         self.perform(self._deliveries.drained(peer))
         for subscription in gone:
             self.perform(self.session.lost(peer, subscription))
@@ -489,7 +491,7 @@ class SubscribingHost:
 
     def _drop(self, effect: DropName) -> None:
         self._node.names.records.pop(effect.name, None)
-        cast(SubscriberPeer, effect.client).send(Done(request=effect.request))
+        self.perform(self.session.dropped(effect, None))
 
     def _write_positions(self) -> None:
         self._is_writing = False

@@ -139,7 +139,8 @@ class Deliveries:
             more = np.zeros(slot + 2, dtype=np.bool_)
             self._guaranteed = np.append(self._guaranteed, more)
             self._roams = np.append(self._roams, more)
-        self._guaranteed[slot] = reader.guaranteed
+        # One that is being reported slow gets nothing, so it will not acknowledge what is handed out.
+        self._guaranteed[slot] = reader.guaranteed and not reader.leaving
         self._roams[slot] = reader.roams
         for group in reader.groups:
             ledger = self._ledger(group)
@@ -227,8 +228,10 @@ class Deliveries:
             elif self._may_send(reader, stop - start, effect.pubends):
                 reader.credit -= stop - start
                 effects.append(SendRows(parcel=parcel, reader=reader, rows=rows[start:stop]))
-            elif self._is_slowed(reader):
-                slow.append(reader)
+            else:
+                self._miss(reader, effect, rows[start:stop])
+                if self._is_slowed(reader):
+                    slow.append(reader)
         if not held:
             effects.append(TellBroker(event=DeliveryTaken(serial=effect.serial)))
         for reader in slow:
@@ -254,6 +257,7 @@ class Deliveries:
                 reader.credit -= 1
                 effects.append(SendRow(parcel=parcel, to=[(reader, row)]))
             else:
+                self._miss(reader, effect, effect.rows)
                 is_slow = self._is_slowed(reader)
         if not held:
             effects.append(TellBroker(event=DeliveryTaken(serial=effect.serial)))
@@ -296,6 +300,18 @@ class Deliveries:
     def _is_slowed(self, reader: Reader) -> bool:
         """Whether somebody who could not take a delivery has to be reported for it."""
         return reader.guaranteed and not (reader.leaving or reader.slowing)
+
+    def _miss(self, reader: Reader, effect: Deliver, rows: Positions) -> None:
+        """These rows were booked as handed out, and are not sent: nobody can acknowledge them yet."""
+        if not self._guaranteed[reader.slot]:
+            return
+        for pubend, (first, _) in extents_of(effect, rows).items():
+            reader.missed.setdefault(pubend, first)
+
+    def _sent(self, reader: Reader, ledger: DeliveryLedger, pubend: PubendId) -> Tick:
+        """One past the last tick that the client was sent, or is known to have."""
+        handed = min(ledger.handed[pubend][reader.slot], reader.missed.get(pubend, TICK_MAX))
+        return int(max(handed, ledger.reached[pubend][reader.slot]))
 
     def _hand_laggard(
         self, effect: Deliver, slot: int, rows: Positions, parcel: Parcel
@@ -404,15 +420,15 @@ class Deliveries:
     # What comes back.
 
     def acknowledged(self, reader: Reader, positions: Mapping[PubendId, Tick]) -> list[DeliveryEffect]:
-        """The client needs nothing below these ticks, of what it was handed; the rest of it is cut off."""
+        """The client needs nothing below these ticks, of what it was sent; the rest of it is cut off."""
         slot = reader.slot
         for group in reader.groups:
             ledger = self._ledger(group)
             for pubend in group:
                 tick = positions.get(pubend)
                 if tick is not None and tick > ledger.acked[pubend][slot]:
-                    handed = max(ledger.handed[pubend][slot], ledger.reached[pubend][slot])
-                    ledger.acked[pubend][slot] = min(tick, handed)
+                    sent = self._sent(reader, ledger, pubend)
+                    ledger.acked[pubend][slot] = max(min(tick, sent), ledger.acked[pubend][slot])
         effects = self._caught_up(reader) if reader.catching else []
         return effects + self._look_soon(is_certain=reader.roams)
 
@@ -501,9 +517,9 @@ class Deliveries:
         for group in reader.groups:
             ledger = self._ledger(group)
             for pubend in group:
-                handed, reached = ledger.handed[pubend], ledger.reached[pubend]
-                reached[reader.slot] = max(handed[reader.slot], reached[reader.slot])
-                handed[reader.slot] = ledger.acked[pubend][reader.slot]
+                ledger.reached[pubend][reader.slot] = self._sent(reader, ledger, pubend)
+                ledger.handed[pubend][reader.slot] = ledger.acked[pubend][reader.slot]
+        reader.missed.clear()
         # The broker drops these by itself: they are not taken, and must not pass for it.
         reader.catching.clear()
         reader.unsent.clear()
@@ -587,13 +603,19 @@ def _by_slot(effect: Deliver) -> tuple[Positions, Positions, Positions]:
     return unique, starts, effect.rows[order]
 
 
-def stops_of(effect: Deliver, rows: Positions) -> dict[PubendId, Tick]:
-    """Per pubend one past the last tick of some rows, which ascend."""
+def extents_of(effect: Deliver, rows: Positions) -> dict[PubendId, tuple[Tick, Tick]]:
+    """Per pubend the first tick of some rows, which ascend, and one past the last."""
+    ticks = effect.batch.ticks
     if effect.source is None:
-        return {effect.pubends[0]: int(effect.batch.ticks[rows[-1]]) + 1}
-    stops: dict[PubendId, Tick] = {}
+        return {effect.pubends[0]: (int(ticks[rows[0]]), int(ticks[rows[-1]]) + 1)}
+    extents: dict[PubendId, tuple[Tick, Tick]] = {}
     sources = effect.source[rows]
     for at in np.unique(sources).tolist():
-        last = rows[np.flatnonzero(sources == at)[-1]]
-        stops[effect.pubends[at]] = int(effect.batch.ticks[last]) + 1
-    return stops
+        mine = rows[np.flatnonzero(sources == at)]
+        extents[effect.pubends[at]] = int(ticks[mine[0]]), int(ticks[mine[-1]]) + 1
+    return extents
+
+
+def stops_of(effect: Deliver, rows: Positions) -> dict[PubendId, Tick]:
+    """Per pubend one past the last tick of some rows, which ascend."""
+    return {pubend: stop for pubend, (_, stop) in extents_of(effect, rows).items()}

@@ -13,9 +13,9 @@ Implements docs/protocol.md, section 13.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -109,9 +109,11 @@ class PendingPublish(Generic[Peer]):
     nbytes: int
     #: How many more rows would take as long, because of the documents in them.
     weight: int = 0
-    #: Who has sent some of the same events since, and which: the client on a new connection, or another
-    #: process that does the same work.
-    again: list[tuple[Peer, int, int]] = field(default_factory=list)
+
+    @property
+    def whose(self) -> tuple[PubendId, str]:
+        """Whose events they are, and where."""
+        return self.pubend, self.publisher
 
     @property
     def cost_rows(self) -> int:
@@ -148,6 +150,11 @@ class EdgePublishing(Generic[Peer]):
         self._coming_bytes = 0
         self._under_way: dict[int, list[PendingPublish[Peer]]] = {}
         self._tokens = count()
+        #: How many requests of each publisher came and are not answered.
+        self._unanswered: Counter[tuple[PubendId, str]] = Counter()
+        #: Who has sent some of their events again, and the first and the last of these: the client on a new
+        #: connection, or another process that does the same work. However often, each is answered once more.
+        self._again: dict[tuple[PubendId, str], dict[Peer, tuple[int, int]]] = {}
         #: Nothing new is taken any more.
         self.is_stopping = False
         #: Number of events that were not stored.
@@ -269,6 +276,7 @@ class EdgePublishing(Generic[Peer]):
                 PendingPublish(peer, pubend, publisher, low, high, state, piece, encoded, nbytes, weight)
             )
             self._coming_bytes += nbytes
+            self._unanswered[pubend, publisher] += 1
         if not known:
             return []
         # A publisher that was restarted may cut its events into other batches than before.
@@ -303,11 +311,33 @@ class EdgePublishing(Generic[Peer]):
 
     def _tell_later(self, peer: Peer, publisher: str, pubend: PubendId, first: int, last: int) -> None:
         """These events are on their way: their receipts are for this client, too."""
-        for requests in (*self._under_way.values(), *self._coming.values()):
-            for request in requests:
-                low, high = max(request.first, first), min(request.last, last)
-                if request.publisher == publisher and request.pubend == pubend and low <= high:
-                    request.again.append((peer, low, high))
+        again = self._again.setdefault((pubend, publisher), {})
+        low, high = again.get(peer, (first, last))
+        again[peer] = min(low, first), max(high, last)
+
+    def _sent_again(self, whose: tuple[PubendId, str], first: int, last: int) -> list[tuple[Peer, int, int]]:
+        """Who is to hear of these events besides, and of which; they are asked for no longer."""
+        found: list[tuple[Peer, int, int]] = []
+        again = self._again.get(whose, {})
+        for peer, (low, high) in list(again.items()):
+            start, stop = max(low, first), min(high, last)
+            if start > stop:
+                continue
+            found.append((peer, start, stop))
+            left = (stop + 1, high) if start == low else (low, start - 1 if stop == high else high)
+            again[peer] = left
+            if left[0] > left[1]:
+                del again[peer]
+        return found
+
+    def _answered(self, request: PendingPublish[Peer]) -> None:
+        whose = request.whose
+        left = self._unanswered[whose] - 1
+        if left:
+            self._unanswered[whose] = left
+        else:
+            del self._unanswered[whose]
+            self._again.pop(whose, None)
 
     # ---- to the broker and back ----------------------------------------------------------------------
 
@@ -370,15 +400,24 @@ class EdgePublishing(Generic[Peer]):
         tick = effect.ticks.start
         pubend = effect.pubend
         stored = self._publishers[pubend].stored
-        for request in self._under_way.pop(effect.token):
+        requests = self._under_way.pop(effect.token)
+        #: Of publishers whose events came again: the ticks of those that are durable now.
+        runs_again: dict[str, list[tuple[int, int, Tick]]] = {}
+        for request in requests:
             first, last, publisher = request.first, request.last, request.publisher
             stored(publisher, last, tick + last - first)
             runs = ((tick, last + 1 - first),)
             answers.append(PublishAnswer(request.peer, _receipt(publisher, pubend, first, last, runs)))
-            for peer, low, high in request.again:
-                runs = ((tick + low - first, high + 1 - low),)
-                answers.append(PublishAnswer(peer, _receipt(publisher, pubend, low, high, runs)))
+            if self._again and request.whose in self._again:
+                _lengthen(runs_again.setdefault(publisher, []), first, last, tick)
             tick += last + 1 - first
+        for publisher, durable in runs_again.items():
+            for first, last, tick in durable:
+                for peer, low, high in self._sent_again((pubend, publisher), first, last):
+                    runs = ((tick + low - first, high + 1 - low),)
+                    answers.append(PublishAnswer(peer, _receipt(publisher, pubend, low, high, runs)))
+        for request in requests:
+            self._answered(request)
         return answers
 
     def refused(self, token: int, error: UsageError) -> list[PublishAnswer[Peer]]:
@@ -414,7 +453,9 @@ class EdgePublishing(Generic[Peer]):
     # ---- refusals ------------------------------------------------------------------------------------
 
     def _refuse_all(self, request: PendingPublish[Peer], error: UsageError) -> list[PublishAnswer[Peer]]:
-        asked = [(request.peer, request.first, request.last), *request.again]
+        again = self._sent_again(request.whose, request.first, request.last)
+        asked = [(request.peer, request.first, request.last), *again]
+        self._answered(request)
         return [self._refusal(peer, request.publisher, low, high, error) for peer, low, high in asked]
 
     def _refusal(
@@ -442,6 +483,9 @@ class EdgePublishing(Generic[Peer]):
         waiting = [each for requests in self._coming.values() for each in requests]
         assert self._coming_bytes == sum(each.nbytes for each in waiting), "bytes that wait were miscounted"
         assert all(each.rows is not None for each in waiting), "what waits was handed over"
+        waiting += [each for requests in self._under_way.values() for each in requests]
+        assert self._unanswered == Counter(each.whose for each in waiting), "requests were miscounted"
+        assert self._again.keys() <= self._unanswered.keys(), "somebody waits for what is not on its way"
 
 
 def pieces_of(rows: int, weights: Weights | None) -> list[tuple[int, int, int]]:
@@ -467,6 +511,16 @@ def pieces_of(rows: int, weights: Weights | None) -> list[tuple[int, int, int]]:
         pieces.append((start, stop, int(before[stop] - before[start]) - (stop - start)))
         start = stop
     return pieces
+
+
+def _lengthen(runs: list[tuple[int, int, Tick]], first: int, last: int, tick: Tick) -> None:
+    """Add events to runs with consecutive numbers and ticks: the first and last number, the first tick."""
+    if runs:
+        low, high, start = runs[-1]
+        if first == high + 1 and tick == start + first - low:
+            runs[-1] = low, last, start
+            return
+    runs.append((first, last, tick))
 
 
 def _receipt(

@@ -138,9 +138,10 @@ class LossBook:
             del self.lost[name]
         return bool(over)
 
-    def forget(self, name: str) -> None:
-        """The subscription is over."""
-        self.lost.pop(name, None)
+    def forget(self, name: str) -> bool:
+        """The subscription is over; says whether the disk has to know."""
+        is_known = self.lost.pop(name, None) is not None
         for by_name in self._reading.values():
             by_name.pop(name, None)
         self._hear(name, list(self._unheard))
+        return is_known

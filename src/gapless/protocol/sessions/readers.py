@@ -82,6 +82,8 @@ class Reader:
     unsent: list[Held] = field(default_factory=list)
     #: What it is to be told of its horizon, per pubend. It was sent everything below before that was found.
     horizon: dict[PubendId, Tick] = field(default_factory=dict)
+    #: Per pubend the first tick that was handed out live and could not be sent: it comes again.
+    missed: dict[PubendId, Tick] = field(default_factory=dict)
     #: More is to be asked for, when what was sent has left.
     asking: bool = False
     #: It is going to be reported slow, and gets nothing until then.

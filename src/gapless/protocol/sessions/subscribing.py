@@ -16,6 +16,7 @@ Implements docs/protocol.md, section 15.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 
 from gapless.content.condition import Condition
@@ -36,7 +37,6 @@ from gapless.protocol.sessions.messages import Subscribe
 from gapless.protocol.sessions.readers import UNBOUNDED, TellBroker
 from gapless.protocol.sessions.returning import Returning
 from gapless.protocol.sessions.subscriptions import (
-    EARLIEST,
     ConditionChange,
     Confirm,
     DropName,
@@ -44,6 +44,7 @@ from gapless.protocol.sessions.subscriptions import (
     EdgeSubscription,
     EndLater,
     Finish,
+    Forgetting,
     Judging,
     NamedSubscription,
     Purpose,
@@ -58,7 +59,9 @@ from gapless.protocol.sessions.subscriptions import (
     claimed_logs,
     does_roam,
     named_id,
+    record_of,
     renewed_id,
+    resumption,
     start_of,
     unnamed_id,
 )
@@ -94,6 +97,8 @@ class EdgeSubscribing:
         self._named: dict[str, EdgeSubscription] = {}
         #: Names whose positions have moved since they were last written.
         self._moved: set[str] = set()
+        #: Names that are being forgotten: no client can have them before that is done or refused.
+        self._forgetting: dict[str, Forgetting] = {}
         #: Names on the disk that could not be restored, with their owners.
         self.unrestored: dict[str, str] = {}
         self._numbers = count(1)
@@ -129,6 +134,8 @@ class EdgeSubscribing:
         name = asked.name
         found = None if name is None else self._named.get(name)
         is_known = found is not None or name in self.unrestored
+        if name in self._forgetting:
+            raise UsageError("E140", f"subscription '{name}' is being forgotten: try again", retry=True)
         check_asked(asked, has_folder=self._has_folder, is_known=is_known)
         if found is not None:
             return self._go_on(found, client, owner, asked, condition)
@@ -163,7 +170,12 @@ class EdgeSubscribing:
         What it has not acknowledged is judged by the old condition, as when a client changes its mind.
         """
         found = None if asked.name is None else self._named.get(asked.name)
-        if found is None or found.conditions[-1][2] == condition or self._is_anew(found, asked):
+        if (
+            found is None
+            or asked.name in self._forgetting
+            or found.conditions[-1][2] == condition
+            or self._is_anew(found, asked)
+        ):
             return []
         return self.change(found, ConditionChange(None, asked.where, None), condition)
 
@@ -238,15 +250,37 @@ class EdgeSubscribing:
         """The client is done with it for now, or for ever."""
         client, name = subscription.client, subscription.asked.name
         assert client is not None, "nobody is there to leave"
-        if name is None or forget:
+        if name is not None and forget:
+            forgetting = self._forgetting.setdefault(name, Forgetting())
+            forgetting.requests += 1
+            return [DropName(name=name, client=client, request=request, writes=forgetting.writes)]
+        if name is None:
             effects = self.end(subscription)
         else:
             client.subscriptions.pop(subscription.number, None)
             effects = self.park(subscription)
-        if name is None or not forget:
-            return [*effects, Finish(client=client, request=request)]
-        self._losses.forget(name)
-        return [*effects, DropName(name=name, client=client, request=request)]
+        return [*effects, Finish(client=client, request=request)]
+
+    def dropped(self, drop: DropName, error: StoreError | None) -> list[SubscriptionEffect]:
+        """The disk has forgotten a name, and it ends; or the disk has refused, and all is as it was.
+
+        A name that ended before the disk forgets it would come back after a crash, and nobody would have kept
+        for it what came in between.
+        """
+        forgetting = self._forgetting[drop.name]
+        if error is None and drop.writes != forgetting.writes:
+            # It was written once more meanwhile.
+            return [replace(drop, writes=forgetting.writes)]
+        forgetting.requests -= 1
+        if not forgetting.requests:
+            del self._forgetting[drop.name]
+        effects: list[SubscriptionEffect] = []
+        if error is None:
+            found = self._named.get(drop.name)
+            effects += [] if found is None else self.end(found)
+            if self._losses.forget(drop.name):
+                effects.append(WriteLosses())
+        return [*effects, Finish(client=drop.client, request=drop.request, error=error)]
 
     def end(self, subscription: EdgeSubscription) -> list[SubscriptionEffect]:
         """A subscription is over."""
@@ -371,27 +405,8 @@ class EdgeSubscribing:
             self._add(subscription)
             self._losses.restored(record.name, [p for p in begun if p in subscription.pubends])
             logs = {pubend: self._losses.logs.get(pubend, "") for pubend in begun}
-            requests.append(self._again(subscription, begun, logs))
+            requests.append(resumption(subscription, begun, logs))
         return requests
-
-    def _again(
-        self,
-        subscription: EdgeSubscription,
-        positions: Mapping[PubendId, Tick],
-        logs: Mapping[PubendId, str],
-    ) -> SubscribeRequested:
-        """What the broker is told of one that goes on at these positions, which are in these logs."""
-        first, *later = subscription.conditions
-        asked = {**dict.fromkeys(subscription.pubends, EARLIEST), **subscription.unbegun, **positions}
-        return SubscribeRequested(
-            subscription=subscription.name,
-            topic=subscription.asked.topic,
-            condition=first[2],
-            order=subscription.asked.order,
-            start={p: at for p in subscription.pubends if (at := asked[p]) is not None},
-            changes=tuple((judging, since) for _, since, judging in later),
-            logs=logs,
-        )
 
     def _look_for_loss(
         self, subscription: EdgeSubscription, effect: ConfirmSubscription
@@ -449,7 +464,7 @@ class EdgeSubscribing:
         """Another client has the name now: whoever had it is told."""
         effects: list[SubscriptionEffect] = []
         if found.client is not None:
-            found.client.subscriptions.pop(found.number, None)
+            found.client.subscriptions.end(found.number)
             told = f"another client subscribed as '{asked.name}': one client has a name at a time"
             effects.append(
                 Finish(client=found.client, request=found.asked.request, error=UsageError("E137", told))
@@ -501,7 +516,7 @@ class EdgeSubscribing:
         self._add(subscription)
         known = self._losses.logs
         logs = {p: found.logs[p][0] if p in found.logs else known.get(p, "") for p in positions}
-        return [*effects, TellBroker(event=self._again(subscription, positions, logs))]
+        return [*effects, TellBroker(event=resumption(subscription, positions, logs))]
 
     def _give_back(self, held: EdgeSubscription | None) -> None:
         """A named subscription cannot be kept: the one that it stands for has the name again."""
@@ -511,7 +526,9 @@ class EdgeSubscribing:
     def _write(
         self, subscription: EdgeSubscription, purpose: Purpose, confirm: Confirm | None = None
     ) -> WriteName:
-        record = self._record(subscription)
+        record = record_of(subscription, self._kept_positions(subscription))
+        if record.name in self._forgetting:
+            self._forgetting[record.name].writes += 1
         return WriteName(subscription=subscription, record=record, purpose=purpose, confirm=confirm)
 
     def written(self, write: WriteName, error: StoreError | None) -> list[SubscriptionEffect]:
@@ -606,9 +623,9 @@ class EdgeSubscribing:
                     positions[pubend] = acked
         return positions
 
-    def moved(self) -> dict[str, dict[PubendId, Tick]]:
-        """The positions of the names that have moved since this was last asked."""
-        moved, self._moved = self._moved, set()
+    def moved(self, again: Iterable[str] = ()) -> dict[str, dict[PubendId, Tick]]:
+        """The positions of the names that have moved since this was last asked, and of some besides."""
+        moved, self._moved = self._moved.union(again), set()
         return {name: self._kept_positions(self._named[name]) for name in moved if name in self._named}
 
     def _kept_positions(self, subscription: EdgeSubscription) -> dict[PubendId, Tick]:
@@ -616,27 +633,6 @@ class EdgeSubscribing:
         asked = subscription.unbegun.items()
         wanted = {pubend: at for pubend, at in asked if at is not None and pubend in subscription.awaited}
         return wanted | self.positions(subscription)
-
-    def _record(self, subscription: EdgeSubscription) -> NamedSubscription:
-        assert subscription.asked.name is not None
-        positions = self._kept_positions(subscription)
-        conditions = subscription.conditions
-        while len(conditions) > 1 and all(
-            positions.get(pubend, TICK_MIN)
-            >= conditions[1][1].get(pubend, positions.get(pubend, TICK_MIN) + 1)
-            for pubend in subscription.pubends
-        ):
-            del conditions[0]
-        return NamedSubscription(
-            name=subscription.asked.name,
-            topic=subscription.asked.topic,
-            condition=conditions[0][0],
-            order=subscription.asked.order,
-            positions=positions,
-            changes=tuple((where, dict(since)) for where, since, _ in conditions[1:] if since),
-            owner=subscription.owner.name,
-            awaited=tuple(pubend for pubend in subscription.awaited if pubend in subscription.unbegun),
-        )
 
     # Small parts.
 

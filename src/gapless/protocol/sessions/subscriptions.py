@@ -16,12 +16,15 @@ from gapless.content.condition import Condition
 from gapless.errors import GaplessError, UsageError
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MIN, Tick
-from gapless.protocol.events import Order
+from gapless.protocol.events import Order, SubscribeRequested
 from gapless.protocol.sessions.messages import Subscribe
 from gapless.protocol.sessions.readers import UNBOUNDED, DeliveryEffect, Outlet, Reader
 
 #: The start of a pubend that came after the subscription: everything.
 EARLIEST = TICK_MIN + 1
+#: Maximum number of subscriptions of a connection that are remembered because the node ended them. Beyond,
+#: the one that ended first is forgotten, and every number up to it counts as ended.
+ENDED_MAX = 1_024
 
 
 class SubscriptionOwner(Protocol):
@@ -46,7 +49,7 @@ class EdgeClient(Protocol):
         """Its connection."""
 
     @property
-    def subscriptions(self) -> dict[int, EdgeSubscription]:
+    def subscriptions(self) -> ClientSubscriptions:
         """What it has subscribed to on this connection, by number."""
 
 
@@ -181,6 +184,35 @@ class EdgeSubscription:
         )
 
 
+class ClientSubscriptions(dict[int, EdgeSubscription]):
+    """What a client has subscribed to on one connection, by number."""
+
+    __slots__ = ("_ended", "_ended_before")
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Those that the node ended, the first to end first; and below which number all others count as such.
+        self._ended: dict[int, None] = {}
+        self._ended_before = 0
+
+    def end(self, number: int) -> None:
+        """The node ends one: what its client says of it before it hears of that is no mistake."""
+        if self.pop(number, None) is None:
+            return
+        self._ended[number] = None
+        if len(self._ended) > ENDED_MAX:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            self._ended_before = max(self._ended_before, oldest + 1)
+
+    def find(self, number: int) -> EdgeSubscription | None:
+        """The one of a number; None when the node ended it. Raises UsageError when there never was one."""
+        found = self.get(number)
+        if found is None and number >= self._ended_before and number not in self._ended:
+            raise UsageError("E142", f"this client has no subscription {number}")
+        return found
+
+
 def does_roam(asked: Subscribe) -> bool:
     """Whether a subscription may be continued at another edge. One with a name lives at its edge."""
     return asked.roams and asked.name is None and asked.mode == "guaranteed"
@@ -235,11 +267,24 @@ class WriteNameLater:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropName:
-    """Forget a name; answer the client's request when the disk has forgotten it."""
+    """Have the disk forget a name; answered by `EdgeSubscribing.dropped`. Repeating it is harmless."""
 
     name: str
+    #: Who is told what became of it.
     client: EdgeClient
     request: int
+    #: How often the name had been written down by then, since somebody first asked to forget it.
+    writes: int = 0
+
+
+@dataclass(slots=True)
+class Forgetting:
+    """A name that the disk is to forget."""
+
+    #: How many clients wait for that.
+    requests: int = 0
+    #: How often it was written down since the first of them asked.
+    writes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +357,46 @@ def claimed_logs(asked: Subscribe, pubends: Iterable[PubendId]) -> dict[PubendId
     if asked.name is not None or not isinstance(start, Mapping):
         return {}
     return {pubend: asked.logs[pubend] for pubend in pubends if pubend in start and pubend in asked.logs}
+
+
+def resumption(
+    subscription: EdgeSubscription,
+    positions: Mapping[PubendId, Tick],
+    logs: Mapping[PubendId, str],
+) -> SubscribeRequested:
+    """What the broker is told of one that goes on at these positions, which are in these logs."""
+    first, *later = subscription.conditions
+    asked = {**dict.fromkeys(subscription.pubends, EARLIEST), **subscription.unbegun, **positions}
+    return SubscribeRequested(
+        subscription=subscription.name,
+        topic=subscription.asked.topic,
+        condition=first[2],
+        order=subscription.asked.order,
+        start={p: at for p in subscription.pubends if (at := asked[p]) is not None},
+        changes=tuple((judging, since) for _, since, judging in later),
+        logs=logs,
+    )
+
+
+def record_of(subscription: EdgeSubscription, positions: Mapping[PubendId, Tick]) -> NamedSubscription:
+    """A named subscription at these positions, as it is written down. Drops conditions that are over."""
+    assert subscription.asked.name is not None
+    conditions = subscription.conditions
+    while len(conditions) > 1 and all(
+        positions.get(pubend, TICK_MIN) >= conditions[1][1].get(pubend, positions.get(pubend, TICK_MIN) + 1)
+        for pubend in subscription.pubends
+    ):
+        del conditions[0]
+    return NamedSubscription(
+        name=subscription.asked.name,
+        topic=subscription.asked.topic,
+        condition=conditions[0][0],
+        order=subscription.asked.order,
+        positions=positions,
+        changes=tuple((where, dict(since)) for where, since, _ in conditions[1:] if since),
+        owner=subscription.owner.name,
+        awaited=tuple(pubend for pubend in subscription.awaited if pubend in subscription.unbegun),
+    )
 
 
 def check_asked(asked: Subscribe, *, has_folder: bool, is_known: bool) -> None:
