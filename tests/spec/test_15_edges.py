@@ -48,7 +48,7 @@ def test_what_was_not_sent_for_want_of_credit_cannot_be_acknowledged(unsent: tup
 
 
 def test_what_was_not_sent_of_several_pubends_cannot_be_acknowledged() -> None:
-    """Clause 15.5, in total order."""
+    """Clause 15.5. The same holds in total order."""
     desk, line = EdgeDesk((P, Q)), Line()
     bob = desk.subscribe(line, order=Order.TOTAL, credit_rows=2)
     desk.session.confirmed(ConfirmSubscription(subscription=bob.name, slot=0, pubend=Q, start=10))
