@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-import pyarrow as pa
 
 from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
@@ -39,7 +38,7 @@ from gapless.protocol.effects import Deliver
 from gapless.protocol.events import Order
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
-from gapless.protocol.merging import Merged, cut
+from gapless.protocol.merging import Merged, cut, merge, merge_reach
 from gapless.protocol.parameters import Parameters
 
 BEYOND_DOUBT_HELD = mark("beyond_doubt_held", "data beyond the doubt horizon waited for a gap to be filled")
@@ -609,8 +608,10 @@ class Group:
         else:
             low = start
             while min(low.values()) < stop:
-                reach = self._merge_reach(low, stop, laggard=laggard)
-                merged = self._merged(low, reach)
+                reach = merge_reach(
+                    self.lanes, low, stop, _LAGGARD_BYTES_MAX if laggard else _MERGED_BYTES_MAX
+                )
+                merged = merge(self.lanes, low, reach)
                 low = {pubend: max(at, reach) for pubend, at in low.items()}
                 at = 0
                 while merged is not None and at < len(merged.batch):
@@ -619,37 +620,6 @@ class Group:
                     at = stop_at
         if stop > min(start.values()):
             yield None, stop
-
-    def _merge_reach(self, start: dict[PubendId, Tick], stop: Tick, *, laggard: bool) -> Tick:
-        """Up to where the rows of all pubends are merged at once: copying all that is there may be too much.
-
-        Each pubend has an equal part of the bytes, and one event at least.
-        """
-        bytes_max = (_LAGGARD_BYTES_MAX if laggard else _MERGED_BYTES_MAX) // len(self.lanes)
-        for lane in self.lanes:
-            size = 0
-            for batch in lane.istream.stream.rows.each_between(start[lane.pubend], stop):
-                size += batch.nbytes
-                if size > bytes_max:
-                    over = -(-len(batch) * (size - bytes_max) // max(batch.nbytes, 1))
-                    rows = max(len(batch) - over, int(size == batch.nbytes))
-                    stop = int(batch.ticks[rows - 1]) + 1 if rows else batch.first
-                    break
-        return stop
-
-    def _merged(self, start: dict[PubendId, Tick], stop: Tick) -> Merged | None:
-        parts = [
-            (at, EventBatch.joined(batches))
-            for at, lane in enumerate(self.lanes)
-            if (batches := lane.istream.stream.rows.between(start[lane.pubend], stop))
-        ]
-        if not parts:
-            return None
-        ticks = np.concatenate([batch.ticks for _, batch in parts])
-        source = np.concatenate([np.full(len(batch), at, dtype=np.int64) for at, batch in parts])
-        columns = pa.concat_batches([batch.columns for _, batch in parts])
-        order = np.lexsort((source, ticks))
-        return Merged(EventBatch(ticks[order], columns.take(pa.array(order))), source[order])
 
     def _matched(self, merged: Merged, serials: Iterator[int]) -> Deliver | None:
         batch = merged.batch
