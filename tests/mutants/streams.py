@@ -18,7 +18,8 @@ from gapless.protocol.lane import Lane
 from gapless.protocol.ostream import Ostream
 from gapless.protocol.pubend import Pubend, Starts
 from gapless.protocol.routing import Routing
-from gapless.protocol.subend import Group, Subend
+from gapless.protocol.subend import Group
+from gapless.protocol.subscription import Subend
 from tests.mutants.declared import mutant
 
 

@@ -20,7 +20,8 @@ from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.messages import AckMessage, KnowledgeMessage, NackMessage
 from gapless.protocol.parameters import Parameters
-from gapless.protocol.subend import Group, Phase, Subend
+from gapless.protocol.subend import Group
+from gapless.protocol.subscription import Phase, Subend
 from tests.conditions import where
 from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, network, two_pubends
 

@@ -21,7 +21,7 @@ from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.curiosity import NackClock
-from gapless.protocol.door import PubendDoor, StartRequest, had_before
+from gapless.protocol.door import PubendDoor, had_before
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
 from gapless.protocol.events import (
     FilterChangeRequested,
@@ -37,14 +37,11 @@ from gapless.protocol.marks import mark, reached
 from gapless.protocol.messages import StartGrantMessage, StartRequestMessage, Want
 from gapless.protocol.network import Network
 from gapless.protocol.parts import EdgeParts
-from gapless.protocol.subend import Group, Phase, Subend
+from gapless.protocol.subend import Group
+from gapless.protocol.subscription import Phase, Subend
 
-START_REQUESTED_AGAIN = mark("start_requested_again", "a start request was repeated because no grant came")
 LEFT_LIVE_PATH = mark("left_live_path", "a slow subscriber left the live path")
 ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the pubend expected to be acked")
-STARTS_TOGETHER = mark(
-    "starts_together", "a start tick was asked for that is wanted, or below what is wanted"
-)
 LOG_GAP = mark("log_gap", "a subscription went on in another log, and its subscriber was told of the gap")
 LOG_GAP_GREW = mark("log_gap_grew", "events of a lost log were thrown away before their subscriber had them")
 PLACED_LATER = mark("placed_later", "more subscriptions were granted than are placed in one step")
@@ -444,39 +441,7 @@ class Edge:
 
     def start_requests(self, pubend: PubendId, now: Now) -> list[StartRequestMessage]:
         """The start request to send now, if one is due."""
-        door = self._doors[pubend]
-        if not door.ungranted:
-            door.request = None
-            return []
-        request = door.request
-        if request is not None and now.ms < request.sent_ms + self._parameters.advertise_repeat_ms:
-            # Thousands may be waiting, and one answer is for all that want the same: look when it has come.
-            return []
-        ungranted = [phase for _, phase in door.ungranted.values()]
-        if request is not None:
-            reached(START_REQUESTED_AGAIN)
-        wanted = ungranted[0].asked.get(pubend)
-        if wanted is not None and request is None:
-            # All that begin somewhere ask together for the lowest, and each begins at its own: when thousands
-            # come back, each at a position of its own, one promise is enough for them.
-            reached(STARTS_TOGETHER)
-            starting = [phase for phase in ungranted if pubend in phase.asked]
-            wanted = min(phase.asked[pubend] for phase in starting)
-            for phase in starting:
-                phase.asked[pubend] = wanted
-        alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
-        door.request = StartRequest(max(alike), wanted, now.ms)
-        log, beyond = door.old_log(self._parameters, now)
-        return [
-            StartRequestMessage(
-                pubend=pubend,
-                edge=self.broker,
-                epoch=door.request.epoch,
-                wanted=wanted,
-                log=log,
-                beyond=beyond,
-            )
-        ]
+        return self._doors[pubend].start_requests(self.broker, self._parameters, now)
 
     def acked(self, pubend: PubendId) -> Tick:
         """The tick below which no subend needs anything of this pubend; TICK_MIN for none."""
