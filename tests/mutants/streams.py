@@ -176,10 +176,11 @@ def ignore_start_ticks(_: Any) -> Any:
 
 @mutant(Group, "_matched", "deliver to everybody", "filter")
 def deliver_to_everybody(_: Any) -> Any:
-    def broken(self: Any, merged: Any, serials: Any) -> Any:
+    def broken(self: Any, merged: Any, serials: Any, left: Any) -> Any:
         slots = np.asarray(sorted(self.index._by_slot), dtype=np.int64)
-        rows = np.repeat(np.arange(len(merged.batch)), len(slots))
-        return self._deliver(merged, rows, np.tile(slots, len(merged.batch)), serials) if len(rows) else None
+        count = len(merged.batch)
+        rows = np.repeat(np.arange(count), len(slots))
+        return self._deliver(merged, rows, np.tile(slots, count), serials) if len(rows) else None, count
 
     return broken
 

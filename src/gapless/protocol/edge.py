@@ -20,6 +20,7 @@ from gapless.model.epochs import EPOCH_ALL, EPOCH_NONE, Epoch, Epochs, first_epo
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
+from gapless.protocol.allowance import Allowance
 from gapless.protocol.curiosity import NackClock
 from gapless.protocol.door import PubendDoor, had_before
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
@@ -78,6 +79,8 @@ class Edge:
         self._waiting: dict[int, tuple[Group, Subend | None]] = {}
         #: The merge of subscriptions that are older than the newest pubend of their topic.
         self._older: dict[SubscriptionId, Group] = {}
+        #: Groups that are cut take turns.
+        self._turns = count(1)
         #: Gaps that grew, to be told of.
         self._grown: list[Effect] = []
         #: Members that have taken all below a change, and first wait for a start in a renewed log.
@@ -386,8 +389,11 @@ class Edge:
         groups = {id(g): g for pubend in pubends for g in self._doors[pubend].groups if g.has_readers}
         return {pubend for group in groups.values() for pubend in group.pubends}
 
-    def advance(self, pubends: set[PubendId]) -> list[Effect]:
-        """Hand out what can be handed out on these pubends. Ends phases that are over, under a new epoch."""
+    def advance(self, pubends: set[PubendId], left: Allowance) -> list[Effect]:
+        """Hand out what can be handed out on these pubends, or as much as is left of this step.
+
+        Ends phases that are over, under a new epoch.
+        """
         over = False
         effects, self._grown = self._grown, []
         put_off, self._put_off = self._put_off, []
@@ -395,16 +401,16 @@ class Edge:
             if self._subends.get(subend.subscription) is subend:
                 over |= self._pass_by(group, subend, settled)
         groups = {id(g): g for pubend in sorted(pubends) for g in self._doors[pubend].groups}
-        for group in groups.values():
-            for deliver in group.advance(self._serials):
+        for group in sorted(groups.values(), key=lambda each: each.turn):
+            delivers = group.advance(self._serials, left)
+            for deliver in delivers:
                 self._waiting[deliver.serial] = (group, None)
-                effects.append(deliver)
-            known = group.known_now() if group.ready else ()
-            for lag in [each for each in group.ready.values() if each.stuck != known]:
-                lag.stuck = known
-                effects += self._catch_up(group, lag.subend)
-                if len(lag.subend.phases) > 1:
-                    over |= self._pass_by(group, lag.subend, min(lag.taken.values()))
+            effects += delivers
+            if not group.is_cut:
+                group.turn = 0
+            elif delivers:
+                group.turn = next(self._turns)
+            over |= self._catch_up_all(group, effects, left)
             for subend, settled in group.passed():
                 over |= self._pass_by(group, subend, settled)
         self.epoch += over
@@ -412,6 +418,23 @@ class Edge:
             door = self._doors[pubend]
             door.lane.settled_below(door.position)
         return effects
+
+    def _catch_up_all(self, group: Group, effects: list[Effect], left: Allowance) -> bool:
+        """Hand their next parts to laggards, to one of each group at least; says whether a phase ended."""
+        over = False
+        known = group.known_now() if group.ready else ()
+        for at, lag in enumerate([each for each in group.ready.values() if each.stuck != known]):
+            if at and left.laggard_rows <= 0:
+                group.is_cut = True
+                break
+            lag.stuck = known
+            # Whoever was not looked at in this step comes first in the next.
+            group.ready[lag.subend.subscription] = group.ready.pop(lag.subend.subscription)
+            effects += self._catch_up(group, lag.subend, left)
+            group.is_cut |= lag.stuck is None
+            if len(lag.subend.phases) > 1:
+                over |= self._pass_by(group, lag.subend, min(lag.taken.values()))
+        return over
 
     def straight(self, pubend: PubendId, run: Run, batch: EventBatch) -> list[Deliver] | None:
         """Take new knowledge from the pubend itself, and hand its rows to all readers at once.
@@ -472,7 +495,7 @@ class Edge:
         """When this pubend must be looked at again even if nothing happens."""
         door = self._doors[pubend]
         waiting = [door.lane.clock.deadline_ms()]
-        if door.granted:
+        if door.granted or any(group.is_cut for group in door.groups):
             waiting.append(0)
         if door.request is not None:
             waiting.append(door.request.sent_ms + self._parameters.advertise_repeat_ms)
@@ -618,10 +641,10 @@ class Edge:
             self._ended += [(subend.topic, phase.condition) for phase in ended]
         return over
 
-    def _catch_up(self, group: Group, subend: Subend) -> list[Effect]:
+    def _catch_up(self, group: Group, subend: Subend, left: Allowance) -> list[Effect]:
         effects: list[Effect] = []
         if not (subend.slow and subend.outstanding):
-            deliver = group.catch_up(subend, self._serials)
+            deliver = group.catch_up(subend, self._serials, left)
             if deliver is not None:
                 subend.outstanding.add(deliver.serial)
                 self._waiting[deliver.serial] = (group, subend)

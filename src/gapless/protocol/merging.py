@@ -31,6 +31,10 @@ class Merged:
             return self
         return Merged(self.batch.take(rows), None if self.source is None else self.source[rows])
 
+    def before(self, stop: int) -> Merged:
+        """The first rows."""
+        return Merged(self.batch.slice(0, stop), None if self.source is None else self.source[:stop])
+
 
 def cut(batch: EventBatch, start: int, rows_max: int) -> int:
     """Where to end a piece that begins at `start`: rows of one tick stay together."""
