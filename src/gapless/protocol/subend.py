@@ -579,7 +579,9 @@ class Group:
 
     def _matched(self, merged: Merged, serials: Iterator[int], left: Allowance) -> tuple[Deliver | None, int]:
         """A delivery of the first rows, as many as the step has room for, and how many these are."""
-        (rows, slots), count = self.index.match_first(merged.batch.derived(Rows), left.pairs)
+        batch = merged.batch
+        found = self.index.match_all(len(batch), left.pairs)
+        (rows, slots), count = found or self.index.match_first(batch.derived(Rows), left.pairs)
         if count < len(merged.batch):
             if merged.source is not None:
                 count, rows, slots = self._whole_ticks(merged, count, rows, slots)

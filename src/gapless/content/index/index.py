@@ -197,11 +197,6 @@ class Index:
         rows = len(columns)
         if not rows or not self._by_slot:
             return NO_PAIRS, rows
-        if self._all_rows is not None:
-            rows = min(rows, max(1, pairs_max // len(self._all_rows)))
-            pairs = self.match_all(rows)
-            assert pairs is not None, "every row is for all"
-            return pairs, rows
         if self._few is not None:
             pairs = _tried(self._few, columns)
         else:
@@ -244,14 +239,15 @@ class Index:
         """Whether all conditions accept every row."""
         return self._all_rows is not None
 
-    def match_all(self, rows: int) -> Pairs | None:
-        """The pairs of this many rows if they need not be examined; None if they must be."""
+    def match_all(self, rows: int, pairs_max: int) -> tuple[Pairs, int] | None:
+        """What `match_first` returns for so many rows if they need not be examined; None if they must be."""
         slots = self._all_rows
         if slots is None:
             return None
+        rows = min(rows, max(1, pairs_max // len(slots)))
         if len(slots) == 1:
-            return np.arange(rows), np.full(rows, slots[0])
-        return np.repeat(np.arange(rows), len(slots)), np.tile(slots, rows)
+            return (np.arange(rows), np.full(rows, slots[0])), rows
+        return (np.repeat(np.arange(rows), len(slots)), np.tile(slots, rows)), rows
 
     def _look_for_all_rows(self) -> None:
         few = self._few

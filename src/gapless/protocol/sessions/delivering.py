@@ -603,7 +603,7 @@ def _by_slot(effect: Deliver) -> tuple[Positions, Positions, Positions]:
     slots = effect.slots
     if slots[0] == slots[-1] and (slots == slots[0]).all():
         return slots[:1], np.zeros(1, dtype=np.int64), effect.rows
-    alike = int(np.searchsorted(effect.rows, effect.rows[0], side="right"))
+    alike = max(1, int(np.searchsorted(effect.rows, effect.rows[0], side="right")))
     if len(slots) % alike == 0:
         by_row, wanted = slots.reshape(-1, alike), effect.rows.reshape(-1, alike)
         if (by_row == by_row[0]).all() and (wanted == wanted[:, :1]).all():
