@@ -388,7 +388,8 @@ class Index:
         room.take(len(rows) * (len(self._always) + len(self._unbound)))
         if not (self._ways or self._patterns or self._by_residual or self._unbound):
             self._per_row = float(len(self._always))
-            return _product(np.arange(len(rows)), sorted({int(self._table.owners[c]) for c in self._always}))
+            owners = self._table.owners[np.fromiter(self._always, np.int64, len(self._always))]
+            return _product(np.arange(len(rows)), np.unique(owners).tolist())
         batch = _Batch(rows, self._identities)
         found = [
             *self._found_by_way(batch, room),
