@@ -388,6 +388,23 @@ def slow_readers(attacker: Attacker) -> None:
             raw = None
 
 
+def multiplied(attacker: Attacker) -> None:
+    """Ten thousand subscriptions to everything, and batches of thousands of rows that nobody reads."""
+    message = _evil_rows(number=list(range(8_000))).serialize().to_pybytes()
+    for raw in attacker.rounds():
+        made = 0
+        while made < 10_000 and attacker.goes_on:
+            if not attacker.send(raw, *(_subscribe(made + at, "evil") for at in range(1, 101))):
+                break
+            attacker.hear(raw, PATIENCE_S)
+            made += 100
+        with contextlib.closing(attacker.dial() or raw) as publisher:
+            while attacker.goes_on:
+                sent = publish("evil", EVIL, message, publisher=f"mallory-{next(attacker.names)}")
+                if not (attacker.send(publisher, sent) and attacker.hear(publisher, PATIENCE_S)):
+                    break
+
+
 @dataclass(frozen=True, slots=True)
 class Attack:
     """An attack, and what it is about."""
@@ -409,6 +426,7 @@ ATTACKS: dict[str, Attack] = {
     "invented topics": Attack(invented_topics, "12"),
     "invented publishers": Attack(invented_publishers, "12"),
     "subscriptions": Attack(subscriptions, "12"),
+    "rows times subscriptions": Attack(multiplied, "12"),
     "rows of one bit": Attack(tiny_rows, "16"),
     "large frames": Attack(large_frames, "12"),
     "slow readers": Attack(slow_readers, "12"),

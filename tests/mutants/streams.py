@@ -18,7 +18,8 @@ from gapless.protocol.lane import Lane
 from gapless.protocol.ostream import Ostream
 from gapless.protocol.pubend import Pubend, Starts
 from gapless.protocol.routing import Routing
-from gapless.protocol.subend import Group, Subend
+from gapless.protocol.subend import Group
+from gapless.protocol.subscription import Subend
 from tests.mutants.declared import mutant
 
 
@@ -175,10 +176,11 @@ def ignore_start_ticks(_: Any) -> Any:
 
 @mutant(Group, "_matched", "deliver to everybody", "filter")
 def deliver_to_everybody(_: Any) -> Any:
-    def broken(self: Any, merged: Any, serials: Any) -> Any:
+    def broken(self: Any, merged: Any, serials: Any, left: Any) -> Any:
         slots = np.asarray(sorted(self.index._by_slot), dtype=np.int64)
-        rows = np.repeat(np.arange(len(merged.batch)), len(slots))
-        return self._deliver(merged, rows, np.tile(slots, len(merged.batch)), serials) if len(rows) else None
+        count = len(merged.batch)
+        rows = np.repeat(np.arange(count), len(slots))
+        return self._deliver(merged, rows, np.tile(slots, count), serials) if len(rows) else None, count
 
     return broken
 

@@ -1,5 +1,6 @@
 """The index finds, under any changes, just the pairs that evaluating each condition alone finds."""
 
+import tracemalloc
 from random import Random
 
 import numpy as np
@@ -22,6 +23,19 @@ def expected(conditions: dict[int, Condition], rows: Rows) -> list[tuple[int, in
         for slot, condition in conditions.items()
         for row in np.flatnonzero(mask(condition, rows)).tolist()
     )
+
+
+def in_parts(index: Index, batch: pa.RecordBatch, pairs_max: int) -> list[tuple[int, int]]:
+    """All pairs, found with a bound for each call."""
+    pairs: list[tuple[int, int]] = []
+    start = 0
+    while start < len(batch):
+        (rows, slots), done = index.match_first(Rows(batch.slice(start)), pairs_max)
+        assert done >= 1
+        assert len(rows) <= pairs_max or len(np.unique(rows)) == 1, "no more than that, or one row"
+        pairs += zip((rows + start).tolist(), slots.tolist(), strict=True)
+        start += done
+    return pairs
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -47,6 +61,7 @@ def test_an_index_agrees_with_evaluating_each_condition(seed: int) -> None:
             pairs = list(zip(*found, strict=True))
             assert pairs == expected(living, rows), f"seed {seed}"
             assert len(index) == len(living)
+            assert in_parts(index, batch, random.choice([1, 5, 100])) == pairs, f"seed {seed}"
 
 
 def test_an_index_that_lost_everything_holds_nothing() -> None:
@@ -112,3 +127,29 @@ def test_the_greatest_slot_is_found_like_any_other() -> None:
     rows, slots = index.match(batch)
     assert rows.tolist() == [row for row in range(300) for _ in range(2)]
     assert slots.tolist() == [0, SLOTS_MAX - 1] * 300
+
+
+@pytest.mark.parametrize(
+    "condition", ["", "number >= 0", "number = 1", "number <> -1", "number + 0 >= 0", "XPATH(doc, '/a')"]
+)
+def test_a_bounded_match_makes_no_larger_arrays_than_it_needs(condition: str) -> None:
+    """Thousands of rows that nobody wants come before those that everybody wants."""
+    schema = Schema.parse(TopicId("evil"), {"number": "int", "doc": "xml?"})
+    index = Index(few_max=4)
+    for slot in range(2_000):
+        index.add(slot, parse_condition(condition, schema))
+    wanted, unwanted = (1, b"<a/>"), (-1, b"<b/>")
+    count = 200 if "XPATH" in condition else 4_000
+    rows = [unwanted] * count + [wanted] * count
+    batch = pa.record_batch({"number": [row[0] for row in rows], "doc": [row[1] for row in rows]})
+    start = pairs = 0
+    while start < len(batch):
+        tracemalloc.start()
+        (row, _), done = index.match_first(Rows(batch.slice(start)), 20_000)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(row) <= 20_000
+        assert peak < 32 * 2**20, f"{peak} bytes at row {start}"
+        pairs, start = pairs + len(row), start + done
+        if pairs > 100_000:
+            break

@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 
-from gapless.content.condition import EVERYTHING
+from gapless.content.condition import EVERYTHING, Condition
 from gapless.model.epochs import ALWAYS, first_epoch
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId
 from gapless.model.ticks import TICK_MIN
+from gapless.protocol.allowance import LAGGARD_ROWS, Allowance
+from gapless.protocol.broker import Broker
 from gapless.protocol.curiosity import NackClock
-from gapless.protocol.effects import Deliver, TrimLog
+from gapless.protocol.effects import Deliver, Effect, TrimLog
 from gapless.protocol.events import (
     DeliveryTaken,
+    Event,
+    Now,
     Order,
     SubscriberReady,
     SubscriberSlow,
@@ -20,7 +24,8 @@ from gapless.protocol.istream import Istream
 from gapless.protocol.lane import Lane
 from gapless.protocol.messages import AckMessage, KnowledgeMessage, NackMessage
 from gapless.protocol.parameters import Parameters
-from gapless.protocol.subend import Group, Phase, Subend
+from gapless.protocol.subend import Group
+from gapless.protocol.subscription import Phase, Subend
 from tests.conditions import where
 from tests.spec.hand import FIRST, PUBEND, TOPIC, Hand, batch, network, two_pubends
 
@@ -222,11 +227,11 @@ def test_the_window_of_a_laggard_follows_what_it_holds() -> None:
     lag = group.laggards[ALICE]
     assert lag.window == 10_000
     # Empty stretches double it; a stretch with as many rows as fit halves it.
-    first = group.catch_up(subend, iter(range(100)))
+    first = group.catch_up(subend, iter(range(100)), Allowance.of(1_000_000))
     assert first is not None
     assert lag.window == 10_000 * 2 * 2 // 2
     group.taken(first.serial, subend)
-    group.catch_up(subend, iter(range(100, 200)))
+    group.catch_up(subend, iter(range(100, 200)), Allowance.of(1_000_000))
     assert lag.window == 10_000 * 2 * 2 // 2 // 2
 
 
@@ -433,3 +438,68 @@ def test_the_oldest_delivery_that_a_laggard_has_not_taken_holds_the_ack(handed: 
     assert acked() <= FIRST
     taken(hand, "bob", 0)
     assert acked() == FIRST + 3
+
+
+@pytest.mark.parametrize("condition", [EVERYTHING, where("price >= 0"), where("price <> 3")])
+def test_a_step_hands_out_so_many_rows_times_subscribers(condition: Condition) -> None:
+    """Clause 10.20. The number of rows says nothing of the work: each may be for thousands."""
+    hand = Hand.started(network({"step_pairs_max": 20}))
+    for at in range(7):
+        hand.subscribe(f"reader-{at}", condition)
+    hand.publish(*range(10, 50))
+    for _ in range(40):
+        handed = sum(len(deliver.rows) for _, deliver in hand.of(Deliver))
+        hand.wait(1)
+        step = sum(len(deliver.rows) for _, deliver in hand.of(Deliver)) - handed
+        assert step <= 20, "two rows for each of seven in a step"
+    assert {len(deliver.rows) for _, deliver in hand.of(Deliver)} == {14}
+    for at in range(7):
+        assert hand.got(f"reader-{at}") == [FIRST + row for row in range(40)]
+
+
+def test_one_event_goes_to_all_who_want_it_in_one_step() -> None:
+    """Clause 10.20. Rows that nobody wants come before it."""
+    hand = Hand.started(network({"step_pairs_max": 2}))
+    for at in range(7):
+        hand.subscribe(f"reader-{at}", where("price >= 100"))
+    hand.publish(*range(80), 100, 101, 102)
+    hand.wait(5)
+    assert [len(deliver.rows) for _, deliver in hand.of(Deliver)] == [7, 7, 7]
+    assert hand.got("reader-6") == [FIRST + 80, FIRST + 81, FIRST + 82]
+
+
+def test_a_step_that_is_used_up_parts_no_tick() -> None:
+    """Clauses 10.6 and 10.20."""
+    hand = Hand.started(two_pubends(step_pairs_max=3))
+    for name in ("alice", "bob"):
+        hand.subscribe(name, order=Order.TOTAL)
+    for pubend in ("nyse", "lse"):
+        hand.publish(1, 2, 3, pubend=pubend)
+    hand.wait(500)
+    assert deliveries(hand) == [[FIRST + at, FIRST + at] for at in range(3)]
+    for name in ("alice", "bob"):
+        assert hand.events(name) == [(each, FIRST + at) for at in range(3) for each in ("lse", "nyse")]
+
+
+def test_a_step_looks_at_so_many_laggards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clause 10.20. All of them lack the same, and it comes at once."""
+    handed: list[int] = []
+    right = Broker.step
+
+    def counted(self: Broker, event: Event, now: Now) -> list[Effect]:
+        effects = right(self, event, now)
+        handed.append(sum(isinstance(effect, Deliver) for effect in effects))
+        return effects
+
+    monkeypatch.setattr(Broker, "step", counted)
+    hand = Hand.started(network({"step_pairs_max": 2 * LAGGARD_ROWS}))
+    hand.publish(*range(5))
+    hand.loses = lambda _sender, to, message: to == "s" and isinstance(message, KnowledgeMessage)
+    hand.stalled = {f"reader-{at}" for at in range(7)}
+    for at in range(7):
+        hand.subscribe(f"reader-{at}", start=FIRST)
+    hand.loses = lambda *_: False
+    hand.wait(5_000)
+    assert max(handed) == 2
+    for at in range(7):
+        assert hand.got(f"reader-{at}") == [FIRST + row for row in range(5)]

@@ -57,7 +57,7 @@ def test_what_was_not_sent_of_several_pubends_cannot_be_acknowledged() -> None:
         rows, slots = np.arange(len(ticks)), np.zeros(len(ticks), dtype=np.int64)
         source = np.array(sources, dtype=np.int64)
         effect = Deliver(serial=serial, batch=batch, rows=rows, slots=slots, pubends=(P, Q), source=source)
-        desk.deliveries.deliver(effect)
+        list(desk.deliveries.deliver(effect))
     desk.session.acknowledged(bob, {P: 2**61, Q: 2**61})
     assert desk.session.positions(bob) == {P: 14, Q: 13}
 

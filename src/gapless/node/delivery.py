@@ -127,6 +127,9 @@ class Delivery:
                 self._next_turn.ask()
 
     def _writer(self, parcel: Parcel) -> _Writer:
+        if parcel.delivery.laggard:
+            # It may be sent a few rows now and the others much later: nothing is kept for that.
+            return _Writer(self._forms, parcel.delivery, self._sources, self._last_whole)
         if parcel.encoded is None:
             parcel.encoded = _Writer(self._forms, parcel.delivery, self._sources, self._last_whole)
         return cast(_Writer, parcel.encoded)
@@ -176,22 +179,22 @@ class _Writer:
         self._rows: SharedRows | None = None
         self._columns: SharedColumns | None = None
 
-    def rows(self, topic: TopicId) -> SharedRows:
-        """The rows, each by itself."""
+    def rows(self, topic: TopicId, rows: Positions | None = None) -> SharedRows:
+        """The rows, each by itself: all that anybody gets, or these."""
         if self._rows is None:
             effect = self._effect
-            self._rows = SharedRows(
-                self._forms[topic], effect.batch, effect.rows, self._numbers, effect.source
-            )
+            wanted = effect.rows if rows is None else rows
+            self._rows = SharedRows(self._forms[topic], effect.batch, wanted, self._numbers, effect.source)
         return self._rows
 
     def write(self, connection: Connection, number: int, topic: TopicId, rows: Positions) -> None:
         """Send some rows, which ascend, to one subscription."""
         effect = self._effect
+        wanted = rows if effect.laggard else None
         if len(rows) == 1:
-            connection.send_one(self.rows(topic).one(number, int(rows[0])))
+            connection.send_one(self.rows(topic, wanted).one(number, int(rows[0])))
         elif len(rows) < COLUMNS_ROWS_MIN:
-            connection.send(self.rows(topic).few(number, rows.tolist()))
+            connection.send(self.rows(topic, wanted).few(number, rows.tolist()))
         elif len(rows) == len(effect.batch):
             if self._columns is None:
                 self._columns = self._last.of(effect, self._numbers)

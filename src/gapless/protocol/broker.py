@@ -21,6 +21,7 @@ from gapless.model.logs import LogLife
 from gapless.model.packed import fitting
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
 from gapless.protocol.acks import AckRuns, folded
+from gapless.protocol.allowance import Allowance
 from gapless.protocol.creations import Creation
 from gapless.protocol.deadlines import Deadlines
 from gapless.protocol.edge import Edge
@@ -591,11 +592,12 @@ class Broker:
         # next round asks for nothing that was asked in this one, so it is the last or the last but one.
         step.touched |= edge.related(step.touched)
         parameters = self.network.parameters
+        left = Allowance.of(parameters.step_pairs_max)
         asked_here = True
         while asked_here:
             asked_here = False
             epoch = edge.epoch
-            step.effects += edge.advance(set(step.touched))
+            step.effects += edge.advance(set(step.touched), left)
             if edge.epoch != epoch:
                 self._subscriptions_changed(step)
             for pubend in sorted(step.touched):

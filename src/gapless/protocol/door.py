@@ -8,15 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gapless.model.epochs import Epoch
-from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import TICK_MAX, TICK_MIN, TICKS_PER_MS, Tick
 from gapless.protocol.effects import Effect, TellHorizon
 from gapless.protocol.events import Now, Order, RoamersReached
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
+from gapless.protocol.messages import StartRequestMessage
 from gapless.protocol.parameters import Parameters
-from gapless.protocol.subend import Group, Phase, Subend
+from gapless.protocol.subend import Group
+from gapless.protocol.subscription import Phase, Subend
 
+START_REQUESTED_AGAIN = mark("start_requested_again", "a start request was repeated because no grant came")
+STARTS_TOGETHER = mark(
+    "starts_together", "a start tick was asked for that is wanted, or below what is wanted"
+)
 DELAY_CURIOUS = mark("delay_curious", "a doubt horizon trailed the clock by more than DCT")
 HELD_FOR_ROAMERS = mark("held_for_roamers", "an ack waited until a subscriber that roams knew its horizon")
 
@@ -94,6 +100,42 @@ class PubendDoor:
                 had = had_before(subend, pubend)
                 old.append((min(had, claimed_max) if subend.subscription in self.claims else had, log))
         return (old[0][1], max(at for at, _ in old)) if old else ("", TICK_MIN)
+
+    def start_requests(self, broker: BrokerId, parameters: Parameters, now: Now) -> list[StartRequestMessage]:
+        """The start request to send now, if one is due."""
+        pubend = self.lane.pubend
+        if not self.ungranted:
+            self.request = None
+            return []
+        request = self.request
+        if request is not None and now.ms < request.sent_ms + parameters.advertise_repeat_ms:
+            # Thousands may be waiting, and one answer is for all that want the same: look when it has come.
+            return []
+        ungranted = [phase for _, phase in self.ungranted.values()]
+        if request is not None:
+            reached(START_REQUESTED_AGAIN)
+        wanted = ungranted[0].asked.get(pubend)
+        if wanted is not None and request is None:
+            # All that begin somewhere ask together for the lowest, and each begins at its own: when thousands
+            # come back, each at a position of its own, one promise is enough for them.
+            reached(STARTS_TOGETHER)
+            starting = [phase for phase in ungranted if pubend in phase.asked]
+            wanted = min(phase.asked[pubend] for phase in starting)
+            for phase in starting:
+                phase.asked[pubend] = wanted
+        alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
+        self.request = StartRequest(max(alike), wanted, now.ms)
+        log, beyond = self.old_log(parameters, now)
+        return [
+            StartRequestMessage(
+                pubend=pubend,
+                edge=broker,
+                epoch=self.request.epoch,
+                wanted=wanted,
+                log=log,
+                beyond=beyond,
+            )
+        ]
 
     @property
     def position(self) -> Tick:

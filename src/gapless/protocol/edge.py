@@ -20,8 +20,9 @@ from gapless.model.epochs import EPOCH_ALL, EPOCH_NONE, Epoch, Epochs, first_epo
 from gapless.model.ids import BrokerId, PubendId, SubscriptionId, TopicId
 from gapless.model.stream import Run
 from gapless.model.ticks import TICK_MAX, TICK_MIN, Tick, TickSet
+from gapless.protocol.allowance import Allowance
 from gapless.protocol.curiosity import NackClock
-from gapless.protocol.door import PubendDoor, StartRequest, had_before
+from gapless.protocol.door import PubendDoor, had_before
 from gapless.protocol.effects import ConfirmChange, ConfirmSubscription, Deliver, Effect
 from gapless.protocol.events import (
     FilterChangeRequested,
@@ -37,14 +38,11 @@ from gapless.protocol.marks import mark, reached
 from gapless.protocol.messages import StartGrantMessage, StartRequestMessage, Want
 from gapless.protocol.network import Network
 from gapless.protocol.parts import EdgeParts
-from gapless.protocol.subend import Group, Phase, Subend
+from gapless.protocol.subend import Group
+from gapless.protocol.subscription import Phase, Subend
 
-START_REQUESTED_AGAIN = mark("start_requested_again", "a start request was repeated because no grant came")
 LEFT_LIVE_PATH = mark("left_live_path", "a slow subscriber left the live path")
 ACK_EXPECTED_HEARD = mark("ack_expected_heard", "an edge lacked ticks that the pubend expected to be acked")
-STARTS_TOGETHER = mark(
-    "starts_together", "a start tick was asked for that is wanted, or below what is wanted"
-)
 LOG_GAP = mark("log_gap", "a subscription went on in another log, and its subscriber was told of the gap")
 LOG_GAP_GREW = mark("log_gap_grew", "events of a lost log were thrown away before their subscriber had them")
 PLACED_LATER = mark("placed_later", "more subscriptions were granted than are placed in one step")
@@ -81,6 +79,8 @@ class Edge:
         self._waiting: dict[int, tuple[Group, Subend | None]] = {}
         #: The merge of subscriptions that are older than the newest pubend of their topic.
         self._older: dict[SubscriptionId, Group] = {}
+        #: Groups that are cut take turns.
+        self._turns = count(1)
         #: Gaps that grew, to be told of.
         self._grown: list[Effect] = []
         #: Members that have taken all below a change, and first wait for a start in a renewed log.
@@ -389,8 +389,11 @@ class Edge:
         groups = {id(g): g for pubend in pubends for g in self._doors[pubend].groups if g.has_readers}
         return {pubend for group in groups.values() for pubend in group.pubends}
 
-    def advance(self, pubends: set[PubendId]) -> list[Effect]:
-        """Hand out what can be handed out on these pubends. Ends phases that are over, under a new epoch."""
+    def advance(self, pubends: set[PubendId], left: Allowance) -> list[Effect]:
+        """Hand out what can be handed out on these pubends, or as much as is left of this step.
+
+        Ends phases that are over, under a new epoch.
+        """
         over = False
         effects, self._grown = self._grown, []
         put_off, self._put_off = self._put_off, []
@@ -398,16 +401,16 @@ class Edge:
             if self._subends.get(subend.subscription) is subend:
                 over |= self._pass_by(group, subend, settled)
         groups = {id(g): g for pubend in sorted(pubends) for g in self._doors[pubend].groups}
-        for group in groups.values():
-            for deliver in group.advance(self._serials):
+        for group in sorted(groups.values(), key=lambda each: each.turn):
+            delivers = group.advance(self._serials, left)
+            for deliver in delivers:
                 self._waiting[deliver.serial] = (group, None)
-                effects.append(deliver)
-            known = group.known_now() if group.ready else ()
-            for lag in [each for each in group.ready.values() if each.stuck != known]:
-                lag.stuck = known
-                effects += self._catch_up(group, lag.subend)
-                if len(lag.subend.phases) > 1:
-                    over |= self._pass_by(group, lag.subend, min(lag.taken.values()))
+            effects += delivers
+            if not group.is_cut:
+                group.turn = 0
+            elif delivers:
+                group.turn = next(self._turns)
+            over |= self._catch_up_all(group, effects, left)
             for subend, settled in group.passed():
                 over |= self._pass_by(group, subend, settled)
         self.epoch += over
@@ -415,6 +418,23 @@ class Edge:
             door = self._doors[pubend]
             door.lane.settled_below(door.position)
         return effects
+
+    def _catch_up_all(self, group: Group, effects: list[Effect], left: Allowance) -> bool:
+        """Hand their next parts to laggards, to one of each group at least; says whether a phase ended."""
+        over = False
+        known = group.known_now() if group.ready else ()
+        for at, lag in enumerate([each for each in group.ready.values() if each.stuck != known]):
+            if at and left.laggard_rows <= 0:
+                group.is_cut = True
+                break
+            lag.stuck = known
+            # Whoever was not looked at in this step comes first in the next.
+            group.ready[lag.subend.subscription] = group.ready.pop(lag.subend.subscription)
+            effects += self._catch_up(group, lag.subend, left)
+            group.is_cut |= lag.stuck is None
+            if len(lag.subend.phases) > 1:
+                over |= self._pass_by(group, lag.subend, min(lag.taken.values()))
+        return over
 
     def straight(self, pubend: PubendId, run: Run, batch: EventBatch) -> list[Deliver] | None:
         """Take new knowledge from the pubend itself, and hand its rows to all readers at once.
@@ -444,39 +464,7 @@ class Edge:
 
     def start_requests(self, pubend: PubendId, now: Now) -> list[StartRequestMessage]:
         """The start request to send now, if one is due."""
-        door = self._doors[pubend]
-        if not door.ungranted:
-            door.request = None
-            return []
-        request = door.request
-        if request is not None and now.ms < request.sent_ms + self._parameters.advertise_repeat_ms:
-            # Thousands may be waiting, and one answer is for all that want the same: look when it has come.
-            return []
-        ungranted = [phase for _, phase in door.ungranted.values()]
-        if request is not None:
-            reached(START_REQUESTED_AGAIN)
-        wanted = ungranted[0].asked.get(pubend)
-        if wanted is not None and request is None:
-            # All that begin somewhere ask together for the lowest, and each begins at its own: when thousands
-            # come back, each at a position of its own, one promise is enough for them.
-            reached(STARTS_TOGETHER)
-            starting = [phase for phase in ungranted if pubend in phase.asked]
-            wanted = min(phase.asked[pubend] for phase in starting)
-            for phase in starting:
-                phase.asked[pubend] = wanted
-        alike = [phase.birth for phase in ungranted if phase.asked.get(pubend) == wanted]
-        door.request = StartRequest(max(alike), wanted, now.ms)
-        log, beyond = door.old_log(self._parameters, now)
-        return [
-            StartRequestMessage(
-                pubend=pubend,
-                edge=self.broker,
-                epoch=door.request.epoch,
-                wanted=wanted,
-                log=log,
-                beyond=beyond,
-            )
-        ]
+        return self._doors[pubend].start_requests(self.broker, self._parameters, now)
 
     def acked(self, pubend: PubendId) -> Tick:
         """The tick below which no subend needs anything of this pubend; TICK_MIN for none."""
@@ -507,7 +495,7 @@ class Edge:
         """When this pubend must be looked at again even if nothing happens."""
         door = self._doors[pubend]
         waiting = [door.lane.clock.deadline_ms()]
-        if door.granted:
+        if door.granted or any(group.is_cut for group in door.groups):
             waiting.append(0)
         if door.request is not None:
             waiting.append(door.request.sent_ms + self._parameters.advertise_repeat_ms)
@@ -653,10 +641,10 @@ class Edge:
             self._ended += [(subend.topic, phase.condition) for phase in ended]
         return over
 
-    def _catch_up(self, group: Group, subend: Subend) -> list[Effect]:
+    def _catch_up(self, group: Group, subend: Subend, left: Allowance) -> list[Effect]:
         effects: list[Effect] = []
         if not (subend.slow and subend.outstanding):
-            deliver = group.catch_up(subend, self._serials)
+            deliver = group.catch_up(subend, self._serials, left)
             if deliver is not None:
                 subend.outstanding.add(deliver.serial)
                 self._waiting[deliver.serial] = (group, subend)

@@ -58,6 +58,8 @@ class Parameters:
     nack_parts_max: int = 16
     #: Maximum number of rows in one message, one read of the log or one delivery.
     message_rows_max: int = 16_384
+    #: Maximum number of rows handed out in one step, counted once per subscriber; one event may exceed it.
+    step_pairs_max: int = 131_072
     #: Maximum number of conditions in one advertisement; more travel in parts.
     message_conditions_max: int = 512
     #: Maximum work per step for comparing conditions, in units of about a microsecond.

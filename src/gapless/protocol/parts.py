@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gapless.protocol.links import Links
     from gapless.protocol.ostream import CellFilter
     from gapless.protocol.path import Path
-    from gapless.protocol.subend import Subend
+    from gapless.protocol.subscription import Subend
 
 
 class BrokerParts(NamedTuple):

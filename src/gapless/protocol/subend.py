@@ -24,23 +24,23 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-import pyarrow as pa
 
 from gapless.content.condition import Condition
 from gapless.content.evaluate import mask
 from gapless.content.index.index import Index
 from gapless.content.rows import Positions, Rows
 from gapless.model.batch import EventBatch, LastJoined, gathered
-from gapless.model.epochs import ALWAYS, Epoch
-from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.epochs import ALWAYS
+from gapless.model.ids import PubendId, SubscriptionId
 from gapless.model.stream import Run
 from gapless.model.ticks import EMPTY, TICK_MAX, TICK_MIN, Tick, TickSet
+from gapless.protocol.allowance import LAGGARD_ROWS, Allowance
 from gapless.protocol.effects import Deliver
-from gapless.protocol.events import Order
 from gapless.protocol.lane import Lane
 from gapless.protocol.marks import mark, reached
-from gapless.protocol.merging import Merged, cut
+from gapless.protocol.merging import Merged, cut, merge, merge_reach
 from gapless.protocol.parameters import Parameters
+from gapless.protocol.subscription import CatchUp, Phase, Subend
 
 BEYOND_DOUBT_HELD = mark("beyond_doubt_held", "data beyond the doubt horizon waited for a gap to be filled")
 LAGGARD_DELIVERED = mark("laggard_delivered", "a laggard was handed events from its past")
@@ -51,6 +51,7 @@ LATE_START_HELD = mark(
 )
 MERGE_HELD = mark("merge_held", "total order waited for a pubend that lagged behind the others")
 DELIVERIES_FULL = mark("deliveries_full", "a group stopped handing out because too many deliveries wait")
+STEP_USED_UP = mark("step_used_up", "a group had more to hand out than one step may")
 PARKED = mark("parked", "a subscription whose subscriber is away was put aside")
 CHANGE_OF_MEMBER = mark("change_of_member", "a member's condition changed when the horizon reached the tick")
 CHANGE_OF_LAGGARD = mark("change_of_laggard", "a laggard came to a tick at which its condition changes")
@@ -64,99 +65,16 @@ _TOGETHER_BYTES_MAX = 1 * 2**20
 #: Deliveries to a laggard are smaller, and made of fewer batches: each laggard gets deliveries of its own,
 #: and everybody else is served in between.
 _LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX = 128 * 2**10, 128
+#: What was copied for laggards may be held by each of thousands: no more than this for all of them, about.
+_LAGGARDS_BYTES_MAX = 64 * 2**20
+#: At least so many rows are looked at to be handed to members.
+_ROWS_MIN = 16
 #: No more bytes of several pubends are merged at once, but for one event of each.
 _MERGED_BYTES_MAX = 4 * 2**20
 _WINDOW_MIN = 1_000
 #: More than all time since ticks began: a window that ended before now would have to be moved on with every
 #: part of an answer, and each time be asked for in ever smaller parts.
 _WINDOW_MAX = 2**52
-
-
-@dataclass(slots=True)
-class Phase:
-    """One condition of a subscription, and the ticks from which on it decides."""
-
-    condition: Condition
-    #: The epoch of the subscription set that first had it.
-    birth: Epoch
-    #: Per pubend the start tick that was asked for; "from now on" of those that are not named.
-    wanted: Mapping[PubendId, Tick] = field(default_factory=dict)
-    #: Per pubend what the pubend itself is asked for: of many that begin somewhere, the lowest for all.
-    asked: dict[PubendId, Tick] = field(default_factory=dict)
-    #: Per pubend that granted it: the start tick, and how far the pubend's past reached then.
-    granted: dict[PubendId, tuple[Tick, Tick]] = field(default_factory=dict)
-    #: Per pubend the first tick that it decides of. Empty for the first phase, which has no other before it.
-    since: dict[PubendId, Tick] = field(default_factory=dict)
-    #: The pubends of which the subscriber has taken all below `since`: the phases before are over there.
-    passed: set[PubendId] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Subend:
-    """One subscription at this edge."""
-
-    subscription: SubscriptionId
-    slot: int
-    topic: TopicId
-    order: Order
-    #: In the order in which they decide; never empty.
-    phases: list[Phase]
-    #: It was reported slow, and has neither taken anything nor been reported ready since.
-    slow: bool = False
-    #: Its subscriber is not there to take anything; it may come back at another edge.
-    away: bool = False
-    roams: bool = False
-    #: The serials of the deliveries handed to it as a laggard that it has not taken.
-    outstanding: set[int] = field(default_factory=set)
-    #: Per pubend the id of the log in which its position is.
-    logs: dict[PubendId, str] = field(default_factory=dict)
-    #: Per pubend that has lost a log: where it began in the one that came after.
-    bases: dict[PubendId, Tick] = field(default_factory=dict)
-
-    def in_force(self, pubend: PubendId, tick: Tick) -> tuple[Phase, Tick]:
-        """The phase that decides of a tick, and the tick up to which it does."""
-        until = TICK_MAX
-        for phase in reversed(self.phases[1:]):
-            since = phase.since.get(pubend, TICK_MAX)
-            if since <= tick:
-                return phase, until
-            until = min(until, since)
-        return self.phases[0], until
-
-    def pass_by(self, pubends: Iterable[PubendId], settled: Tick, topic: Iterable[PubendId]) -> bool:
-        """All below `settled` was taken of these pubends; says whether that ends a phase.
-
-        A phase is over when the subscriber can never be handed a tick of it again, on any pubend of `topic`.
-        """
-        for phase in self.phases[1:]:
-            phase.passed.update(p for p in pubends if phase.since.get(p, TICK_MAX) <= settled)
-        before = len(self.phases)
-        while len(self.phases) > 1 and self.phases[1].passed.issuperset(topic):
-            del self.phases[0]
-        return len(self.phases) < before
-
-
-@dataclass(slots=True)
-class CatchUp:
-    """How far a laggard is."""
-
-    subend: Subend
-    #: Per pubend, the tick below which everything was handed out.
-    handed: dict[PubendId, Tick]
-    #: Per pubend, the tick below which everything was taken.
-    taken: dict[PubendId, Tick]
-    #: The deliveries that were not taken, in order, with what had been handed out before each.
-    outstanding: dict[int, dict[PubendId, Tick]] = field(default_factory=dict)
-    #: The newest of them was neither taken nor reported sent, so nothing follows it yet.
-    busy: bool = False
-    #: How many ticks to ask for at once; grows when they hold little, shrinks when they hold much.
-    window: int = 0
-    #: What was known when there was nothing to hand out; None when something of its own has changed since.
-    stuck: tuple[int, ...] | None = None
-
-    def settle(self) -> None:
-        """All before the oldest delivery that was not taken is taken; what was taken out of turn waits."""
-        self.taken = next(iter(self.outstanding.values()), self.handed)
 
 
 @dataclass(slots=True)
@@ -191,6 +109,12 @@ class Group:
     #: Per pubend what laggards lack, and what was known when that was found; who came since is apart.
     lacking: dict[PubendId, tuple[tuple[int, ...], TickSet]] = field(default_factory=dict)
     newcomers: dict[PubendId, dict[SubscriptionId, CatchUp]] = field(default_factory=dict)
+    #: Members were not handed all that they can get, or laggards were not looked at: the step was used up.
+    is_cut: bool = False
+    #: When that was so last, it was its turn then; 0 if it was not so.
+    turn: int = 0
+    #: How many rows to look at for the next delivery, about twice as many as a step was enough for.
+    rows_at_once: int = 2**62
     #: Those who fall behind together are handed the same.
     last: LastJoined = field(default_factory=LastJoined)
 
@@ -325,9 +249,10 @@ class Group:
         if lag is not None:
             self._come(lag)
 
-    def advance(self, serials: Iterator[int]) -> list[Deliver]:
-        """Hand out everything up to the doubt horizon to the members."""
+    def advance(self, serials: Iterator[int], left: Allowance) -> list[Deliver]:
+        """Hand out everything up to the doubt horizon to the members, or as much as one step may."""
         out: list[Deliver] = []
+        self.is_cut = False
         if not self.has_readers:
             return out
         # With laggards alone the horizon goes on too: it is what they chase.
@@ -339,13 +264,28 @@ class Group:
                 if len(self.waiting) >= self.parameters.deliveries_waiting_max:
                     reached(DELIVERIES_FULL)
                     return out
-                if merged is not None:
-                    deliver = self._matched(merged, serials)
-                    if deliver is not None:
-                        self.waiting[deliver.serial] = self.horizon
-                        out.append(deliver)
+                if merged is None:
+                    self._move_to(stop)
+                    continue
+                if left.pairs <= 0:
+                    self._cut()
+                    return out
+                deliver, rows = self._matched(merged, serials, left)
+                if deliver is not None:
+                    self.waiting[deliver.serial] = self.horizon
+                    out.append(deliver)
+                if rows < len(merged.batch):
+                    self.rows_at_once = max(_ROWS_MIN, 2 * rows)
+                    self._move_to(int(merged.batch.ticks[rows - 1]) + 1)
+                    self._cut()
+                    return out
+                self.rows_at_once = min(2 * self.rows_at_once, 2**62)
                 self._move_to(stop)
         return out
+
+    def _cut(self) -> None:
+        reached(STEP_USED_UP)
+        self.is_cut = True
 
     def straight(self, run: Run, batch: EventBatch, serials: Iterator[int]) -> list[Deliver] | None:
         """Hand out rows that come next, with no silence in doubt among them; None when it is not so simple.
@@ -366,19 +306,21 @@ class Group:
             or self.passing
             or len(self.waiting) >= self.parameters.deliveries_waiting_max
             or len(batch) > self.parameters.message_rows_max
+            or len(batch) * len(self.index) > self.parameters.step_pairs_max
         ):
             return None
         stream.accumulate([run], batch)
         self.horizon = stop
-        deliver = self._matched(Merged(batch, None), serials)
+        deliver, _ = self._matched(Merged(batch, None), serials, Allowance.of(self.parameters.step_pairs_max))
         if deliver is None:
             return []
         self.waiting[deliver.serial] = start
         return [deliver]
 
-    def catch_up(self, subend: Subend, serials: Iterator[int]) -> Deliver | None:
+    def catch_up(self, subend: Subend, serials: Iterator[int], left: Allowance) -> Deliver | None:
         """Hand the next part of its past to a laggard that was sent the part before."""
         lag = self.laggards[subend.subscription]
+        left.laggard_rows -= LAGGARD_ROWS
         while self._may_get_more(lag) and not self.caught_up(subend):
             low = min(lag.handed.values())
             phase, until = subend.in_force(self.pubends[0], low)
@@ -389,12 +331,18 @@ class Group:
             merged, stop = next(self._pieces(lag.handed, reach, laggard=True))
             before = lag.handed
             lag.handed = {pubend: max(at, stop) for pubend, at in lag.handed.items()}
-            self._adapt_window(lag, 0 if merged is None else len(merged.batch))
+            rows = 0 if merged is None else len(merged.batch)
+            self._adapt_window(lag, rows)
+            left.laggard_rows -= rows
             if stop == until:
                 reached(CHANGE_OF_LAGGARD)
             deliver = None if merged is None else self._accepted(merged, subend, phase.condition, serials)
             if deliver is None:
                 lag.settle()
+                if left.laggard_rows <= 0:
+                    # It is looked at again, after those who were not looked at in this step.
+                    lag.stuck = None
+                    return None
                 continue
             reached(LAGGARD_DELIVERED)
             if lag.outstanding:
@@ -592,6 +540,10 @@ class Group:
     ) -> Iterator[tuple[Merged | None, Tick]]:
         """The rows from `start` on below `stop` in delivery order, in bounded pieces."""
         rows_max = self.parameters.message_rows_max
+        bytes_max = self._laggard_bytes_max if laggard else _MERGED_BYTES_MAX
+        if not laggard and self.rows_at_once < rows_max:
+            bytes_max = bytes_max * self.rows_at_once // rows_max
+            rows_max = self.rows_at_once
         if len(self.lanes) == 1:
             lane = self.lanes[0]
             chunks: Iterable[EventBatch] = lane.istream.stream.rows.each_between(start[lane.pubend], stop)
@@ -599,7 +551,7 @@ class Group:
                 # What one of many wants of a delivery is written to it at once, so a delivery costs them all
                 # nearly the same, however many rows it has. Those who want all of it get it as it came.
                 chunks = (
-                    gathered(chunks, rows_max, _LAGGARD_BYTES_MAX, _LAGGARD_PARTS_MAX, self.last.joined)
+                    gathered(chunks, rows_max, bytes_max, _LAGGARD_PARTS_MAX, self.last.joined)
                     if laggard
                     else gathered(chunks, rows_max, _TOGETHER_BYTES_MAX)
                 )
@@ -609,8 +561,8 @@ class Group:
         else:
             low = start
             while min(low.values()) < stop:
-                reach = self._merge_reach(low, stop, laggard=laggard)
-                merged = self._merged(low, reach)
+                reach = merge_reach(self.lanes, low, stop, bytes_max)
+                merged = merge(self.lanes, low, reach)
                 low = {pubend: max(at, reach) for pubend, at in low.items()}
                 at = 0
                 while merged is not None and at < len(merged.batch):
@@ -620,45 +572,38 @@ class Group:
         if stop > min(start.values()):
             yield None, stop
 
-    def _merge_reach(self, start: dict[PubendId, Tick], stop: Tick, *, laggard: bool) -> Tick:
-        """Up to where the rows of all pubends are merged at once: copying all that is there may be too much.
+    @property
+    def _laggard_bytes_max(self) -> int:
+        """How many bytes to copy for a laggard at once, as long as each of its events is smaller."""
+        return min(_LAGGARD_BYTES_MAX, _LAGGARDS_BYTES_MAX // max(len(self.laggards), 1))
 
-        Each pubend has an equal part of the bytes, and one event at least.
-        """
-        bytes_max = (_LAGGARD_BYTES_MAX if laggard else _MERGED_BYTES_MAX) // len(self.lanes)
-        for lane in self.lanes:
-            size = 0
-            for batch in lane.istream.stream.rows.each_between(start[lane.pubend], stop):
-                size += batch.nbytes
-                if size > bytes_max:
-                    over = -(-len(batch) * (size - bytes_max) // max(batch.nbytes, 1))
-                    rows = max(len(batch) - over, int(size == batch.nbytes))
-                    stop = int(batch.ticks[rows - 1]) + 1 if rows else batch.first
-                    break
-        return stop
-
-    def _merged(self, start: dict[PubendId, Tick], stop: Tick) -> Merged | None:
-        parts = [
-            (at, EventBatch.joined(batches))
-            for at, lane in enumerate(self.lanes)
-            if (batches := lane.istream.stream.rows.between(start[lane.pubend], stop))
-        ]
-        if not parts:
-            return None
-        ticks = np.concatenate([batch.ticks for _, batch in parts])
-        source = np.concatenate([np.full(len(batch), at, dtype=np.int64) for at, batch in parts])
-        columns = pa.concat_batches([batch.columns for _, batch in parts])
-        order = np.lexsort((source, ticks))
-        return Merged(EventBatch(ticks[order], columns.take(pa.array(order))), source[order])
-
-    def _matched(self, merged: Merged, serials: Iterator[int]) -> Deliver | None:
+    def _matched(self, merged: Merged, serials: Iterator[int], left: Allowance) -> tuple[Deliver | None, int]:
+        """A delivery of the first rows, as many as the step has room for, and how many these are."""
         batch = merged.batch
-        rows, slots = self.index.match_all(len(batch)) or self.index.match(batch.derived(Rows))
+        found = self.index.match_all(len(batch), left.pairs)
+        (rows, slots), count = found or self.index.match_first(batch.derived(Rows), left.pairs)
+        if count < len(merged.batch):
+            if merged.source is not None:
+                count, rows, slots = self._whole_ticks(merged, count, rows, slots)
+            merged = merged.before(count)
+        left.pairs -= len(rows)
         if self.late_starts and len(rows):
             rows, slots = self._started(merged, rows, slots)
         if not len(rows):
-            return None
-        return self._deliver(merged, rows, slots, serials)
+            return None, count
+        return self._deliver(merged, rows, slots, serials), count
+
+    def _whole_ticks(
+        self, merged: Merged, count: int, rows: Positions, slots: Positions
+    ) -> tuple[int, Positions, Positions]:
+        """The same without a part of the rows of one tick, or with all of them if there is no other tick."""
+        whole = int(np.searchsorted(merged.batch.ticks, merged.batch.ticks[count]))
+        if whole:
+            end = int(np.searchsorted(rows, whole))
+            return whole, rows[:end], slots[:end]
+        whole = cut(merged.batch, 0, count)
+        rows, slots = self.index.match(merged.before(whole).batch.derived(Rows))
+        return whole, rows, slots
 
     def _started(self, merged: Merged, rows: Positions, slots: Positions) -> tuple[Positions, Positions]:
         late = np.fromiter(self.late_starts.keys(), dtype=np.int64, count=len(self.late_starts))
@@ -676,7 +621,8 @@ class Group:
         rows = np.flatnonzero(mask(condition, merged.batch.derived(Rows)))
         if not len(rows):
             return None
-        slots = np.full(len(rows), subend.slot, dtype=np.int64)
+        # A view of one number. It is held as long as its subscriber does not take the rows.
+        slots = np.broadcast_to(np.int64(subend.slot), len(rows))
         return self._deliver(merged, rows, slots, serials, laggard=True)
 
     def _deliver(

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from gapless.content.condition import Condition
 from gapless.content.language import parse_condition
 from gapless.errors import UsageError
@@ -387,11 +389,14 @@ class SubscribingHost:
             some = EventBatch(delivery.batch.ticks[rows], delivery.batch.columns.take(rows))
             peer.side.write(SharedColumns(some, numbers, source).frame([(reader.number, None)]))
         else:
-            if parcel.encoded is None:
+            shared = cast(SharedRows | None, parcel.encoded)
+            if shared is None:
                 assert self._node.broker is not None
                 form = RowFormat(self._node.broker.network.topics[reader.topic])
-                parcel.encoded = SharedRows(form, delivery.batch, delivery.rows, numbers, delivery.source)
-            shared = cast(SharedRows, parcel.encoded)
+                wanted = np.asarray(rows, dtype=np.int64) if delivery.laggard else delivery.rows
+                shared = SharedRows(form, delivery.batch, wanted, numbers, delivery.source)
+                if not delivery.laggard:
+                    parcel.encoded = shared
             peer.side.write(shared.some([(reader.number, row) for row in rows]))
         if peer.is_congested:
             self._later(DRAINED_US, partial(self._drained, peer))

@@ -117,6 +117,8 @@ def random_parameters(random: Random) -> dict[str, object]:
         parameters["stream_runs_max"] = random.choice((4, 8, 64))
     if random.random() < 0.3:
         parameters["deliveries_waiting_max"] = random.choice((2, 4, 16))
+        # No number of its own is drawn for it: that would make other runs of all seeds.
+        parameters["step_pairs_max"] = parameters["deliveries_waiting_max"]
     if random.random() < 0.3:
         parameters["compare_work_max"] = parameters["place_work_max"] = random.choice((1, 20, 100))
     return parameters

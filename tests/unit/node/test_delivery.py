@@ -362,3 +362,69 @@ def test_one_that_leaves_before_it_is_reported_slow_is_reported_away_only() -> N
         assert await desk.heard() == [_slow(10, away=True)]
 
     _run(story)
+
+
+class _Narrow:
+    """A connection of a client that does not read, with many subscriptions."""
+
+    def __init__(self) -> None:
+        self.backlog_bytes = 0
+        self.is_open = True
+
+    is_congested = property(lambda self: self.backlog_bytes > 10_000)
+    is_flooded = property(lambda self: self.backlog_bytes > 40_000)
+
+    def send(self, parts: list[bytes]) -> None:
+        self.backlog_bytes += sum(map(len, parts))
+
+    def send_one(self, frame: bytes) -> None:
+        self.backlog_bytes += len(frame)
+
+
+@pytest.mark.parametrize("rows", [1, 20, 200])
+def test_what_one_delivery_leaves_on_a_connection_is_bounded(rows: int) -> None:
+    """Thousands of subscriptions of one client that does not read want all of it."""
+
+    async def story() -> None:
+        fed: list[Event] = []
+        form = RowFormat(Schema.parse(TOPIC, {"price": "string"}))
+        delivery = Delivery({TOPIC: form}, {PUBEND: 0}, lambda event, _=None: fed.append(event), 1_000)
+        line = _Narrow()
+        for slot in range(2_000):
+            name = SubscriptionId(f"mallory-{slot}")
+            reader = Reader(name, TOPIC, slot, slot, True, line, ((PUBEND,),))  # type: ignore[arg-type]
+            delivery.session.enter(reader, {PUBEND: 10})
+        ticks = np.arange(10, 10 + rows)
+        batch = EventBatch(ticks, pa.RecordBatch.from_pydict({"price": ["x" * 1_000] * rows}))
+        delivery.deliver(
+            Deliver(
+                serial=1,
+                batch=batch,
+                rows=np.repeat(np.arange(rows), 2_000),
+                slots=np.tile(np.arange(2_000), rows),
+                pubends=(PUBEND,),
+            )
+        )
+        # Up to 256 single rows are sent before it is looked whether there is room, or else one frame.
+        assert line.backlog_bytes < 40_000 + 1_100 * (256 if rows == 1 else rows)
+
+    _run(story)
+
+
+def test_nothing_is_held_for_each_row_that_a_laggard_has_no_credit_for() -> None:
+    async def story() -> None:
+        desk = _Desk(credit=0)
+        ticks = list(range(10, 16_010))
+        desk.delivery.deliver(_laggard(1, ticks))
+        for credit in (1, 1, 70):
+            desk.delivery.perform(desk.delivery.session.granted(desk.reader, credit))
+        [held] = desk.reader.unsent
+        assert held.unsent is not None
+        parcel, rows = held.unsent
+        assert rows.nbytes == 2_000
+        assert rows.positions().tolist() == list(range(72, 16_000))
+        assert parcel.encoded is None
+        assert not len(parcel.delivery.rows), "a number for each row"
+        assert not len(parcel.delivery.slots), "a number for each row"
+
+    _run(story)

@@ -40,6 +40,9 @@ from gapless.content.xml.index.index import PatternIndex
 #: Approximate number of candidates processed together; it bounds memory.
 CANDIDATES_MAX = 2_000_000
 ROWS_MIN = 16
+_UNBOUNDED = 2**62
+#: With a bound for the pairs, no more candidates than this times as many are processed together.
+CANDIDATES_PER_PAIR = 4
 #: Slots are below this: a row of such a part and a slot are sorted as one int64.
 SLOTS_MAX = 2**40
 #: In a smaller batch, evaluating a residual on all rows is cheaper than picking some.
@@ -62,6 +65,31 @@ class _Entry:
     plan: MatchPlan
     way: _Way | None
     features: list[Feature] = field(default_factory=list)
+
+
+class _TooManyError(Exception):
+    """A part of a batch has more candidates than may be processed together."""
+
+    def __init__(self, share: float) -> None:
+        """`share` is how much of the part is about right."""
+        super().__init__()
+        self.share = share
+
+
+class _Room:
+    """How many candidates a part of a batch may have: they are counted before there are arrays of them."""
+
+    __slots__ = ("_most", "_taken")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+
+    def take(self, candidates: int) -> None:
+        """There are so many more. Raises _TooManyError."""
+        self._taken += candidates
+        if self._taken > self._most:
+            raise _TooManyError(self._most / self._taken)
 
 
 class Index:
@@ -161,33 +189,65 @@ class Index:
         rows.release()
         return pairs
 
+    def match_first(self, columns: Rows, pairs_max: int) -> tuple[Pairs, int]:
+        """The pairs of the first rows, and how many rows these are: one, or as many as have that many pairs.
+
+        It takes about as long as it takes to match those rows, however many come behind them.
+        """
+        rows = len(columns)
+        if not rows or not self._by_slot:
+            return NO_PAIRS, rows
+        if self._few is not None:
+            pairs = _tried(self._few, columns)
+        else:
+            pairs, rows = self._match_until(columns, pairs_max)
+        columns.release()
+        if len(pairs[0]) <= pairs_max:
+            return pairs, rows
+        stop = max(int(pairs[0][pairs_max]), int(pairs[0][0]) + 1)
+        end = int(np.searchsorted(pairs[0], stop))
+        return (pairs[0][:end], pairs[1][:end]), stop
+
     def _match_parts(self, rows: Rows) -> Pairs:
         """A batch in as many parts as its candidates ask for."""
+        return self._match_until(rows, None)[0]
+
+    def _match_until(self, rows: Rows, pairs_max: int | None) -> tuple[Pairs, int]:
+        """The pairs of parts of a batch, until there are so many; and how many rows were looked at."""
         self._refresh()
+        most = CANDIDATES_MAX if pairs_max is None else min(CANDIDATES_MAX, CANDIDATES_PER_PAIR * pairs_max)
         found: list[Pairs] = []
-        start = 0
-        while start < len(rows):
-            count = max(ROWS_MIN, int(CANDIDATES_MAX / max(self._per_row, 1.0)))
-            whole = start == 0 and count >= len(rows)
-            part = rows if whole else Rows(rows.columns.slice(start, count))
-            pairs = self._match(part)
+        start = pairs_found = 0
+        while start < len(rows) and (pairs_max is None or pairs_found < pairs_max):
+            count = max(ROWS_MIN, int(most / max(self._per_row, 1.0)))
+            while True:
+                whole = start == 0 and count >= len(rows)
+                part = rows if whole else Rows(rows.columns.slice(start, count))
+                try:
+                    # The rows before may have had hardly any, so what was expected may be far too little.
+                    pairs = self._match(part, _Room(most if len(part) > 1 else _UNBOUNDED))
+                    break
+                except _TooManyError as error:
+                    count = max(1, min(int(len(part) * error.share), len(part) // 2))
             found.append(pairs if start == 0 else (pairs[0] + start, pairs[1]))
+            pairs_found += len(pairs[0])
             start += len(part)
-        return _concatenated(found) if len(found) > 1 else (found[0] if found else NO_PAIRS)
+        return (_concatenated(found) if len(found) > 1 else (found[0] if found else NO_PAIRS)), start
 
     @property
     def takes_all(self) -> bool:
         """Whether all conditions accept every row."""
         return self._all_rows is not None
 
-    def match_all(self, rows: int) -> Pairs | None:
-        """The pairs of this many rows if they need not be examined; None if they must be."""
+    def match_all(self, rows: int, pairs_max: int) -> tuple[Pairs, int] | None:
+        """What `match_first` returns for so many rows if they need not be examined; None if they must be."""
         slots = self._all_rows
         if slots is None:
             return None
+        rows = min(rows, max(1, pairs_max // len(slots)))
         if len(slots) == 1:
-            return np.arange(rows), np.full(rows, slots[0])
-        return np.repeat(np.arange(rows), len(slots)), np.tile(slots, rows)
+            return (np.arange(rows), np.full(rows, slots[0])), rows
+        return (np.repeat(np.arange(rows), len(slots)), np.tile(slots, rows)), rows
 
     def _look_for_all_rows(self) -> None:
         few = self._few
@@ -324,15 +384,17 @@ class Index:
 
     # Matching.
 
-    def _match(self, rows: Rows) -> Pairs:
+    def _match(self, rows: Rows, room: _Room) -> Pairs:
+        room.take(len(rows) * (len(self._always) + len(self._unbound)))
         if not (self._ways or self._patterns or self._by_residual or self._unbound):
             self._per_row = float(len(self._always))
-            return _product(np.arange(len(rows)), sorted({int(self._table.owners[c]) for c in self._always}))
+            owners = self._table.owners[np.fromiter(self._always, np.int64, len(self._always))]
+            return _product(np.arange(len(rows)), np.unique(owners).tolist())
         batch = _Batch(rows, self._identities)
         found = [
-            *self._found_by_way(batch),
-            *self._found_by_pattern(rows),
-            *self._found_by_residual(rows),
+            *self._found_by_way(batch, room),
+            *self._found_by_pattern(rows, room),
+            *self._found_by_residual(rows, room),
         ]
         if self._unbound:
             found.append(_product(np.arange(len(rows)), self._unbound))
@@ -349,28 +411,30 @@ class Index:
         row, conjunction = _concatenated(matched)
         return _ordered(row, self._table.owners[conjunction])
 
-    def _found_by_way(self, batch: _Batch) -> list[Pairs]:
+    def _found_by_way(self, batch: _Batch, room: _Room) -> list[Pairs]:
         found: list[Pairs] = []
         for way, postings in self._ways.items():
             at, keys, places, codes = batch.rows_of(way)
             if not len(keys):
                 continue
-            for row, conjunction in postings.find(keys, places, codes):
+            for row, conjunction in postings.find(keys, places, codes, room.take):
                 found.append((row if at is None else at[row], conjunction))
         return found
 
-    def _found_by_pattern(self, rows: Rows) -> list[Pairs]:
+    def _found_by_pattern(self, rows: Rows, room: _Room) -> list[Pairs]:
         return [
-            patterns.match(rows.column(column))
+            patterns.match(rows.column(column), room.take)
             for column, patterns in self._patterns.items()
             if len(patterns)
         ]
 
-    def _found_by_residual(self, rows: Rows) -> list[Pairs]:
-        return [
-            _product(np.flatnonzero(_mask(residual, rows)), conjunctions)
-            for residual, conjunctions in self._by_residual.items()
-        ]
+    def _found_by_residual(self, rows: Rows, room: _Room) -> list[Pairs]:
+        found: list[Pairs] = []
+        for residual, conjunctions in self._by_residual.items():
+            accepted = np.flatnonzero(_mask(residual, rows))
+            room.take(len(accepted) * len(conjunctions))
+            found.append(_product(accepted, conjunctions))
+        return found
 
 
 class _Batch:

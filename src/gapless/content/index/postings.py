@@ -17,6 +17,7 @@ the table knows that it is dead.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
@@ -154,14 +155,20 @@ class _Run:
         return Entries(self.order // step, places, self.lows, self.widths, self.conjunctions)
 
     def find(
-        self, breadth: Breadth, keys: CodeArray, places: Places | None, codes: CodeArray | None
+        self,
+        breadth: Breadth,
+        keys: CodeArray,
+        places: Places | None,
+        codes: CodeArray | None,
+        count: Callable[[int], None],
     ) -> Pairs:
-        """Positions in `keys`, and the conjunctions whose key and interval fit there."""
+        """Positions in `keys`, and the conjunctions whose key and interval fit there. See `Postings.find`."""
         start, stop = self._slices(breadth, keys, places)
         counts = np.maximum(stop - start, 0)
         total = int(counts.sum())
         if not total:
             return NO_PAIRS
+        count(total)
         rows = np.repeat(np.arange(len(keys)), counts)
         at = np.arange(total)
         at += (start - (np.cumsum(counts) - counts))[rows]
@@ -270,9 +277,19 @@ class Postings:
             self._short = run
         return gone
 
-    def find(self, keys: CodeArray, places: Places | None, codes: CodeArray | None) -> list[Pairs]:
-        """Who fits, as (position in `keys`, conjunction). The dead are among them."""
-        return [run.find(self._breadth, keys, places, codes) for run in (self._long, self._short) if len(run)]
+    def find(
+        self,
+        keys: CodeArray,
+        places: Places | None,
+        codes: CodeArray | None,
+        count: Callable[[int], None],
+    ) -> list[Pairs]:
+        """Who fits, as (position in `keys`, conjunction). The dead are among them.
+
+        `count` is told how many are looked at, before there are arrays of that length; it may raise.
+        """
+        runs = [run for run in (self._long, self._short) if len(run)]
+        return [run.find(self._breadth, keys, places, codes, count) for run in runs]
 
     def _fresh(self) -> Entries:
         if not self._new:

@@ -23,7 +23,8 @@ Implements docs/protocol.md, section 15.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
@@ -42,12 +43,18 @@ from gapless.protocol.sessions.readers import (
     Outlet,
     Parcel,
     Reader,
+    RowSet,
     SendHorizon,
     SendRow,
     SendRows,
     TellBroker,
     WorkLater,
 )
+
+#: Single rows are sent to so many readers before it is looked again whether their connections have room; to
+#: fewer if they are together larger than this.
+_TOGETHER_MAX, _TOGETHER_BYTES_MAX = 256, 1 * 2**20
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class _Work(Enum):
@@ -189,15 +196,23 @@ class Deliveries:
 
     # What goes out.
 
-    def deliver(self, effect: Deliver) -> list[DeliveryEffect]:
-        """Hand out the rows of one delivery."""
+    def deliver(self, effect: Deliver) -> Iterator[DeliveryEffect]:
+        """Hand out the rows of one delivery.
+
+        What is asked for is to be done before the next is asked for: thousands of readers may share one
+        connection, and it has to be seen when it has no room for more.
+        """
         parcel = Parcel(effect)
         self.rows += len(effect.rows)
-        if effect.source is None and not effect.laggard and len(effect.rows) == 1:
-            return self._deliver_one(effect, parcel)
-        slots, starts, rows = _by_slot(effect)
         if effect.laggard:
-            return self._hand_laggard(effect, int(slots[0]), rows, parcel)
+            yield from self._hand_laggard(effect, parcel)
+        elif effect.source is None and len(effect.rows) == 1:
+            yield from self._deliver_one(effect, parcel)
+        else:
+            yield from self._deliver_many(effect, parcel)
+
+    def _deliver_many(self, effect: Deliver, parcel: Parcel) -> Iterator[DeliveryEffect]:
+        slots, starts, rows = _by_slot(effect)
         held = self._guaranteed[slots].any()
         if held:
             ledger = self._ledger(effect.pubends)
@@ -205,7 +220,7 @@ class Deliveries:
             ledger.waiting.append((effect.serial, int(effect.batch.ticks[effect.rows].max()) + 1))
         readers = self._readers
         single: list[tuple[Reader, int]] = []
-        effects: list[DeliveryEffect] = [SendRow(parcel=parcel, to=single)]
+        together_max = _together_max(effect)
         slow: list[Reader] = []
         firsts = starts.tolist()
         places = rows[starts].tolist()
@@ -225,20 +240,24 @@ class Deliveries:
                 # Of thousands of subscribers most get one row: the shortest way for them.
                 reader.credit -= 1
                 single.append((reader, place))
+                if len(single) == together_max:
+                    yield SendRow(parcel=parcel, to=single)
+                    single = []
             elif self._may_send(reader, stop - start, effect.pubends):
                 reader.credit -= stop - start
-                effects.append(SendRows(parcel=parcel, reader=reader, rows=rows[start:stop]))
+                yield SendRows(parcel=parcel, reader=reader, rows=rows[start:stop])
             else:
                 self._miss(reader, effect, rows[start:stop])
                 if self._is_slowed(reader):
                     slow.append(reader)
+        if single:
+            yield SendRow(parcel=parcel, to=single)
         if not held:
-            effects.append(TellBroker(event=DeliveryTaken(serial=effect.serial)))
+            yield TellBroker(event=DeliveryTaken(serial=effect.serial))
         for reader in slow:
-            effects += self._report_slow_soon(reader)
+            yield from self._report_slow_soon(reader)
         if held and len(self._ledger(effect.pubends).waiting) > self._waiting_max:
-            effects += self._relieve(self._ledger(effect.pubends))
-        return effects
+            yield from self._relieve(self._ledger(effect.pubends))
 
     def _deliver_one(self, effect: Deliver, parcel: Parcel) -> list[DeliveryEffect]:
         """Hand one row to one subscriber: what `deliver` does, without arrays for it."""
@@ -313,13 +332,14 @@ class Deliveries:
         handed = min(ledger.handed[pubend][reader.slot], reader.missed.get(pubend, TICK_MAX))
         return int(max(handed, ledger.reached[pubend][reader.slot]))
 
-    def _hand_laggard(
-        self, effect: Deliver, slot: int, rows: Positions, parcel: Parcel
-    ) -> list[DeliveryEffect]:
+    def _hand_laggard(self, effect: Deliver, parcel: Parcel) -> list[DeliveryEffect]:
+        slot, rows = int(effect.slots[0]), effect.rows
         reader = self._readers.get(slot)
         if reader is None:
             return [TellBroker(event=DeliveryTaken(serial=effect.serial))]
-        held = Held(effect.serial, stops_of(effect, rows), (parcel, rows))
+        # One client may have thousands that do not take what they are handed: nothing is held for each row.
+        parcel.delivery = replace(effect, rows=_NONE, slots=_NONE)
+        held = Held(effect.serial, stops_of(effect, rows), (parcel, RowSet.of(rows, len(effect.batch))))
         before = reader.catching.setdefault(effect.pubends, deque())
         if before and effect.batch.ticks[rows[0]] < max(before[-1].stops.values()):
             # It was handed out before the broker knew that the reader is slow, and all of it comes again.
@@ -348,13 +368,14 @@ class Deliveries:
                 if reader.outlet.is_congested:
                     self._congested.setdefault(reader.outlet, {})[reader] = None
                     return effects
-                parcel, rows = held.unsent
-                now, later = rows[: max(reader.credit, 0)], rows[max(reader.credit, 0) :]
-                if len(now):
+                if reader.credit > 0:
+                    parcel, unsent = held.unsent
+                    rows = unsent.positions()
+                    now, later = rows[: reader.credit], rows[reader.credit :]
                     reader.credit -= len(now)
                     effects.append(SendRows(parcel=parcel, reader=reader, rows=now))
                     self.reached(reader, stops_of(parcel.delivery, now) if len(later) else held.stops)
-                held.unsent = (parcel, later) if len(later) else None
+                    held.unsent = (parcel, unsent.without(now)) if len(later) else None
             if held.unsent is not None:
                 return effects
             del reader.unsent[0]
@@ -598,9 +619,21 @@ def _by_slot(effect: Deliver) -> tuple[Positions, Positions, Positions]:
     slots = effect.slots
     if slots[0] == slots[-1] and (slots == slots[0]).all():
         return slots[:1], np.zeros(1, dtype=np.int64), effect.rows
+    alike = max(1, int(np.searchsorted(effect.rows, effect.rows[0], side="right")))
+    if len(slots) % alike == 0:
+        by_row, wanted = slots.reshape(-1, alike), effect.rows.reshape(-1, alike)
+        if (by_row == by_row[0]).all() and (wanted == wanted[:, :1]).all():
+            # All get the same rows, as those do who want everything: there is nothing to sort.
+            return by_row[0], np.arange(alike) * len(wanted), np.tile(wanted[:, 0], alike)
     order = np.argsort(slots, kind="stable")
     unique, starts = np.unique(slots[order], return_index=True)
     return unique, starts, effect.rows[order]
+
+
+def _together_max(effect: Deliver) -> int:
+    """How many single rows of a delivery are sent at once."""
+    row_bytes = effect.batch.nbytes // len(effect.batch) + 1
+    return max(1, min(_TOGETHER_MAX, _TOGETHER_BYTES_MAX // row_bytes))
 
 
 def extents_of(effect: Deliver, rows: Positions) -> dict[PubendId, tuple[Tick, Tick]]:

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from gapless.content.rows import Positions
 from gapless.model.ids import PubendId, SubscriptionId, TopicId
 from gapless.model.ticks import Tick
@@ -47,6 +50,38 @@ class Parcel:
         self.encoded: object = None
 
 
+class RowSet:
+    """Some rows of a batch, in a bit for each row of it: less than a number for each of them."""
+
+    __slots__ = ("_bits", "_count")
+
+    def __init__(self, bits: npt.NDArray[np.uint8], count: int) -> None:
+        self._bits = bits
+        self._count = count
+
+    @staticmethod
+    def of(rows: Positions, count: int) -> RowSet:
+        """These rows of so many."""
+        chosen = np.zeros(count, dtype=np.bool_)
+        chosen[rows] = True
+        return RowSet(np.packbits(chosen), count)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that it takes."""
+        return self._bits.nbytes
+
+    def positions(self) -> Positions:
+        """The rows, which ascend."""
+        return np.flatnonzero(np.unpackbits(self._bits, count=self._count))
+
+    def without(self, rows: Positions) -> RowSet:
+        """The other rows."""
+        chosen = np.unpackbits(self._bits, count=self._count)
+        chosen[rows] = 0
+        return RowSet(np.packbits(chosen), self._count)
+
+
 @dataclass(slots=True)
 class Held:
     """One delivery to a laggard."""
@@ -55,7 +90,7 @@ class Held:
     #: Per pubend one past the last tick.
     stops: Mapping[PubendId, Tick]
     #: What to send of it; None when all of it is sent, or need not be any more.
-    unsent: tuple[Parcel, Positions] | None
+    unsent: tuple[Parcel, RowSet] | None
 
 
 @dataclass(slots=True, eq=False)

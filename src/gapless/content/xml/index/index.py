@@ -12,7 +12,7 @@ documents against all of them. The work is divided:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -100,13 +100,21 @@ class PatternIndex:
         self._graph.release(condition)
 
     def match(
-        self, documents: pa.Array | pa.ChunkedArray | Sequence[bytes | str | None]
+        self,
+        documents: pa.Array | pa.ChunkedArray | Sequence[bytes | str | None],
+        count: Callable[[int], None] | None = None,
     ) -> tuple[Integers, Integers]:
         """All (row, slot) pairs of documents and the patterns that they match: two arrays, sorted.
 
-        A null matches nothing; nor does an unreadable document, which is counted in `refused`.
+        A null matches nothing; nor does an unreadable document, which is counted in `refused`. `count` is
+        told how many pairs there will be, before there are arrays of that length; it may raise.
         """
-        parts = [self._match_shapes(*each) for each in self._cut(_plain(documents))]
+        refused = self.refused
+        try:
+            parts = [self._match_shapes(*each, count) for each in self._cut(_plain(documents))]
+        except Exception:
+            self.refused = refused
+            raise
         if len(parts) == 1:
             return parts[0]
         empty = [np.empty(0, dtype=np.int64)]
@@ -133,10 +141,15 @@ class PatternIndex:
         if rows:
             yield shapes, rows, roots
 
-    def _match_shapes(self, shapes: Shapes, rows: list[int], roots: list[int]) -> tuple[Integers, Integers]:
+    def _match_shapes(
+        self, shapes: Shapes, rows: list[int], roots: list[int], count: Callable[[int], None] | None
+    ) -> tuple[Integers, Integers]:
         distinct, which = np.unique(np.array(roots, dtype=np.int64), return_inverse=True)
         at, conditions = decide(self._graph, shapes, distinct)
         blocks = self._block_of.array[conditions].astype(np.int64)
+        if count is not None:
+            of_shape = np.bincount(at, self._blocks.lengths.array[blocks], minlength=len(distinct))
+            count(int(of_shape[which].sum()))
         position, numbers = self._blocks.read(blocks)
         at, slots = at[position], self._names.array[numbers].astype(np.int64)
         slots = _sorted_within(at, slots)
