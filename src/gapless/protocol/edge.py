@@ -261,8 +261,10 @@ class Edge:
                 position = phase.wanted.get(message.pubend, TICK_MIN)
                 start = max(message.start, position)
                 if phase is subend.phases[0] and self._is_elsewhere(subend, message.pubend):
-                    # Not below its position: it would take an event there for one that it has.
-                    start = max(start, position + 1, had_before(subend, message.pubend), message.log.began)
+                    # Not below its position: it would take an event there for one that it has. And not
+                    # below what may be lost: the gap before its start has to hold all of that.
+                    had = max(position + 1, had_before(subend, message.pubend))
+                    start = max(start, had, message.log.began, message.lost_before)
                 phase.granted[message.pubend] = (start, message.until)
                 del door.ungranted[birth]
                 door.granted[birth] = (subend, phase)

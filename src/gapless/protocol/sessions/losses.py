@@ -126,6 +126,23 @@ class LossBook:
         """The ticks that a subscription may have lost, and whose client has not come beyond them."""
         return self.lost.get(name, {}).get(pubend)
 
+    def untold(
+        self, name: str, pubend: PubendId, start: Tick, log: tuple[str, Tick], own: str | None
+    ) -> Tick | None:
+        """From where on the client of a subscription has lost something that it may not know of.
+
+        It goes on at `start`, in this log, which began at that tick; `own` is the log that it says it is in.
+        """
+        lost = self.of(name, pubend)
+        if lost is None or start == lost[1]:
+            return None
+        log_id, began = log
+        is_other_log = lost[0] <= began
+        if start > lost[1] and (own == log_id or not is_other_log):
+            return None
+        # Whoever read an older copy before anybody knew may have come beyond what is lost, without it.
+        return max(lost[0], min(start, began) if is_other_log else start)
+
     def moved(self, name: str, positions: Mapping[PubendId, Tick]) -> bool:
         """A client has acknowledged so much; says whether it has come beyond a loss."""
         lost = self.lost.get(name)
