@@ -290,6 +290,20 @@ def test_the_gap_of_an_older_copy_holds_all_that_it_lacks(clock_back: int) -> No
     assert last_event(hand) >= gap.start
 
 
+def test_a_position_among_what_an_older_copy_lacks_is_in_the_log_that_is_lost() -> None:
+    """Clause 14.8. A program that kept its positions need not know their logs."""
+    hand = named()
+    hand.subscribe("alice")
+    lost, began = roll_back(hand, 0)
+    end = hand.lost_before[PUBEND]
+    # What the copy has is there for whoever asks for it.
+    asked = [("bob", began, began), ("carol", began + 1, end), ("dave", lost, end), ("erin", end, end)]
+    for name, wanted, start in asked:
+        hand.feed("s", returning({}, {PUBEND: wanted}, name=name))
+        hand.wait(1_000)
+        assert confirmations(hand, name)[-1].start == start
+
+
 @pytest.mark.parametrize("ahead_ms", [3_000, 10**9])
 def test_what_others_know_of_an_older_copy_is_lost_as_far_as_ticks_may_follow(ahead_ms: int) -> None:
     """Clause 14.7."""
