@@ -126,22 +126,20 @@ class LossBook:
         """The ticks that a subscription may have lost, and whose client has not come beyond them."""
         return self.lost.get(name, {}).get(pubend)
 
-    def untold(
-        self, name: str, pubend: PubendId, start: Tick, log: tuple[str, Tick], own: str | None
-    ) -> Tick | None:
-        """From where on the client of a subscription has lost something that it may not know of.
+    def untold(self, name: str, pubend: PubendId, start: Tick, began: Tick) -> tuple[Tick, Tick | None]:
+        """Where a client that wants to go on at `start` does so, and from where on it has lost something.
 
-        It goes on at `start`, in this log, which began at that tick; `own` is the log that it says it is in.
+        The log began at the tick `began`. What the client was told it may have forgotten; if it has not, it
+        knows which log it is in, and takes no notice.
         """
         lost = self.of(name, pubend)
         if lost is None or start == lost[1]:
-            return None
-        log_id, began = log
-        is_other_log = lost[0] <= began
-        if start > lost[1] and (own == log_id or not is_other_log):
-            return None
-        # Whoever read an older copy before anybody knew may have come beyond what is lost, without it.
-        return max(lost[0], min(start, began) if is_other_log else start)
+            return start, None
+        lost_from, stop = lost
+        if lost_from > began:
+            return (start, None) if start > stop else (stop, max(start, lost_from))
+        # Of another log. Whoever read an older copy before anybody knew may have come beyond the loss.
+        return max(start, stop), max(lost_from, min(start, began))
 
     def moved(self, name: str, positions: Mapping[PubendId, Tick]) -> bool:
         """A client has acknowledged so much; says whether it has come beyond a loss."""

@@ -294,7 +294,9 @@ class ClientSubscription(Enrolment, Generic[Rows]):
         if self.is_live:
             reached(RESUMED)
             start = self._starts_again()
-            logs = {pubend: log for pubend, log in self._logs.items() if log and pubend in start}
+            if interest.name is None:
+                # One with a name has its positions at its edge, which knows their logs itself.
+                logs = {pubend: log for pubend, log in self._logs.items() if log and pubend in start}
             where = self.filters.resume(self._expected, self.schema)
         elif interest.name is not None and isinstance(start, Mapping):
             # A program that starts at its own positions is done with everything below them.

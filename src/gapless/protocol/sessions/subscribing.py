@@ -576,10 +576,8 @@ class EdgeSubscribing:
             if pubend not in subscription.starts:
                 continue
             own_start = min(own.get(pubend, position), self._reach(pubend))
-            log, start = subscription.logs[pubend], max(position, own_start)
-            lost_from = self._losses.untold(asked.name, pubend, start, log, asked.logs.get(pubend))
-            if lost_from is not None:
-                start = max(start, self._losses.lost[asked.name][pubend][1])
+            start = max(position, own_start)
+            start, lost_from = self._losses.untold(asked.name, pubend, start, subscription.logs[pubend][1])
             # What it has from elsewhere it may acknowledge, though it is not delivered here.
             self._deliveries.reached(reader, {pubend: start})
             effects += self._confirm(subscription, asked.request, pubend, start, lost_from)

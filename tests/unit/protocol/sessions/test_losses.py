@@ -142,29 +142,28 @@ def lost_with_its_log() -> LossBook:
 
 
 @pytest.mark.parametrize(
-    ("start", "own", "lost_from"),
+    ("start", "told"),
     [
-        (POSITION, None, POSITION),
-        (200, None, 200),
-        # It may be in the older copy, which had nothing of the rest.
-        (400, None, 300),
-        (600, None, 300),
-        (600, "old", 300),
+        (POSITION, (START, POSITION)),
+        (200, (START, 200)),
+        # It may have read the older copy, which had nothing of the rest.
+        (400, (START, 300)),
+        (600, (600, 300)),
         # That it is here says that it was told.
-        (START, None, None),
-        (600, "new", None),
+        (START, (START, None)),
     ],
 )
-def test_a_client_is_told_of_a_lost_log_unless_it_is_in_the_next_one(
-    start: int, own: str | None, lost_from: int | None
-) -> None:
-    assert lost_with_its_log().untold("desk", P, start, ("new", 300), own) == lost_from
+def test_a_client_is_told_of_a_lost_log_wherever_it_is(start: int, told: tuple[int, int | None]) -> None:
+    assert lost_with_its_log().untold("desk", P, start, began=300) == told
 
 
-@pytest.mark.parametrize(("start", "lost_from"), [(50, POSITION), (200, 200), (START, None), (600, None)])
-def test_a_client_beyond_what_was_released_has_lost_nothing(start: int, lost_from: int | None) -> None:
-    assert lost_with_its_log().untold("desk", P, start, ("log", 10), None) == lost_from
-    assert lost_with_its_log().untold("desk", Q, start, ("log", 10), None) is None
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [(50, (START, POSITION)), (200, (START, 200)), (START, (START, None)), (600, (600, None))],
+)
+def test_a_client_beyond_what_was_released_has_lost_nothing(start: int, told: tuple[int, int | None]) -> None:
+    assert lost_with_its_log().untold("desk", P, start, began=10) == told
+    assert lost_with_its_log().untold("desk", Q, start, began=10) == (start, None)
 
 
 @pytest.mark.parametrize(
