@@ -142,11 +142,19 @@ class SupersededError(StoreError):
     """Others have seen more of this broker than its folder has: that is empty, or an older copy.
 
     The host starts the broker again, in a life above `incarnation`. If `older_copy` names a pubend, others
-    have seen more of its log than there is: a new log begins, at the tick `began`, under another id.
+    have seen more of its log than there is: a new log begins, at the tick `began`, under another id, and what
+    is lost lies between that tick and `lost_before`.
     """
 
     def __init__(
-        self, broker: str, ours: int, seen: int, *, older_copy: str | None = None, began: int = 0
+        self,
+        broker: str,
+        ours: int,
+        seen: int,
+        *,
+        older_copy: str | None = None,
+        began: int = 0,
+        lost_before: int = 0,
     ) -> None:
         """`ours` and `seen` are incarnations."""
         text = f"others have seen life {seen} of '{broker}', and this is life {ours}: starting above that"
@@ -159,6 +167,7 @@ class SupersededError(StoreError):
         self.incarnation = seen
         self.older_copy = older_copy
         self.began = began
+        self.lost_before = lost_before
         #: Where the logs ended of which this life has told nothing, by pubend: the next one has to know.
         self.untold: Mapping[str, int] = {}
 

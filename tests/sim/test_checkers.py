@@ -412,6 +412,12 @@ def told_too_little_of_an_older_copy(checks: Checkers) -> None:
     raise checks.unfinished() or AssertionError("nothing is owed")
 
 
+def told_of_too_short_a_gap(checks: Checkers) -> None:
+    log(checks, "x", (30, 1))
+    lose(checks, "plain", "merged")
+    raise checks.unfinished() or AssertionError("nothing is owed")
+
+
 def told_of_nothing(checks: Checkers) -> None:
     checks.gap("plain", "x", 13, 30)
 
@@ -480,6 +486,7 @@ def gap_in_the_new_log(checks: Checkers) -> None:
         ("gap", moved_and_not_told),
         ("gap", told_too_little),
         ("gap", told_too_little_of_an_older_copy),
+        ("gap", told_of_too_short_a_gap),
         ("gap", told_of_nothing),
         ("gap", told_twice),
         ("gap", began_anew_for_nothing),

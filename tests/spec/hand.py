@@ -144,6 +144,8 @@ class Hand:
     coming: deque[tuple[str, Event]] = field(default_factory=deque)
     #: The ids of logs that have one, with the ticks at which they began.
     log_ids: dict[str, tuple[str, Tick]] = field(default_factory=dict)
+    #: Where the loss ends of those that were older copies.
+    lost_before: dict[str, Tick] = field(default_factory=dict)
     _tokens: int = 0
 
     @staticmethod
@@ -304,6 +306,7 @@ class Hand:
             starts=tuple(r for r in log if isinstance(r, StartRecord)),
             log_id=self.log_ids.get(pubend, ("", TICK_MIN))[0],
             began=self.log_ids.get(pubend, ("", TICK_MIN))[1],
+            lost_before=self.lost_before.get(pubend, TICK_MIN),
         )
 
     # ---- what brokers ask for ----

@@ -12,7 +12,7 @@ from gapless.model.logs import LogLife
 from gapless.model.schema import Schema
 from gapless.model.ticks import TICK_MIN
 from gapless.protocol.creations import Creation
-from gapless.protocol.effects import ConfirmSubscription, SendMessage
+from gapless.protocol.effects import BatchRecord, ConfirmSubscription, SendMessage
 from gapless.protocol.events import (
     LinkUp,
     MessageReceived,
@@ -233,6 +233,86 @@ def test_a_pubend_whose_log_is_contradicted_ends(log: LogLife, known: int, older
         hand.brokers["p"].step(MessageReceived(sender=B, message=message), Now(ms=0, clock=FIRST))
     assert caught.value.older_copy == older_copy
     assert caught.value.incarnation == max(log.life, 1)
+
+
+def last_event(hand: Hand) -> int:
+    return max(each.batch.last for each in hand.logs[PUBEND] if isinstance(each, BatchRecord))
+
+
+def roll_back(hand: Hand, clock_back: int) -> tuple[int, int]:
+    """A repository comes back with an older copy of its log, which is contradicted, and its clock set back.
+
+    Gives the tick of the event that the copy lacks, and where the log begins anew.
+    """
+    hand.clock += clock_back
+    hand.publish(1)
+    hand.wait(20)
+    copy = list(hand.logs[PUBEND])
+    hand.wait(2_000)
+    hand.crash("s")
+    hand.publish(2)
+    lost = last_event(hand)
+    hand.crash("p")
+    hand.logs[PUBEND] = copy
+    hand.clock -= clock_back
+    hand.wait(500)
+    hand.start("p")
+    hand.link_up("p", "b")
+    with pytest.raises(SupersededError) as caught:
+        hand.settle()
+    hand.coming.clear()
+    hand.crash("p")
+    hand.log_ids[PUBEND] = ("new", caught.value.began)
+    hand.lost_before[PUBEND] = caught.value.lost_before
+    for one, other in (("p", "b"), ("s", "b")):
+        hand.start(one)
+        hand.link_up(one, other)
+    hand.settle()
+    return lost, caught.value.began
+
+
+@pytest.mark.parametrize("clock_back", [0, 60_000_000])
+def test_the_gap_of_an_older_copy_holds_all_that_it_lacks(clock_back: int) -> None:
+    """Clauses 14.7 and 14.8. How far a subscriber had come says nothing about what is lost above."""
+    hand = named()
+    hand.subscribe("alice")
+    hand.publish(0)
+    position = hand.got("alice")[-1] + 1
+    lost, began = roll_back(hand, clock_back)
+    assert position < began <= lost
+    hand.feed("s", SubscriptionsRestored(requests=(returning({PUBEND: "old"}, {PUBEND: position}),)))
+    hand.wait(1_000)
+    gap = confirmations(hand, "alice")[-1]
+    assert gap.lost_from == position
+    assert lost < gap.start
+    # Nothing that the new log has is in the gap.
+    hand.publish(3)
+    assert last_event(hand) >= gap.start
+
+
+def test_a_position_among_what_an_older_copy_lacks_is_in_the_log_that_is_lost() -> None:
+    """Clause 14.8. A program that kept its positions need not know their logs."""
+    hand = named()
+    hand.subscribe("alice")
+    lost, began = roll_back(hand, 0)
+    end = hand.lost_before[PUBEND]
+    # What the copy has is there for whoever asks for it.
+    asked = [("bob", began, began), ("carol", began + 1, end), ("dave", lost, end), ("erin", end, end)]
+    for name, wanted, start in asked:
+        hand.feed("s", returning({}, {PUBEND: wanted}, name=name))
+        hand.wait(1_000)
+        assert confirmations(hand, name)[-1].start == start
+
+
+@pytest.mark.parametrize("ahead_ms", [3_000, 10**9])
+def test_what_others_know_of_an_older_copy_is_lost_as_far_as_ticks_may_follow(ahead_ms: int) -> None:
+    """Clause 14.7."""
+    hand = named(ticks_ahead_ms=5_000)
+    known = FIRST + ahead_ms * 1_000
+    message = LogKnownMessage(pubend=PUBEND, log=LogLife("old", 0, 0, 0, 1), known=known, events=TICK_MIN)
+    with pytest.raises(SupersededError) as caught:
+        hand.step("p", MessageReceived(sender=B, message=message))
+    assert caught.value.lost_before == min(known, FIRST + 5_000_000)
 
 
 def test_the_next_life_seems_to_know_no_more_of_a_log_than_the_one_that_told_nothing() -> None:

@@ -27,6 +27,8 @@ class LogName(msgspec.Struct, frozen=True):
     disk_id: str
     name: str
     began: Tick
+    #: If the log was found to be an older copy: what is lost of the one before it lies below.
+    lost_before: Tick = TICK_MIN
 
 
 _names = msgspec.msgpack.Decoder(LogName)
@@ -53,16 +55,19 @@ def log_name(
     return made
 
 
-def rename_log(database: RecoveryDatabase, pubend: PubendId, disk_id: str, began: Tick) -> None:
+def rename_log(
+    database: RecoveryDatabase, pubend: PubendId, disk_id: str, began: Tick, lost_before: Tick = TICK_MIN
+) -> None:
     """From now on the log has another name. Raises StoreError."""
-    _put(database, pubend, LogName(disk_id, new_id(), began))
+    _put(database, pubend, LogName(disk_id, new_id(), began, lost_before))
 
 
-def renamed_after_loss(database: RecoveryDatabase, pubend: PubendId, began: Tick) -> None:
+def renamed_after_loss(database: RecoveryDatabase, pubend: PubendId, began: Tick, lost_before: Tick) -> None:
     """The same for a log that is open: its next life has another name. Raises StoreError."""
     stored = database.meta(_key(pubend))
-    rename_log(database, pubend, "" if stored is None else _names.decode(stored).disk_id, began)
-    log.warning("log_is_older_copy", pubend=pubend, first_tick=began)
+    disk_id = "" if stored is None else _names.decode(stored).disk_id
+    rename_log(database, pubend, disk_id, began, lost_before)
+    log.warning("log_is_older_copy", pubend=pubend, first_tick=began, lost_before=lost_before)
 
 
 def _put(database: RecoveryDatabase, pubend: PubendId, name: LogName) -> None:

@@ -618,17 +618,15 @@ class Node:
     def _named_log(self, pubend: PubendId, log: RecordLog, found: Recovered, now: Tick) -> Recovered:
         """What is recovered from a log, with its name, and what the operator has declared lost."""
         disk, database = on_disk(log), self._database
-        name = log_name(
-            database,
-            pubend,
-            "" if disk is None else disk.log_id,
-            has_events=found.next_tick > 0,
-            now=now,
-        )
+        disk_id = "" if disk is None else disk.log_id
+        name = log_name(database, pubend, disk_id, has_events=found.next_tick > 0, now=now)
+        lost_before = name.lost_before
         if database is not None and self._folder is not None:
-            found = replace(found, lost_before=self._folder.lost_before(database, pubend))
+            lost_before = max(lost_before, self._folder.lost_before(database, pubend))
         untold_from = self.config.untold.get(pubend, TICK_MAX)
-        return replace(found, log_id=name.name, began=name.began, untold_from=untold_from)
+        return replace(
+            found, log_id=name.name, began=name.began, lost_before=lost_before, untold_from=untold_from
+        )
 
     def _recover_publishers(self, logs: Mapping[PubendId, RecordLog]) -> None:
         """Who published what, and whose the identities are."""
@@ -679,7 +677,8 @@ class Node:
                 with contextlib.suppress(StoreError):
                     self._database.begin_incarnation(mistake.incarnation)
                     if mistake.older_copy is not None:
-                        renamed_after_loss(self._database, PubendId(mistake.older_copy), mistake.began)
+                        pubend = PubendId(mistake.older_copy)
+                        renamed_after_loss(self._database, pubend, mistake.began, mistake.lost_before)
             self._broken(mistake)
             return
         found = traceback.extract_tb(mistake.__traceback__)

@@ -260,13 +260,23 @@ class Edge:
             if phase.asked.get(message.pubend) == message.wanted:
                 position = phase.wanted.get(message.pubend, TICK_MIN)
                 start = max(message.start, position)
-                if phase is subend.phases[0] and self._is_elsewhere(subend, message.pubend):
-                    # Not below its position: it would take an event there for one that it has.
-                    start = max(start, position + 1, had_before(subend, message.pubend), message.log.began)
+                if phase is subend.phases[0]:
+                    start = max(start, self._lowest_start(subend, position, message))
                 phase.granted[message.pubend] = (start, message.until)
                 del door.ungranted[birth]
                 door.granted[birth] = (subend, phase)
         return self.place(message.pubend)
+
+    def _lowest_start(self, subend: Subend, position: Tick, message: StartGrantMessage) -> Tick:
+        """Where a subscription begins at the earliest if its position is not in the log of the grant."""
+        pubend, began, lost_before = message.pubend, message.log.began, message.lost_before
+        if self._is_elsewhere(subend, pubend):
+            # Not below its position: it would take an event there for one that it has. And not below what may
+            # be lost: the gap before its start has to hold all of that.
+            return max(position + 1, had_before(subend, pubend), began, lost_before)
+        # Nobody says which log this position is in. There, only the one that is lost had events.
+        is_lost = not subend.logs.get(pubend) and began < position < lost_before
+        return lost_before if is_lost else TICK_MIN
 
     def place(self, pubend: PubendId) -> list[Effect]:
         """Let granted subscriptions begin, as many as one step may; the others have to be asked for again."""

@@ -99,7 +99,8 @@ class Recovered:
     starts: tuple[StartRecord, ...] = ()
     #: From this tick on the host keeps events although everybody has them.
     kept_from: Tick = TICK_MAX
-    #: Of the events below, the host knows that some are lost which not everybody had acked.
+    #: Of the events below, the host knows that some are lost which not everybody had acked. When the log was
+    #: an older copy, what others have of the log that is lost ends here.
     lost_before: Tick = TICK_MIN
     #: The id that the host gave the log, and the tick at which it began; see `LogLife`.
     log_id: str = ""
@@ -115,7 +116,7 @@ class Recovered:
         given = [record.start for record in self.starts if record.wanted is None]
         # Whoever goes on in this log after another was lost gets nothing below its beginning; and the clock
         # may have been set back since.
-        return max([self.next_tick, self.reserved, self.released, self.began, *given])
+        return max([self.next_tick, self.reserved, self.released, self.began, self.lost_before, *given])
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,8 @@ class Pubend:
     asked_beyond: Tick = TICK_MIN
     #: The name of its log in this life.
     log: LogLife = UNNAMED
+    #: The time when this life began: no event that it adds to the log has a lower tick.
+    life_from: Tick = TICK_MIN
 
     @staticmethod
     def recover(
@@ -231,6 +234,7 @@ class Pubend:
             self._promise(record)
             self._remember_grant(record)
         self.time_tick, self.clock_tick, self.time_ms = max(floor, now.clock), now.clock, now.ms
+        self.life_from = self.time_tick
         # Whatever was told before the crash is as old as AET: ask for its acks at once.
         self.milestones.append((now.ms - parameters.ack_expected_ms, floor))
         self.ack_expected_at_ms = now.ms
@@ -346,7 +350,8 @@ class Pubend:
         """Somebody knows something else of this pubend than what this log says.
 
         Raises SupersededError when it is right: this life has fallen behind, or the log is an older copy.
-        What this life has added to an older copy is kept: the log begins anew where this life did.
+        What this life has added to an older copy is kept: the log begins anew where the copy ends. Whatever
+        was lost lies between that and the time when this life began, unless somebody knows of later ticks.
         """
         known, own = message.log, self.log
         has_more = message.known > own.floor or message.events > own.events
@@ -354,9 +359,15 @@ class Pubend:
         is_older_copy = known.id == own.id and (is_behind or (has_more and known.life < own.life))
         if is_behind or is_older_copy:
             reached(OLDER_COPY if is_older_copy else FELL_BEHIND)
-            older_copy = self.pubend if is_older_copy else None
+            # Nobody makes ticks run further ahead of the clock than they may follow.
+            seen = min(max(message.known, message.events), self.clock_tick + self._ahead_max)
             raise SupersededError(
-                broker, own.life, max(known.life, own.life), older_copy=older_copy, began=own.floor
+                broker,
+                own.life,
+                max(known.life, own.life),
+                older_copy=self.pubend if is_older_copy else None,
+                began=own.floor,
+                lost_before=max(self.life_from, seen),
             )
 
     def pass_old_log(self, request: StartRequestMessage, now: Now) -> None:
@@ -594,6 +605,11 @@ class Pubend:
         self.time_ms = now.ms
         return self.time_tick
 
+    @property
+    def _ahead_max(self) -> int:
+        """How many ticks the time may be ahead of the clock because somebody asks for it."""
+        return self.parameters.ticks_ahead_ms * TICKS_PER_MS
+
     def _follow(self, wanted: Tick, now: Now) -> None:
         """Somebody waits for silence up to a tick that has not come here: let it be that late here, too.
 
@@ -602,7 +618,7 @@ class Pubend:
         """
         if wanted <= self._time(now):
             return
-        if wanted > self.clock_tick + self.parameters.ticks_ahead_ms * TICKS_PER_MS:
+        if wanted > self.clock_tick + self._ahead_max:
             self.asked_beyond = max(self.asked_beyond, wanted)
             return
         reached(TIME_FOLLOWED)

@@ -373,9 +373,9 @@ class Checkers(Observer):
             is_known = (row_id, tick) in share.taken_lost or share.is_told_of(tick)
             if tick < share.start or is_known or not share.condition(tick).accepts(row):
                 continue
-            told = [lost_from for after, lost_from, _ in share.gaps if after > loss]
-            if told and min(told) > tick and loss >= share.first_loss and loss in noticed:
-                text = f"lost with its log, and the gap begins at {min(told)}"
+            told = [f"{lost_from}..{start}" for after, lost_from, start in share.gaps if after > loss]
+            if told and loss >= share.first_loss and loss in noticed:
+                text = f"lost with its log, and in none of the gaps {', '.join(told)}"
                 return Violation("gap", text, subject=subscription, pubend=pubend, tick=tick)
         return None
 

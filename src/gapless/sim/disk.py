@@ -57,6 +57,8 @@ class SimulatedLog:
     #: What tells it from any other log, and the clock when it began.
     log_id: str = ""
     began: Tick = TICK_MIN
+    #: If it was found to be an older copy: what is lost of the log before lies below.
+    lost_before: Tick = TICK_MIN
     #: Events that are durable and not released, as batches in tick order.
     _batches: list[EventBatch] = field(default_factory=list)
     _firsts: list[Tick] = field(default_factory=list)
@@ -151,6 +153,7 @@ class SimulatedLog:
             starts=tuple(self._starts),
             log_id=self.log_id,
             began=self.began,
+            lost_before=self.lost_before,
             untold_from=untold_from,
         )
 

@@ -274,6 +274,7 @@ class World:
         if behind.older_copy is not None:
             log = node.logs[PubendId(behind.older_copy)]
             log.log_id, log.began = self.new_log(node.name).log_id, behind.began
+            log.lost_before = behind.lost_before
             self.log_began(PubendId(behind.older_copy), log)
         self.start(node.name)
 

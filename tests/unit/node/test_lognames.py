@@ -44,10 +44,11 @@ def test_a_log_that_lost_something_gets_another_name(tmp_path: Path) -> None:
     first = log_name(database, PUBEND, "disk", has_events=False, now=100)
     rename_log(database, PUBEND, "disk", 500)
     second = log_name(database, PUBEND, "disk", has_events=True, now=900)
-    renamed_after_loss(database, PUBEND, 700)
+    renamed_after_loss(database, PUBEND, 700, 800)
     third = log_name(database, PUBEND, "disk", has_events=True, now=900)
     assert len({first.name, second.name, third.name}) == 3
     assert (second.began, third.began) == (500, 700)
+    assert (second.lost_before, third.lost_before) == (TICK_MIN, 800)
     database.close()
 
 

@@ -30,6 +30,8 @@ def gap_before(confirmed: Confirmed, asked: Tick | None, log: str | None) -> tup
         # An event below what arrived of the old log would be taken for one of those.
         lost_from = asked if began == TICK_MIN else min(asked, began)
         return Gap(pubend, lost_from, max(start, began, asked + 1)), "began another log and has lost"
-    if asked is None or start <= asked:
+    if asked is None:
         return None
-    return Gap(pubend, asked, start), "no longer keeps"
+    # A client that does not know which log its position is in has perhaps come past what is lost.
+    lost_from = asked if log is not None or confirmed.lost_from is None else min(asked, confirmed.lost_from)
+    return None if start <= lost_from else (Gap(pubend, lost_from, start), "no longer keeps")

@@ -126,6 +126,21 @@ class LossBook:
         """The ticks that a subscription may have lost, and whose client has not come beyond them."""
         return self.lost.get(name, {}).get(pubend)
 
+    def untold(self, name: str, pubend: PubendId, start: Tick, began: Tick) -> tuple[Tick, Tick | None]:
+        """Where a client that wants to go on at `start` does so, and from where on it has lost something.
+
+        The log began at the tick `began`. What the client was told it may have forgotten; if it has not, it
+        knows which log it is in, and takes no notice.
+        """
+        lost = self.of(name, pubend)
+        if lost is None or start == lost[1]:
+            return start, None
+        lost_from, stop = lost
+        if lost_from > began:
+            return (start, None) if start > stop else (stop, max(start, lost_from))
+        # Of another log. Whoever read an older copy before anybody knew may have come beyond the loss.
+        return max(start, stop), max(lost_from, min(start, began))
+
     def moved(self, name: str, positions: Mapping[PubendId, Tick]) -> bool:
         """A client has acknowledged so much; says whether it has come beyond a loss."""
         lost = self.lost.get(name)

@@ -593,10 +593,8 @@ class EdgeSubscribing:
             if pubend not in subscription.starts:
                 continue
             own_start = min(own.get(pubend, position), self._reach(pubend))
-            start, lost_from = max(position, own_start), None
-            lost = self._losses.of(asked.name, pubend)
-            if lost is not None and start < lost[1]:
-                start, lost_from = lost[1], max(start, lost[0])
+            start = max(position, own_start)
+            start, lost_from = self._losses.untold(asked.name, pubend, start, subscription.logs[pubend][1])
             # What it has from elsewhere it may acknowledge, though it is not delivered here.
             self._deliveries.reached(reader, {pubend: start})
             effects += self._confirm(subscription, asked.request, pubend, start, lost_from)

@@ -1,10 +1,15 @@
 """What named subscriptions have lost is found however often their edge is started."""
 
+import pytest
+
 from gapless.model.epochs import LIFE_STEP
-from gapless.model.ids import PubendId, SubscriptionId
+from gapless.model.ids import PubendId, SubscriptionId, TopicId
+from gapless.model.schema import Schema
 from gapless.protocol.effects import ConfirmSubscription
 from gapless.protocol.messages import LIVES_TOLD_MAX
+from gapless.protocol.sessions.gaps import Gap, gap_before
 from gapless.protocol.sessions.losses import OWN_LIVES_MAX, LossBook, with_life
+from gapless.protocol.sessions.messages import Confirmed
 
 P, Q = PubendId("p"), PubendId("q")
 POSITION, START = 100, 500
@@ -129,3 +134,64 @@ def test_the_lives_of_a_folder_are_bounded_and_the_first_stays() -> None:
         lives = with_life(lives, life)
     assert len(lives) == OWN_LIVES_MAX
     assert (lives[0], lives[1], lives[-1]) == (0, 11, OWN_LIVES_MAX + 9)
+
+
+def lost_with_its_log() -> LossBook:
+    """What is lost lies in 100..500, and the log that came after it began at 300."""
+    return LossBook({"desk": {P: (POSITION, START)}}, {P: "old"})
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (POSITION, (START, POSITION)),
+        (200, (START, 200)),
+        # It may have read the older copy, which had nothing of the rest.
+        (400, (START, 300)),
+        (600, (600, 300)),
+        # That it is here says that it was told.
+        (START, (START, None)),
+    ],
+)
+def test_a_client_is_told_of_a_lost_log_wherever_it_is(start: int, told: tuple[int, int | None]) -> None:
+    assert lost_with_its_log().untold("desk", P, start, began=300) == told
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [(50, (START, POSITION)), (200, (START, 200)), (START, (START, None)), (600, (600, None))],
+)
+def test_a_client_beyond_what_was_released_has_lost_nothing(start: int, told: tuple[int, int | None]) -> None:
+    assert lost_with_its_log().untold("desk", P, start, began=10) == told
+    assert lost_with_its_log().untold("desk", Q, start, began=10) == (start, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "log", "gap"),
+    [
+        (600, None, Gap(P, 300, 600)),
+        (400, None, Gap(P, 300, 600)),
+        (300, None, Gap(P, 300, 600)),
+        (600, "new", None),
+        (400, "new", Gap(P, 400, 600)),
+        (600, "old", Gap(P, 200, 601)),
+    ],
+)
+def test_a_client_that_does_not_know_its_log_believes_where_the_loss_begins(
+    asked: int, log: str | None, gap: Gap | None
+) -> None:
+    schema = Schema.parse(TopicId("trades"), {"price": "int"})
+    confirmed = Confirmed(
+        request=1,
+        subscription=1,
+        source=0,
+        pubends=1,
+        pubend=P,
+        schema=schema,
+        start=600,
+        lost_from=300,
+        log="new",
+        began=200,
+    )
+    found = gap_before(confirmed, asked, log)
+    assert (found and found[0]) == gap
