@@ -384,7 +384,7 @@ class Storage:
         flushed, error = Flushed(), None
         try:
             flushed = work()
-        except Exception as raised:  # noqa: BLE001  # as if a thread had done it
+        except BaseException as raised:  # noqa: BLE001  # as if a thread had done it: an exit, too
             error = raised
         took_s = time.perf_counter() - began
         if took_s > SLOW_SECONDS:
