@@ -24,6 +24,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.long
 def test_the_top_ten_of_each_category_are_those_with_the_most_clicks(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     arguments = ["--documents", str(DOCUMENTS), "--rate", "1000", "--json"]

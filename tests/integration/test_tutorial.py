@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.integration.nodes import PATIENCE_SECONDS, free_addresses
 from tests.integration.test_quick_start import SPARK_SECONDS, plain
 from tests.test_docs import agrees
@@ -54,6 +56,7 @@ def _broker(command: str, folder: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_every_command_of_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
     text = _text()
     (network,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

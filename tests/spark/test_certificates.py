@@ -102,6 +102,7 @@ def test_rows_go_in_and_out_and_come_back_from_history(
             assert said.out.count("IBM") == 2
 
 
+@pytest.mark.long
 def test_views_are_computed_by_a_program_that_shows_the_certificate_of_its_node(
     address: str, tls: TlsFiles
 ) -> None:
