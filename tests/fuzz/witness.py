@@ -83,6 +83,7 @@ class Disk:
                 ended = time.monotonic()
                 if ended - began > SLOW_SYNC_SECONDS:
                     self._slow.append((began, ended))
+                # A pace, and not a wait for anything.
                 time.sleep(SYNC_SECONDS)
 
     def between(self, start: float, stop: float) -> float:

@@ -338,6 +338,10 @@ def test_a_pubend_does_not_mind_who_knows_less_than_it_does() -> None:
     for log in (LogLife("older", 0, 0, 0, 1), LogLife("old", 0, 0, 0, 1)):
         message = LogKnownMessage(pubend=PUBEND, log=log, known=TICK_MIN, events=TICK_MIN)
         hand.step("p", MessageReceived(sender=B, message=message))
+    # One that knew more would end this life of the broker.
+    hand.subscribe("alice")
+    hand.publish(1)
+    assert len(hand.got("alice")) == 1
 
 
 def test_all_subscriptions_ask_a_new_log_for_a_start() -> None:
