@@ -268,6 +268,7 @@ MISTAKES = {
     "why trades audit": "error: E150 an event is written PUBEND:TICK, such as ",
     "why trades:² audit": "error: E150 an event is written PUBEND:TICK, such as ",
     f"why trades:{'9' * 5000} audit": "error: E150 an event is written PUBEND:TICK, such as ",
+    "why trades:5 typo#1": "error: E142 there is no subscription 'typo#1' at node",
     "why trades:5": "error: E149 missing argument 'SUBSCRIPTION'",
     "why other:5 audit": "error: E143 there is no pubend 'other': there is news, notes, trades",
     "why trades:5 audit": "error: E142 there is no subscription 'audit' at node",
@@ -409,6 +410,30 @@ def test_why_is_asked_on_the_command_line(
     assert any('{"sym": "A", "price": 99.0, "sent": null}' in line for line in evidence)
     told = json.loads(gapless("why", account["events"][0], name, "--json", "--to", address).out)
     assert (told["verdict"], told["edge"]) == ("rejected", "node")
+    assert gapless("why", account["events"][0], name.removeprefix("client "), "--to", address).out == said.out
+
+
+def test_a_missing_argument_of_an_option_has_a_code(gapless: Callable[..., Said]) -> None:
+    assert gapless("sub", "trades", "--name").err.startswith(
+        "error: E149 option '--name' requires an argument"
+    )
+
+
+def test_a_name_that_comes_back_with_another_condition_is_told_which_one_it_had(
+    gapless: Callable[..., Said], address: str
+) -> None:
+    line = ("sub", "trades", "--name", "changed", "--from", "earliest", "--limit", "1", "--ack", "none")
+    assert gapless("pub", "trades", '{"sym": "A", "price": 200}', "--to", address).status == 0
+    said = gapless(*line, "--where", "price > 100", "--to", address)
+    assert "another condition" not in said.err
+    said = gapless(*line, "--where", "price > 100", "--to", address)
+    assert "another condition" not in said.err
+    said = gapless(*line, "--where", "price < 0", "--to", address)
+    assert (
+        "'changed' had another condition, which still selects events from before now: price > 100" in said.err
+    )
+    assert json.loads(said.out)["price"] > 100
+    assert gapless("sub", "trades", "--name", "changed", "--forget", "--to", address).status == 0
 
 
 def test_a_node_is_measured(gapless: Callable[..., Said], tmp_path: Path) -> None:

@@ -76,9 +76,10 @@ async def _answered(question: Question, network: Path | None, nodes: NodesOption
         edges = _edges_in(answers)
         if not edges and "#" in question.subscription:
             # `status` lists it with the word before it.
-            question = replace(question, subscription=f"client {question.subscription}")
-            answers = await _answers_of_all(watch, places, question)
+            listed = replace(question, subscription=f"client {question.subscription}")
+            answers = await _answers_of_all(watch, places, listed)
             edges = _edges_in(answers)
+            question = listed if edges else question
         if not edges:
             raise _nobody(question, answers)
         edge = edges[0]
